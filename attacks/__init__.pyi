@@ -1,5 +1,6 @@
 from .apgd import APGD as APGD
 from .apgd import AutoAttack as AutoAttack
+from .apgd import StandardEvaluation as StandardEvaluation
 from .attack import Attack as Attack
 from .attack import AttackResult as AttackResult
 from .attack import EnsembleResult as EnsembleResult
@@ -9,7 +10,6 @@ from .dense import CosPGD as CosPGD
 from .dense import DenseAttack as DenseAttack
 from .dense import DenseFGSM as DenseFGSM
 from .dense import DensePGD as DensePGD
-from .familiar import StandardEvaluation as StandardEvaluation
 from .minimal import DDN as DDN
 from .minimal import FAB as FAB
 from .minimal import FMN as FMN

@@ -1,19 +1,22 @@
-"""Auto-PGD, which sets its own step size, and AutoAttack, an ensemble of which each stage attacks what still stands."""
+"""Auto-PGD, which sets its own step size, and AutoAttack, an ensemble of which each stage attacks what still stands.
+
+`StandardEvaluation` is the interface of AutoAttack's own code.
+"""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .attack import Attack, StagedResult, Tally, Tell
-from .familiar import StandardEvaluation
 from .minimal import FAB
 from .model_access import LOSSES, Oracle, dlr_targeted, input_gradient, is_missed, margin_targeted
 from .queries import Square
@@ -366,3 +369,99 @@ class AutoAttack(Attack):
         for surrogate in surrogates:
             front.oracle = surrogate
             APGD(self.threat, self.steps, early_stop=self.early_stop).drain(front)
+
+
+class StandardEvaluation:
+    """What `AutoAttack(model, norm="Linf", eps=8/255)` makes: the interface of the code of Croce and Hein (2020), which
+    runs the attack here.
+
+    attack: the class `AutoAttack`. model, norm, eps, version: as there; "custom" runs `attacks_to_run` of what "plus"
+        has. device: where images go; None: where the model is. seed: of each evaluation; None: torch's generator goes
+        on. verbose: print accuracies as they are found. log_path: a file that gets the same lines.
+
+    Raises TypeError for is_tf_model and state_path, ValueError for an unknown version or attack.
+    """
+
+    def __init__(
+        self,
+        attack: type[Any],
+        model: Any,
+        norm: str = "Linf",
+        eps: float = 0.3,
+        seed: int | None = None,
+        verbose: bool = True,
+        attacks_to_run: Sequence[str] = (),
+        version: str = "standard",
+        is_tf_model: bool = False,
+        device: str | torch.device | None = None,
+        log_path: str | Path | None = None,
+    ) -> None:
+        if is_tf_model:
+            raise TypeError("is_tf_model: expected a model of PyTorch")
+        if bool(attacks_to_run) != (version == "custom"):
+            raise ValueError(f"attacks_to_run is {list(attacks_to_run)}, version {version!r}; expected both or neither")
+        self.attack = attack(eps=eps, norm=norm, version="plus" if version == "custom" else version)
+        self.model, self.norm, self.epsilon, self.version = model, norm, eps, version
+        self.attacks_to_run = list(attacks_to_run or self.attack.stage_names)
+        self.seed, self.verbose, self.log_path, self.device = seed, verbose, log_path, device
+
+    def run_standard_evaluation(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: object = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the adversarial images (B, C, H, W), where the attack found none the images themselves; and with
+        return_labels what the model predicts for them (B,). x_orig: (B, C, H, W) in [0, 1]. y_orig: (B,).
+        """
+        if state_path is not None:
+            raise TypeError(
+                "state_path: an evaluation here starts again; a run of robustkit audit goes on where it stopped"
+            )
+        self._say(f"using {self.version} version including {', '.join(self.attacks_to_run)}.")
+        return self._evaluated(self.attacks_to_run, x_orig, y_orig, bs, return_labels)
+
+    def run_standard_evaluation_individual(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
+    ) -> dict[str, Any]:
+        """Return by attack what `run_standard_evaluation` does with this one alone, of all images."""
+        return {name: self._evaluated([name], x_orig, y_orig, bs, return_labels) for name in self.attacks_to_run}
+
+    def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
+        """Return the share of the images that the model predicts right."""
+        return float((self._predicted(x_orig, bs) == y_orig).float().mean())
+
+    def _evaluated(
+        self, names: list[str], images: Tensor, labels: Tensor, batch_size: int, return_labels: bool
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        only = "" if names == list(self.attack.stage_names) else "+".join(names)
+        attack, place, start = replace(self.attack, only=only), self._place(images), time.perf_counter()
+        with torch.random.fork_rng(enabled=self.seed is not None):
+            if self.seed is not None:
+                torch.manual_seed(self.seed)
+            found = attack.run(self.model, images.to(place), labels.to(place), batch_size=batch_size)
+        total = max(1, len(images))
+        for number, stage in enumerate(found.stages):
+            standing = total - int(((found.broken_by >= 0) & (found.broken_by <= number)).sum())
+            spent = f" (total time {sum(found.seconds[: number + 1]):.1f} s)"
+            when = f"robust accuracy after {stage.upper()}" if number else "initial accuracy"
+            self._say(f"{when}: {standing / total:.2%}{spent if number else ''}")
+        self._say(f"robust accuracy: {standing / total:.2%} ({time.perf_counter() - start:.1f} s)")
+        adversarials: Tensor = found.adversarials.to(images.device)
+        return (adversarials, self._predicted(adversarials, batch_size)) if return_labels else adversarials
+
+    def _place(self, images: Tensor) -> torch.device:
+        if self.device is not None:
+            return torch.device(self.device)
+        parts = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
+        return next(parts, images).device
+
+    def _predicted(self, images: Tensor, batch_size: int) -> Tensor:
+        place = self._place(images)
+        with torch.no_grad():
+            answers = [self.model(part.to(place)).argmax(dim=1) for part in torch.split(images, batch_size)]
+        return torch.cat(answers).to(images.device)
+
+    def _say(self, line: str) -> None:
+        if self.verbose:
+            print(line)
+        if self.log_path is not None:
+            with Path(self.log_path).open("a", encoding="utf-8") as log:
+                log.write(line + "\n")

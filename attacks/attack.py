@@ -1,17 +1,18 @@
-"""What all attacks share: arguments are checked, the model is held still, the result is inside the ball."""
+"""What all attacks share: how they are made and called; the model is held still, the result is inside the ball."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
-from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from .familiar import AttackType
 from .model_access import Model, Oracle, fill_label_sets, frozen
 from .model_access import check_labels as check_labels  # exported from here, too
 from .threat import Rng, ThreatModel, TorchRng, round_towards
@@ -98,6 +99,118 @@ class Tally:
     def result(self, adversarials: Tensor) -> AttackResult:
         counts = (self.steps, self.forwards, self.backwards, self.broken_at)
         return AttackResult(adversarials, *counts, notes=tuple(self.notes))
+
+
+_MODELS = ("model", "estimator", "classifier", "predict")
+_STEP, _COUNTS = ("step_size", "lr"), ("steps", "queries")
+_THEIRS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("alpha", "abs_stepsize", "rel_stepsize", "stepsize", "eps_step", "eps_iter", "step"), _STEP),
+    **dict.fromkeys(("learning_rate", "stepsize_adam"), ("lr", "step_size")),
+    **dict.fromkeys(("epsilon", "epsilons", "eps_max", "radius"), ("eps",)),
+    **dict.fromkeys(("iters", "nb_iter", "n_iter", "max_iter", "num_steps", "num_iter", "iterations"), _COUNTS),
+    **dict.fromkeys(("n_queries", "max_queries", "num_queries", "nb_queries"), ("queries", "steps")),
+    **dict.fromkeys(("n_restarts", "nb_restarts", "num_restarts", "num_random_init", "nb_random_init"), ("restarts",)),
+    **dict.fromkeys(("random_init", "rand_init"), ("random_start",)),
+    **dict.fromkeys(("eot_iter", "eot_iters"), ("eot",)),
+    **dict.fromkeys(("nb_sample", "nb_samples", "num_samples", "samples"), ("directions",)),
+    **dict.fromkeys(("n_targets", "n_target_classes", "n_classes"), ("targets",)),
+    **dict.fromkeys(("loss_fn", "loss_type", "criterion"), ("loss",)),
+    **dict.fromkeys(("ord", "p", "distance"), ("norm",)),
+    **dict.fromkeys(("clip_min", "clip_max", "clip_values"), ("bounds",)),
+    **dict.fromkeys(("resc_schedule",), ("rescale_schedule",)),
+    **dict.fromkeys(("patch_size", "patch_shape"), ("size",)),
+}
+"""Parameters of torchattacks, foolbox, ART, CleverHans and AutoAttack's own code, and what they are called here."""
+_LATER = {
+    "seed": "random numbers come from torch's generator, or from rng= of the call",
+    "batch_size": "give it to run(model, images, labels, batch_size=...)",
+    "max_batch_size": "give it to run(model, images, labels, batch_size=...)",
+    "verbose": "give tell= to run(model, images, labels, tell=...) to be told how far it is",
+    "device": "it computes where the images are",
+    "targeted": "attacks lead away from labels; towards the likeliest classes leads APGD with loss='dlr-targeted'",
+}
+
+
+def refuse(name: str, key: str, known: Iterable[str]) -> TypeError:
+    """Return the error for a parameter that an attack does not have, with what it is called here."""
+    known = list(known)
+    if key in _LATER:
+        return TypeError(f"{name} has no {key}: {_LATER[key]}")
+    called = next((here for here in _THEIRS.get(key, ()) if here in known), None)
+    if called is not None:
+        unit = {"rel_stepsize": ", in the unit of the images: rel_stepsize * eps", "clip_min": ", such as (0, 1)"}.get(
+            key, ""
+        )
+        return TypeError(f"{name} has no {key}; it is called {called} here{unit}")
+    close = difflib.get_close_matches(key, known, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    return TypeError(f"{name} has no {key}; {guess}it takes {', '.join(known)}")
+
+
+class AttackType(ABCMeta):
+    """How attacks are made: of a `ThreatModel`, or of its eps, norm and bounds, of a patch size and where, too.
+
+    What is left out is as in the class's usual threat model; the radius of an attack that looks for the smallest change
+    is then infinite. Raises TypeError for both together, for a model, which is given when the attack is called, and for
+    a parameter of another library, with its name here.
+    """
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        own = cls._own_parameters()
+        if not own or own[0].name != "threat":  # a plug-in's own way
+            return super().__call__(*args, **given)
+        name, known = cls.__name__, [parameter.name for parameter in own]
+        if args and not hasattr(args[0], "ball"):
+            if isinstance(args[0], int | float | str):
+                raise TypeError(f"{name}({args[0]!r}): expected a ThreatModel, or keywords such as eps=8/255")
+            return cls._of_model(*args, **given)
+        if model := next((key for key in _MODELS if key in given and key not in known), None):
+            return cls._of_model(given.pop(model), **given)
+        names = [key for key in cls._of_threat() if key not in known]
+        short = {key: given.pop(key) for key in names if key in given}
+        if short and (args or "threat" in given):
+            raise TypeError(
+                f"{name} has threat and {', '.join(short)}; expected one of the two: threat holds the other"
+            )
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in own):
+            for key in given:
+                if key not in known:
+                    raise refuse(name, key, [*names, *known])
+        return super().__call__(*args, **given, **({"threat": cls._threat(short)} if short else {}))
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        own = cls._own_parameters()
+        usual = cls._usual() if own and own[0].name == "threat" else None
+        names = [key for key in cls._of_threat() if usual is not None and key not in [each.name for each in own]]
+        more = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=getattr(usual, key)) for key in names]
+        last = [each for each in own if each.kind is each.VAR_KEYWORD]
+        return inspect.Signature([*(each for each in own if each not in last), *more, *last])
+
+    def _own_parameters(cls) -> list[inspect.Parameter]:
+        return list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+
+    def _of_threat(cls) -> tuple[str, ...]:
+        return ("eps", "norm", "bounds", *(("size", "where") if "patch" in getattr(cls, "norms", ()) else ()))
+
+    def _usual(cls) -> Any:
+        threat = next(each for each in fields(cls) if each.name == "threat")  # type: ignore[arg-type]
+        if threat.default is MISSING and callable(threat.default_factory):
+            return threat.default_factory()
+        return threat.default
+
+    def _threat(cls, short: dict[str, Any]) -> Any:
+        usual, norms = cls._usual(), getattr(cls, "norms", ())
+        given = {"norm": norms[0]} if norms and usual.norm not in norms else {}
+        if getattr(cls, "minimal", False):
+            given["eps"] = math.inf
+        if short.get("bounds") is not None:
+            short = {**short, "bounds": tuple(short["bounds"])}
+        return replace(usual, **{**given, **short})
+
+    def _of_model(cls, model: object, *args: Any, **given: Any) -> Any:
+        name = cls.__name__
+        raise TypeError(f"the model is given when the attack is called: {name}(eps=8/255)(model, images, labels)")
 
 
 @dataclass(frozen=True)

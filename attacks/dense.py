@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from .apgd import MOMENTUM, checkpoints
-from .attack import AttackResult, EnsembleResult, Tally, check_images
-from .familiar import AttackType
+from .attack import AttackResult, AttackType, EnsembleResult, Tally, check_images
 from .model_access import INTEGERS, Model, Oracle, cross_entropy, frozen, input_gradient
 from .pgd import PGD
 from .threat import Ball, Rng, ThreatModel, TorchRng, above_0, one_of, per_sample, round_towards

@@ -16,12 +16,21 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from .familiar import norm_named
-
 Norm = Literal["linf", "l2", "l1", "l0", "patch"]
 _ORDERS: dict[str, float] = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
 _SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
+
+
+_NORMS = {"inf": "linf", "infinity": "linf", "2": "l2", "1": "l1", "0": "l0", "patch": "patch"}
+
+
+def norm_named(norm: Any) -> Any:
+    """Return a norm as it is called here: "linf" for `Linf`, `inf`, `L_inf` or `math.inf`, "l2" for `L2` or 2, and so
+    on. Return anything else as it is.
+    """
+    text = f"{norm:g}" if isinstance(norm, int | float) else str(norm).lower().replace("∞", "inf")
+    return _NORMS.get("".join(filter(str.isalnum, text)).removeprefix("l"), norm)
 
 
 class Rng(Protocol):
