@@ -413,7 +413,7 @@ class StandardEvaluation:
         """
         if state_path is not None:
             raise TypeError(
-                "state_path: an evaluation here starts again; a run of robustkit audit goes on where it stopped"
+                "state_path: this evaluation cannot be resumed; robustkit audit resumes a run that was stopped"
             )
         self._say(f"using {self.version} version including {', '.join(self.attacks_to_run)}.")
         return self._evaluated(self.attacks_to_run, x_orig, y_orig, bs, return_labels)

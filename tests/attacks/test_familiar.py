@@ -142,7 +142,7 @@ def test_each_attack_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_the_line_does_not_take() -> None:
     with pytest.raises(ValueError, match=r"attacks_to_run is \['square'\], version 'standard'; expected both"):
         AutoAttack(tiny_cnn(), attacks_to_run=["square"])
-    with pytest.raises(TypeError, match=r"state_path: .*robustkit audit goes on where it stopped"):
+    with pytest.raises(TypeError, match=r"state_path: .*robustkit audit resumes a run that was stopped"):
         AutoAttack(tiny_cnn(), verbose=False).run_standard_evaluation(random_images(1), state_path="x", y_orig=None)
     with pytest.raises(ValueError, match="version is 'fast'; expected one of: standard"):
         AutoAttack(tiny_cnn(), version="fast")
