@@ -8,11 +8,13 @@ from .models.identity import Classifier as Classifier
 from .models.segmenter import load_segmenter as load_segmenter
 from .pipeline.audit import audit as audit
 from .pipeline.audit import segment as segment
+from .pipeline.gallery import cam as cam
+from .pipeline.inspection import inspect as inspect
 from .report.refresh import merge as merge
 from .report.refresh import report as report
+from .report.run import Run as Run
 from .results.compared import compare as compare
 from .results.paper import table as table
-from .results.summary import Run as Run
 from .tasks.features.plan import features as features
 from .tasks.series.plan import series as series
 from .tasks.text.plan import text as text

@@ -19,11 +19,21 @@ with `exit_code`; a traceback appears only with `--debug`.
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 
 class RobustkitWarning(UserWarning):
     """What a user of the Python interface has to know: an assumption, or a flag that a run raised."""
+
+
+def warn(text: str) -> None:
+    """Raise a RobustkitWarning at the line of the caller outside of this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("robustkit", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RobustkitWarning, stacklevel=level)
 
 
 class RobustkitError(Exception):

@@ -54,6 +54,9 @@ MOVED = {
         }.items()
     },
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",
+    "robustkit.cli.gallery": "robustkit.pipeline.gallery",
+    "robustkit.cli.inspection": "robustkit.pipeline.inspection",
+    "robustkit.cli.progress": "robustkit.display.progress",
     "robustkit.common.randomness": "robustkit.common.determinism",
     "robustkit.data.picture_files": "robustkit.data.images",
     "robustkit.display.section": "robustkit.display.table",
@@ -68,7 +71,8 @@ MOVED = {
     "robustkit.evaluations.under": "robustkit.evaluations.family",
     "robustkit.evaluations.vocabulary": "robustkit.evaluations.condition",
     "robustkit.pipeline.run": "robustkit.pipeline.scheduler",
-    "robustkit.results.run": "robustkit.results.summary",
+    "robustkit.results.run": "robustkit.report.run",
+    "robustkit.results.summary": "robustkit.report.run",
     "robustkit.runs.binding": "robustkit.runs.untrusted",
 }
 RENAMED = {("robustkit.evaluations.cells", "Result"): "SummaryRow"}

@@ -31,7 +31,8 @@ from robustkit.evaluations.maps.condition import parse_cams, parse_explained
 from robustkit.gate.policy import parse_policy
 from robustkit.models.checkpoint import read
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run, survey
+from robustkit.report.run import Run
+from robustkit.results.survey import survey
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import HealthCheck, configuration, given, settings  # noqa: E402

@@ -67,6 +67,7 @@ LATE_MODULES = {
     ("robustkit.pipeline.request", "robustkit.*"): "--help reads its options, without torch",
     ("robustkit.report", "robustkit.report.refresh"): "a room that is a verb, too",
     ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
+    ("robustkit.report.run", "robustkit.report.*"): "loads torch and jinja2",
     ("robustkit.tasks.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
 }
 """Who may import what of robustkit in a function, and why."""

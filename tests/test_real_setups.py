@@ -7,10 +7,10 @@ import pytest
 from places import SHARED, SUPPORT
 
 import robustkit
-from robustkit.cli.inspection import fit_on
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.models import load
 from robustkit.models.setup_check import BETTER, FITS, UNKNOWN, PartFit
+from robustkit.pipeline.inspection import fit_on
 
 CIFAR = SHARED / "data" / "cifar10-test.zip"
 VAL = SHARED / "data" / "imagenet-val" / "val"

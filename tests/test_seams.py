@@ -14,9 +14,7 @@ SLICES = [path.parent for path in (ROOT / "robustkit" / "tasks").glob("*/entry_p
 MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if path.parent not in SLICES]
 """Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {
-    "cli/gallery": "the command that draws maps",
     "cli/corrupt": "the command that writes corrupted trees",
-    "cli/inspection.py": "shows what the attention of a checkpoint does",
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "gate/draft.py": "proposes no rule on a control of maps",

@@ -39,7 +39,7 @@ from robustkit.pipeline.plan import Plan, PlannedCheckpoint
 from robustkit.pipeline.request import Request
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.task import Task
 
 HERE = Path(__file__).resolve().parent

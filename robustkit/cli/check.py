@@ -92,8 +92,8 @@ def check_run(run: Path, gate: Gate) -> None:
 
 def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
     """Audit checkpoints until each rule is decided; then as `check_run`. options: of `check`, as click has them."""
+    from ..display.progress import ConsoleProgress
     from ..pipeline.until_decided import until_decided
-    from .progress import ConsoleProgress
 
     refuse_idle(GATE_ALONE, "not with --until-decided, which checks what it audits; leave out one of them")
     alone = ("verify_attestation", "allow_warned", "at_most", "quiet", "skip_bad")

@@ -22,6 +22,7 @@ from ..data.dataset import Dataset, open_dataset
 from ..data.images import open_picture, read_image, to_pixels
 from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_as_it_is, print_tables
+from ..display.progress import Bars
 from ..display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ..display.text import clock_time
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
@@ -29,7 +30,6 @@ from ..evaluations.corruptions.condition import FROST, asked_texture, categories
 from ..evaluations.corruptions.plan import choose_texture, native_size, texture_digest
 from ..evaluations.corruptions.tree import CorruptedTree
 from .corrupt_tree import DRIFT_RULE, Recipe, Wanted, drift_table, measure, prepare, settle, write_tree
-from .progress import Bars
 
 SMALLEST_TILE = 128
 SUFFIX = "-corruptions.png"

@@ -25,7 +25,7 @@ from .options import refuse_for_pictures, refuse_idle_parts, request_of, take_en
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
-    from ..results.summary import Run
+    from ..report.run import Run
     from ..runs.folder import RunFolder
 
 
@@ -93,7 +93,7 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
 def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from .gallery import explain_pictures, is_picture
+    from ..pipeline.gallery import explain_pictures, is_picture, read_pictures, sheet_path
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
@@ -107,17 +107,19 @@ def run_cam(
         _draw(request, gallery, skip_bad, details, quiet)
         return
     refuse_for_pictures()
-    model, raw = take_entries(ClassificationRequest, "model", options), gallery["save_maps"]
-    more = {"model": model, "device": options["device"], "out": options["out"], "raw": raw}
-    paths = explain_pictures(pictures, checkpoints, gallery["targets"], options["cams"], **more)
-    print_as_it_is(console(), *map(str, paths))
+    if not checkpoints:
+        raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
+    model = take_entries(ClassificationRequest, "model", options)
+    wanted, path = (gallery["targets"], options["cams"]), sheet_path(pictures, options["out"])
+    drawn = explain_pictures(read_pictures(pictures), checkpoints, *wanted, model=model, device=options["device"])
+    paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
+    print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
 
 
 def _draw(
     request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
 ) -> None:
-    from ..report.page import write_report
-    from .gallery import Choice, make_gallery
+    from ..pipeline.gallery import Choice, make_gallery, write_gallery
 
     choice = None
     if gallery["gallery"] or gallery["show"]:
@@ -127,16 +129,15 @@ def _draw(
         choice.check(request)
     run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
-        for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
+        for path in write_gallery(run, make_gallery(run, request, choice), raw=gallery["save_maps"]):
             print_as_it_is(console(), f"gallery: {path}")
-        write_report(run, run.summary())  # with the gallery
 
 
 def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:
     """Carry out a request with its progress on standard error; then show its results. details: with every table."""
+    from ..display.progress import ConsoleProgress
     from ..pipeline.processes import is_follower, line_prefix
     from ..pipeline.scheduler import run as carry_out
-    from .progress import ConsoleProgress
 
     side = console(stderr=True)
 

@@ -12,11 +12,15 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
+
+from ..moved import keep_old_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,14 +62,25 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing for a page. section: of the page. title, alt, caption: plain texts, to be escaped where they are shown;
-    alt has the numbers that matter, and svg, which is safe markup, contains it."""
+    """A drawing, made when it is asked for. section: of the page. title, alt, caption: plain texts, to be escaped where
+    they are shown; alt has the numbers that matter. paint: draws it, `height` units high, on an empty canvas. name:
+    what distinguishes it from the other figures of a page, where the title does not. chief: whether `plot` shows it."""
 
     section: str
     title: str
-    svg: str
+    height: float
+    paint: Callable[[Canvas], None] = field(compare=False)
     alt: str
     caption: str
+    name: str = ""
+    chief: bool = False
+
+    @cached_property
+    def svg(self) -> str:
+        """Safe markup, with the text alternative, whatever a user's matplotlibrc says."""
+        named = f"{self.section}\n{self.title}\n{self.name}"
+        digest = hashlib.sha256(named.encode(errors="replace")).hexdigest()[:10]
+        return _tidy(painted(self.height, self.paint, digest), f"f{digest}", self.alt)
 
 
 @dataclass(frozen=True)
@@ -160,36 +175,50 @@ def list_some(sentences: Sequence[str]) -> str:
     return "; ".join(sentences[:_SPOKEN]) + (f"; and {more} more, which the tables have" if more > 0 else "")
 
 
-def draw(
-    section: str, title: str, height: float, paint: Callable[[Canvas], None], *, alt: str, caption: str, name: str = ""
-) -> Figure:
-    """Return a figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
-
-    name: what distinguishes it from the other figures of a page, where the title does not.
-    """
-    digest = hashlib.sha256(f"{section}\n{title}\n{name}".encode(errors="replace")).hexdigest()[:10]
-    return Figure(section, title, _tidy(painted(height, paint, digest), f"f{digest}", alt), alt, caption)
-
-
 def painted(height: float, paint: Callable[[Canvas], None], salt: str) -> bytes:
     """Return what `paint` draws as an SVG file: most of the time of a page, which tests leave out. salt: of its ids."""
-    import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure as Canvas
 
     buffer = io.BytesIO()
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have the glyph
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams
-        settings.update(_SETTINGS | {"svg.hashsalt": salt})
-        canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+    with _canvas(height, {"svg.hashsalt": salt}) as canvas:
         page: Any = FigureCanvasSVG(canvas)
         paint(canvas)
         if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
             engine.execute(canvas)
         canvas.set_layout_engine("none")
         page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return buffer.getvalue()
+
+
+@contextmanager
+def _canvas(height: float, settings: Mapping[str, Any]) -> Iterator[Canvas]:
+    """Give an empty canvas, and inside the style of these figures, whatever a user's matplotlibrc says."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have the glyph
+        matplotlib.rcdefaults()
+        ours: Any = matplotlib.rcParams
+        ours.update({**_SETTINGS, **settings})
+        yield Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+
+
+def plot(figures: Sequence[Figure]) -> Canvas:
+    """Return figures below each other as one of matplotlib, on white. A notebook shows it; `savefig` writes it."""
+    heights = [height for each in figures for height in (2 * TITLE, each.height)]
+    with _canvas(sum(heights), {"figure.facecolor": "white"}) as canvas:
+        parts: Any = canvas.subfigures(len(heights), height_ratios=heights, squeeze=False).flat
+        for title, part, each in zip(parts[::2], parts[1::2], figures, strict=True):
+            title.text(0.01, 0.5, each.title, fontsize=TITLE + 1, weight="bold", va="center")
+            each.paint(part)
+    vars(canvas)["_repr_png_"] = lambda: _png(canvas)  # where pyplot, which a notebook knows, was never asked for
+    return canvas
+
+
+def _png(canvas: Canvas) -> bytes:
+    buffer = io.BytesIO()
+    canvas.savefig(buffer, format="png", dpi=96)
     return buffer.getvalue()
 
 
@@ -283,3 +312,6 @@ def legend(canvas: Canvas, looks: Mapping[str, Style], lines: bool = True, colum
     box = canvas.legend(handles, ["?"] * len(handles), loc="outside upper left", ncols=columns, handlelength=2.6)
     for text, label in zip(box.get_texts(), looks, strict=True):
         text.set_text(label)
+
+
+keep_old_names(__name__, draw="Figure")

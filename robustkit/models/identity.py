@@ -7,7 +7,6 @@ is the network's; where no linear layer is last, the network has no head, and it
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from ..attention.apply import attention_kind, set_attention
 from ..attention.formulas import find_formula
 from ..common.preprocessing import UNPROVEN, Preprocessing
-from ..errors import ModelError, RobustkitWarning
+from ..errors import ModelError, warn
 from .claims import formula_in
 
 if TYPE_CHECKING:
@@ -177,11 +176,9 @@ def warn_of_assumptions(identity: ModelIdentity) -> None:
     assumed = [f"attention {identity.attention!r}"] if identity.attention_source in UNPROVEN else []
     assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if said.get(name) in UNPROVEN]
     if assumed:
-        warnings.warn(
+        warn(
             f"{identity.name}: {', '.join(assumed)} assumed, the file does not say; other values load, too, and give "
-            "wrong numbers. State them as arguments, or check them: robustkit inspect CHECKPOINT --data-dir DIR",
-            RobustkitWarning,
-            stacklevel=3,
+            "wrong numbers. State them as arguments, or check them: robustkit inspect CHECKPOINT --data-dir DIR"
         )
 
 

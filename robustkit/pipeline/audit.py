@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from ..common.held import PREFIX, hold
 from ..common.options import Option, options_of
 from ..data.in_memory import open_held, open_held_scenes
+from ..display.progress import progress_shown
 from ..errors import unknown
 from ..models.classifier import load
 from ..models.identity import display_name
 from ..models.in_memory import HeldNetwork, as_it_was
 from ..models.segmenter import load_segmenter
-from ..results.summary import Run
+from ..report.run import Run
 from ..runs.progress import Progress
 from .request import ClassificationRequest, Request, SegmentationRequest
 from .scheduler import run
@@ -63,7 +64,7 @@ def audit(
     checkpoints: Checkpoints,
     data_dir: Any,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[AuditOptions],
 ) -> Run:
@@ -99,7 +100,8 @@ def audit(
             cluster.
         data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`. Each may also stand
             alone, such as mean, std, pixels or labels_csv.
-        progress: listens to units and samples as they are done. say: takes a line for the user.
+        progress: True for bars, False for none, None for bars in a notebook; or what listens to units and samples.
+        say: takes a line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
@@ -114,7 +116,7 @@ def segment(
     checkpoints: Checkpoints,
     data_dir: Any,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[SegmentOptions],
 ) -> Run:
@@ -144,10 +146,21 @@ def carried_out(
     checkpoints: Checkpoints,
     data_dir: Any,
     options: Mapping[str, Any],
-    progress: Progress | None,
+    progress: Progress | bool | None,
     say: Say,
 ) -> Run:
     """Carry out a request. Raises TypeError for an option that it does not have."""
+    given = grouped(kind, options)
+    with (
+        in_memory(kind, checkpoints, data_dir, given.get("model") or {}) as (specs, place),
+        progress_shown(progress) as listener,
+    ):
+        return run(kind(checkpoints=specs, data_dir=place, **given), listener, say)
+
+
+def grouped(kind: type[Request], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords as fields of a request: entries of its groups, such as mean, inside them. Raises TypeError for
+    one that it does not have."""
     known = {each.name: each for each in _options(kind)}
     entries = {entry.name: each.name for each in known.values() if each.group for entry in options_of(each.group)}
     given: dict[str, Any] = {}
@@ -158,8 +171,7 @@ def carried_out(
             raise TypeError(unknown("keyword", name, {*known, *entries}))
         elif value is not None or known[name].group is None:
             given[name] = {**value, **given.get(name, {})} if known[name].group else value
-    with in_memory(kind, checkpoints, data_dir, given.get("model") or {}) as (specs, place):
-        return run(kind(checkpoints=specs, data_dir=place, **given), progress, say)
+    return given
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
-from ..results.summary import Run
+from ..report.run import Run
 from ..runs.manifest import CheckpointEntry, digest_of
 from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images

@@ -18,7 +18,7 @@ from ..moved import keep_old_names
 from ..protocol.card import TASKS
 from ..protocol.condition import Condition
 from ..report.refresh import refresh
-from ..results.summary import Run
+from ..report.run import Run
 from ..runs.manifest import CheckpointEntry
 from ..tasks.registry import EVERY_TASK
 from .inputs import plan_attacked

@@ -23,11 +23,11 @@ from ..common.environment import usual_workers
 from ..common.files import in_turn, locked
 from ..common.plugins import load_plugin, plugin_files, plugin_session
 from ..display.text import no_controls
-from ..errors import ProtocolError, RobustkitWarning, RunError
+from ..errors import ProtocolError, RobustkitWarning, RunError, warn
 from ..evaluations.aggregate import Results
 from ..evaluations.presenting import flag_lines
 from ..protocol.condition import CLEAN, Condition
-from ..results.summary import Run
+from ..report.run import Run
 from ..runs.folder import refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.progress import Progress
@@ -348,8 +348,8 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
     """Carry out a request, and return the run.
 
     progress: listens to units and samples as they are done. say: takes a line for the user; without one, each flag of
-    the results is a RobustkitWarning. The logger `robustkit` gets
-    the same lines at INFO, and below it `robustkit.plan` what all will cost and `robustkit.progress` what is finished.
+    the results is a RobustkitWarning. The logger `robustkit` gets the same lines at INFO, and below it `robustkit.plan`
+    what all will cost and `robustkit.progress` what is finished.
 
     Raises:
         RobustkitError: anything that is wrong with the request, before a file is written.
@@ -369,5 +369,5 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         carry_out(planned, progress or Silent(), heard)
         if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
             for line in flag_lines(Results.of(planned.run, planned.run.summary())):
-                warnings.warn(line, RobustkitWarning, stacklevel=3)
+                warn(line)
     return planned.run

@@ -10,7 +10,7 @@ from ..errors import NothingEvaluated
 from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
 from ..report.refresh import rebuild_summary, write_page
-from ..results.summary import Run
+from ..report.run import Run
 from ..tasks.segmentation.pictures import FILE, draw_examples
 from ..tasks.segmentation.subject import SceneImages, SegmenterSubject, scenes_for
 from .manifest import describe

@@ -28,7 +28,7 @@ from ..common.determinism import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import gather_evidence, look_before
-from ..evaluations.attacks.gradient_masking import findings
+from ..evaluations.attacks.gradient_masking import findings, flags_of
 from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
@@ -314,9 +314,8 @@ class Worker:
             look_before(*given, self.plan.extents[condition])
             return
         gather_evidence(*given, self.plan.extents[condition], self.watch)
-        for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag:
-                self.say(f"⚑ {name}, {text}: {finding.flag}")
+        for flag in flags_of(findings(self.run.evidence(name, text) or {})):
+            self.say(f"⚑ {name}, {text}: {flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
         """Write the records of shards, each under the conditions whose texts come with it. Raises ModelError where the

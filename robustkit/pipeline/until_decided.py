@@ -13,7 +13,7 @@ from ..errors import ProtocolError
 from ..gate.policy import Policy
 from ..gate.sequential import Trial, baseline_of, options_asked, trial_of
 from ..gate.verdicts import UNDECIDED, Outcome
-from ..results.summary import Run
+from ..report.run import Run
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from ..tasks.task import task_named

@@ -13,7 +13,6 @@ from ..display.svg import (
     Point,
     Style,
     dots,
-    draw,
     labels,
     legend,
     list_some,
@@ -76,7 +75,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     every = len(results.manifest.names)
     more = f" The first {_MOST} of {every} checkpoints." if every > _MOST else ""
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
-    return draw(
+    return Figure(
         "front",
         f"{heading} under all that was asked",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ..common.preprocessing import describe_preprocessing
-from ..display.svg import Style, style
 from ..display.table import Section, join_tables
 from ..display.text import no_formula
 from ..display.web import ENLARGE
@@ -19,7 +18,7 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
-from ..results.survey import as_in_json, doubts_of
+from ..results.survey import as_in_json, doubts_of, looks_of
 from ..results.tables import comparison_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
@@ -79,10 +78,6 @@ SECTIONS = (
     *("logits", "comparison", "unread", "reproduce"),
 )
 """The sections of the page in order. One with another name follows `logits`."""
-
-
-def looks_of(run: RunFolder) -> dict[str, Style]:
-    return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
 def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:

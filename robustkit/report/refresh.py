@@ -15,13 +15,13 @@ from ..common.plugins import plugin_session
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
-from ..results.summary import Run
 from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
 from ..runs.merging import gather_parts, refuse_damaged
+from .run import Run
 
 
 @plugin_session()

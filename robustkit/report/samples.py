@@ -55,18 +55,18 @@ def uri_of(image: bytes) -> str:
     return f"data:image/webp;base64,{base64.b64encode(image).decode()}"
 
 
-def _opened(image: bytes) -> Image.Image:
+def opened(image: bytes) -> Image.Image:
     """Return a kept picture; an untrusted run folder may hold a larger one. Raises what `open_picture` raises."""
-    opened = open_picture(image)
-    if opened.width * opened.height > _PICTURE:
-        raise Refused(f"a kept picture of {opened.width} x {opened.height} pixels")
-    return opened
+    picture = open_picture(image)
+    if picture.width * picture.height > _PICTURE:
+        raise Refused(f"a kept picture of {picture.width} x {picture.height} pixels")
+    return picture
 
 
 def thumbnail(image: bytes, side: int) -> bytes:
     """Return a picture whose longest side is at most `side`, as WebP."""
-    with _opened(image) as opened:
-        small = opened.convert("RGB")
+    with opened(image) as picture:
+        small = picture.convert("RGB")
     return _webp(small, side)
 
 
@@ -77,10 +77,11 @@ def _webp(image: Image.Image, side: int) -> bytes:
     return buffer.getvalue()
 
 
-def uri_of_map(image: bytes, heat: bytes) -> str:
-    with _opened(image) as opened, _opened(heat) as levels:
-        drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
-    return uri_of(_webp(Image.fromarray(drawn), 160))
+def under_map(image: bytes, heat: bytes) -> Image.Image:
+    """Return a kept picture under its map."""
+    with opened(image) as picture, opened(heat) as levels:
+        drawn = overlay(np.array(picture.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
+    return Image.fromarray(drawn)
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ class Browser:
             said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
             tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
-                drawn = uri_of_map(image, shown.heat)
+                drawn = uri_of(_webp(under_map(image, shown.heat), 160))
                 tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")
@@ -304,8 +305,8 @@ class Browser:
         total = 4 * sum(len(part) for parts in kept for part in set(parts)) / 3
         if total <= self.room:
             return 0
-        with _opened(next(p.image for p in self._of(self._ids[0]) if p.image)) as opened:
-            side = max(opened.size)
+        with opened(next(p.image for p in self._of(self._ids[0]) if p.image)) as picture:
+            side = max(picture.size)
         return next((one for one in _SIDES if one < side and total * (one / side) ** 2 <= self.room), _SIDES[-1])
 
 

@@ -1,5 +1,1 @@
 """Turn records into results: the summary, paired comparison, published figures."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use

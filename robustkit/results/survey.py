@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ..common.plugins import plugin_session
+from ..display.svg import Style, style
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, RecordReader, Results
 from ..evaluations.condition import words_of
@@ -57,6 +58,11 @@ def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
             if not flag.startswith(words_of(row["condition"]).remarks):
                 found.setdefault(flag, {})[row["condition"]] = None
     return {flag: list(conditions) for flag, conditions in found.items()}
+
+
+def looks_of(run: RunFolder) -> dict[str, Style]:
+    """Return the style of each checkpoint in all figures of a run."""
+    return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
 def as_in_json(results: Results) -> Results:

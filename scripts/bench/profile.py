@@ -31,7 +31,7 @@ from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as C
 from robustkit.pipeline import classification as pipeline
 from robustkit.pipeline import units
 from robustkit.pipeline.units import Writer
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 PARTS = {

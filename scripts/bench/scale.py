@@ -38,8 +38,8 @@ from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
 from robustkit.report import refresh as report
+from robustkit.report.run import Run
 from robustkit.results import comparison, pairing
-from robustkit.results.summary import Run
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import Manifest, digests_of_shards

@@ -16,15 +16,15 @@ from places import ROOT
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
-from robustkit.cli.inspection import setup_table
 from robustkit.cli.listing import LISTINGS
 from robustkit.cli.options import SECTIONS
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.display.console import laid_out
 from robustkit.models.setup_check import FITS, PartFit, Setup, SetupFit
 from robustkit.models.specs import embedded_file
+from robustkit.pipeline.inspection import setup_table
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.classification.task import TASK
 from robustkit.tasks.condition_table import ConditionTable

@@ -18,7 +18,7 @@ from robustkit.data.images import encode_png
 from robustkit.errors import DataError
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
-from robustkit.results.summary import write_summary
+from robustkit.results.survey import write_summary
 
 PIXEL = encode_png(np.zeros((2, 2, 3), np.uint8))
 

@@ -31,7 +31,7 @@ from robustkit.evaluations.presenting import raised_flags
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.results.pairing import Side, flagged_results
-from robustkit.results.summary import write_summary
+from robustkit.results.survey import write_summary
 
 DATA = SHARED / "data"
 needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data next to the checkout")

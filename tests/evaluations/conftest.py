@@ -8,7 +8,7 @@ from explained import FGSM, MODEL
 import robustkit
 from robustkit.evaluations.attacks import evidence
 from robustkit.report import page
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 WRITE_REPORT = page.write_report
 

@@ -25,7 +25,7 @@ from robustkit.evaluations.attacks.results import curves
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of
 from robustkit.evaluations.records import Outcomes
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CARD = load_card("standard")

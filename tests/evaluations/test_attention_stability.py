@@ -50,8 +50,8 @@ from robustkit.evaluations.records import Layer, encode_layers
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
+from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
-from robustkit.results.summary import Run
 from robustkit.runs import untrusted as foreign
 from robustkit.tasks.labelled.subject import ClassifierSubject
 

@@ -21,7 +21,7 @@ from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
 from robustkit.evaluations.maps.counterfactuals.results import CounterfactualsAggregator
 from robustkit.evaluations.records import CheckpointRecords
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-standard"

@@ -25,7 +25,6 @@ from safetensors.torch import save_file
 import cam
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.cli.gallery import Choice, explain_pictures, is_picture, make_gallery
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.class_names import class_names, target_of
 from robustkit.data.dataset import open_dataset
@@ -35,9 +34,10 @@ from robustkit.errors import DataError, ModelError, ProtocolError, RunError
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, outlined, overlay, pick, write_page
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
+from robustkit.pipeline.gallery import Choice, is_picture, make_gallery, write_gallery
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
@@ -191,7 +191,7 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
     )
     choice = Choice.of(checkpoints, "agcam", "none", how="random", count=1)
     request = ClassificationRequest(checkpoints=checkpoints, **options, device="cpu")
-    _, page = make_gallery(run, request, choice, raw=True)
+    _, page = write_gallery(run, make_gallery(run, request, choice), raw=True)
     with np.load(page.parent / "maps.npz") as kept:
         (first, heat), (second, cropped_heat) = kept.items()
     dataset = open_dataset("embedded:shapes")
@@ -208,7 +208,7 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
     for text, pixels in zip(drawn, expected, strict=True):
         shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))), float)
         assert shown.shape == pixels.shape and abs(shown - pixels).mean() < 4  # the two frames differ by 10 and more
-    make_gallery(run, replace(request, checkpoints=checkpoints[1:]), choice, raw=True)
+    write_gallery(run, make_gallery(run, replace(request, checkpoints=checkpoints[1:]), choice), raw=True)
     with np.load(page.parent / "maps.npz") as kept:
         assert list(kept) == [second]
         np.testing.assert_array_equal(kept[second], cropped_heat)
@@ -233,7 +233,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     def some_compete(*arguments: Any, **options: Any) -> Any:
         return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
 
-    for module in ("pipeline.classification", "cli.gallery"):
+    for module in ("pipeline.classification", "pipeline.gallery"):
         monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
     words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
     words += ("--keep-misclassified",)
@@ -323,9 +323,8 @@ def test_own_pictures(tmp_path: Path) -> None:
         assert list(kept) == [f"{NAME}/agcam/{name}/{picture}" for name in ("star", "heart")]
         for name, heat in zip(("star", "heart"), kept.values(), strict=True):
             np.testing.assert_allclose(heat, cam.AGCAM(model)(pixels, CLASSES.index(name))[0], atol=1e-5)
-    twice = explain_pictures([str(picture)], [MODEL, MODEL], [], "agcam", model={}, out=tmp_path, raw=True)
-    with np.load(twice[1]) as kept:
-        assert list(kept) == [f"{name}/agcam/predicted/{picture}" for name in (NAME, f"{NAME}-2")]
+    twice = robustkit.cam([MODEL, MODEL], picture, cams="agcam")
+    assert list(twice.maps) == [f"{name}/agcam/predicted/{picture}" for name in (NAME, f"{NAME}-2")]
     for out, message in (
         (picture, f"--out {picture} is one of the pictures itself; give another name"),
         (

@@ -24,8 +24,8 @@ from robustkit.evaluations.attention.results import heads_of
 from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Compared
+from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
-from robustkit.results.summary import Run
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")

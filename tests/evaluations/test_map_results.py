@@ -18,7 +18,6 @@ from cam.faithfulness import abpc
 from cam.localisation import box_hits, iou_at, max_box_acc, pixel_counts, pxap, rank_correlation, score
 from cam.registry import CONTROLS
 from cam.sensitivity import redrawn_head
-from robustkit.cli.gallery import Choice
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
@@ -30,7 +29,8 @@ from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.presenting import flag_lines
-from robustkit.results.summary import Run
+from robustkit.pipeline.gallery import Choice
+from robustkit.report.run import Run
 from robustkit.runs.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -23,7 +23,7 @@ from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regio
 from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
 from robustkit.evaluations.maps.regions.results import RegionsAggregator
 from robustkit.evaluations.records import CheckpointRecords
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 MODEL = NAME = "shapes-vit-quest"

@@ -16,7 +16,7 @@ from small_audit import furnish
 import robustkit
 from robustkit.evaluations.setup_flags import guessing_flags, setup_flags, setup_notes, setup_parts
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 VIT = "zoo:shapes-vit-standard"
 WRONG = {"mean": (0.0,) * 3, "std": (1.0,) * 3}

@@ -28,7 +28,7 @@ from robustkit.evaluations.attacks.distances.results import (
 )
 from robustkit.evaluations.condition import words_of
 from robustkit.evaluations.records import Layer
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 stats = pytest.importorskip("scipy.stats")
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

@@ -20,7 +20,8 @@ from robustkit.evaluations.estimation import supported_mean
 from robustkit.evaluations.maps.condition import parse_cams
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import part_of
-from robustkit.results.summary import Run, survey
+from robustkit.report.run import Run
+from robustkit.results.survey import survey
 
 SPSA = "spsa(eps=8/255,steps=2,directions=4{})"
 WHOLE, SOME, FEWER = SPSA.format(""), SPSA.format(",on=12"), SPSA.format(",on=5")

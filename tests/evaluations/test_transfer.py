@@ -30,7 +30,7 @@ from robustkit.gate.policy import parse_statement
 from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.kept_images import ADVERSARIALS, digest_of_differences, read_adversarials, write_adversarials
 from robustkit.runs.manifest import PreprocessingEntry
 

@@ -24,7 +24,7 @@ from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.condition import METRICS, only_boxes
 from robustkit.evaluations.maps.tables import scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
-from robustkit.results.summary import survey
+from robustkit.results.survey import survey
 from robustkit.runs.manifest import BadImage
 
 pytestmark = pytest.mark.usefixtures("pageless")

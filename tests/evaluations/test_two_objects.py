@@ -21,7 +21,7 @@ from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.maps.methods import chosen_of
 from robustkit.evaluations.maps.two_objects.condition import VOCABULARY
 from robustkit.evaluations.maps.two_objects.evaluate import masses
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-quest"

@@ -34,7 +34,7 @@ from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
 from robustkit.pipeline.inputs import in_two_phases
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from scripts.studies.attack_strength import two_phase as bench
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

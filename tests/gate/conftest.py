@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gate_runs import PGD, make, right
 
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 
 @pytest.fixture(scope="module")

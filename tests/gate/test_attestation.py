@@ -17,7 +17,7 @@ from robustkit.cli.check import file_digests
 from robustkit.gate.output import as_statement
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.verdicts import judge
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 RULES = {
     "passes": "top1 under clean >= 0.5",

@@ -16,7 +16,7 @@ from robustkit.evaluations.corruptions.condition import MOST_CE
 from robustkit.evaluations.corruptions.results import ALEXNET
 from robustkit.gate.policy import Change, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.registry import metrics
 
 IDLE = [

@@ -19,7 +19,7 @@ from robustkit.evaluations.condition import pattern_of
 from robustkit.gate.output import advice, sentence
 from robustkit.gate.policy import Value, parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, judge
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("pageless")
 

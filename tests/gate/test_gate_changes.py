@@ -16,7 +16,7 @@ from robustkit.common.differences import of_outcomes, rare_share_bound
 from robustkit.evaluations.condition import pattern_of
 from robustkit.gate.policy import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, figure_of
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 
 def test_a_drop_is_paired_and_positive_where_the_run_is_worse(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from robustkit.gate.draft import draft
 from robustkit.gate.output import advice, as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Measured, Outcome, judge
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 NASTY = "a\"b'<img src=x onerror=alert(1)>]]>&|`*_[l](http://x)\x00\x1b[31m\n\u202e" + "x" * 300
 

@@ -30,8 +30,8 @@ from robustkit.gate.verdicts import (
     figure_of,
     judge,
 )
+from robustkit.report.run import Run
 from robustkit.results.pairing import Side
-from robustkit.results.summary import Run
 from robustkit.tasks.registry import find_metric, metrics
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")

@@ -87,7 +87,7 @@ def test_an_image_of_the_right_size_is_shown_as_it_is(interpolation: str) -> Non
 def test_a_run_says_who_said_what_and_flags_what_nobody_said(tmp_path: Path) -> None:
     from small_audit import audit, furnish
 
-    from robustkit.results.summary import Run
+    from robustkit.report.run import Run
 
     place = furnish(tmp_path)
     factory = (place / "net.py").read_text()

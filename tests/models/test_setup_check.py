@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from robustkit.cli.inspection import fit_on
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.setup_flags import other_order
@@ -30,6 +29,7 @@ from robustkit.models.setup_check import (
     label_numberings,
     spread_first,
 )
+from robustkit.pipeline.inspection import fit_on
 
 TRUE = NORMALISATIONS["CLIP"]
 OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)

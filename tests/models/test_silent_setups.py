@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import robustkit
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 EMBEDDED = Path(robustkit.__file__).parent / "embedded"
 NET = """import timm

@@ -25,9 +25,9 @@ from robustkit.errors import RunError
 from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.pipeline import manifest as making
 from robustkit.protocol.card import digest_of_part, load_card
+from robustkit.report.run import Run
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
-from robustkit.results.summary import Run
 from robustkit.runs.description import whole_card_line
 from robustkit.runs.manifest import Manifest
 from robustkit.runs.untrusted import PROVENANCE

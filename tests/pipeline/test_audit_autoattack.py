@@ -23,7 +23,7 @@ from robustkit.pipeline.units import evaluate
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"
 TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"

@@ -19,7 +19,7 @@ from robustkit.common.determinism import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, ProtocolError, RunError
 from robustkit.evaluations.corruptions.plan import plan_corruptions
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 MODEL = "zoo:shapes-vit-quest"
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,7 +15,7 @@ import pytest
 import small_audit
 from processes import everything, in_two
 
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 OPTIONS: dict[str, Any] = {

@@ -26,7 +26,7 @@ import robustkit
 from robustkit.common.files import in_turn, locked
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.records import Part, part_of
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")

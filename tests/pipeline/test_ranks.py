@@ -18,7 +18,7 @@ from torch.distributed import HashStore
 
 from robustkit.errors import RunError
 from robustkit.pipeline.processes import LedError, Ranks, is_follower, is_own, line_prefix
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 
 def together(count: int, silence: float = 30.0) -> list[Ranks]:

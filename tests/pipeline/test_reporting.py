@@ -14,14 +14,14 @@ from processes import called
 from rich.console import Console
 from small_audit import audit, command
 
-from robustkit.cli.progress import ConsoleProgress
+from robustkit.display.progress import ConsoleProgress
 from robustkit.display.text import clock_time
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.progress import Estimate, Job, Reporter
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 LINE = re.compile(
     r"\[(\d+)/(\d+)\] net (.*): (\d+(?: of \d+)?) samples"

@@ -23,7 +23,7 @@ import robustkit
 from robustkit.cli import app as cli
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.errors import RunError
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from scripts.studies.statistics.until_decided import ends
 
 CLEAN_RULE = "top1 under clean >= 0.6"

@@ -16,9 +16,9 @@ from robustkit.cli.app import cli
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.presenting import Gap, flags_of, gaps_of, unfinished_line
 from robustkit.report.front import FrontPage, Line, front_of
-from robustkit.report.page import looks_of
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run, survey
+from robustkit.report.run import Run
+from robustkit.results.survey import looks_of, survey
 
 
 def right(n: int) -> Rows:

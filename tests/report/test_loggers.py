@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.report.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 PGD = "pgd(eps=1/255,steps=20)"
 

@@ -22,7 +22,6 @@ from robustkit.display.svg import (
     Figure,
     Point,
     dots,
-    draw,
     labels,
     list_some,
     panels,
@@ -34,7 +33,7 @@ from robustkit.evaluations.attacks.results import Curve, curves
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import scores
 from robustkit.report.page import sections_of
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.manifest import Claim
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 from robustkit.tasks.labelled.tables import Reliabilities, reliability
@@ -173,7 +172,7 @@ def test_markers_and_intervals_stand_where_the_numbers_are(across: bool) -> None
         dots(axes, [0, 1, 4], points, style(0), across=across)
         axes.set(xlim=(0, 100) if across else (0, 4), ylim=(0, 4) if across else (0, 100))
 
-    root = ElementTree.fromstring(draw("attacks", "t", 300, paint, alt="", caption="").svg)
+    root = ElementTree.fromstring(Figure("attacks", "t", 300, paint, alt="", caption="").svg)
     found = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in root.iter() if e.tag.endswith("use")]
     marks = found[-3:]  # the ticks come first
     along, up = (1, 0) if across else (0, 1)
@@ -196,7 +195,7 @@ def test_series_at_one_place_are_drawn_apart_by_what_was_asked() -> None:
             dots(axes, [1], [Point(0.5, 0.4, 0.6, 9)], style(place), shift=7 * place)
         axes.set(xlim=(0, 2), ylim=(0, 100))
 
-    root = ElementTree.fromstring(draw("attacks", "t", 300, paint, alt="", caption="").svg)
+    root = ElementTree.fromstring(Figure("attacks", "t", 300, paint, alt="", caption="").svg)
     first, second = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in root.iter() if e.tag.endswith("use")][-2:]
     assert (second[0] - first[0], second[1] - first[1]) == (pytest.approx(7, abs=0.02), 0)
 
@@ -230,7 +229,9 @@ def test_bars_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Pa
     frost, over = ours.bars["frost"]
     assert over == "1,5" and frost.value == pytest.approx(0.4) and math.isnan(frost.low) and frost.n == 39
     assert (other.checkpoint, other.definition, other.clean) == ("b", "(preset=cifar)", None)
-    drawn = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
+    lines, *drawn = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
+    assert lines.title == "Accuracy by severity" and {"fog", "severity"} <= set(texts(lines))
+    assert lines.alt == "Accuracy by severity, lowest: a has 50.0 % under weather at severity 5."
     assert [f.title for f in drawn] == ["Accuracy under corruption", "Accuracy under corruption (preset=cifar)"]
     assert {"weather", "snow (3)", "frost (1,5)", "fog"} <= set(texts(drawn[0]))
     assert drawn[0].alt.startswith("Accuracy by corruption. a: 90.0 % clean, lowest 30.0 % under fog, ")
@@ -417,9 +418,9 @@ def test_text_is_text_and_figures_of_one_title_have_ids_of_their_own() -> None:
         axes.plot([0, 1], marker="o", color=PALETTE[0])
         axes.set_title("a_b^c $x$ #010203 'DejaVu Sans'")
 
-    one = draw("attacks", "t", 200, paint, alt='a <b> & "c"', caption="", name="1")
+    one = Figure("attacks", "t", 200, paint, alt='a <b> & "c"', caption="", name="1")
     assert "a_b^c $x$ #010203 'DejaVu Sans'" in texts(one) and 'aria-label="a &lt;b&gt; &amp; &quot;c&quot;"' in one.svg
-    other = draw("attacks", "t", 200, paint, alt="", caption="", name="2")
+    other = Figure("attacks", "t", 200, paint, alt="", caption="", name="2")
     assert not set(_ids(one)) & set(_ids(other)) and set(_ids(one))
     assert "system-ui" in one.svg
 

@@ -29,10 +29,11 @@ from robustkit.gate.verdicts import judge
 from robustkit.report.card import write_cards
 from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
+from robustkit.report.run import Run
 from robustkit.report.samples import Browser
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
-from robustkit.results.summary import Run, survey, write_summary
+from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry

@@ -17,7 +17,7 @@ from robustkit.cli import app as cli
 from robustkit.display.text import code, escape_markdown, table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.manifest import digest_of
 
 HOSTILE = [

@@ -22,8 +22,9 @@ from robustkit.report import samples
 from robustkit.report import samples as browser
 from robustkit.report.page import SECTIONS
 from robustkit.report.refresh import refresh
+from robustkit.report.run import Run
 from robustkit.report.samples import Browser, Cell
-from robustkit.results.summary import Run, write_summary
+from robustkit.results.survey import write_summary
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("whole_figures")

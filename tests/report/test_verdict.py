@@ -14,7 +14,7 @@ from sealing import put, seal
 from robustkit.common.intervals import wilson
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import Headline, verdicts
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.labelled.metrics import WeakClasses
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 

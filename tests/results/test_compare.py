@@ -16,8 +16,8 @@ from scipy import stats
 import robustkit
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.errors import RunError
+from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
-from robustkit.results.summary import Run
 from robustkit.runs.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

@@ -33,10 +33,11 @@ from scipy import stats
 from robustkit.common.differences import holm
 from robustkit.errors import RunError
 from robustkit.evaluations.aggregate import Results
+from robustkit.report.run import Run
 from robustkit.results.comparison import Comparison, own_flags
 from robustkit.results.pairing import Side, checkpoint_pairs, unpaired_lines
-from robustkit.results.summary import Run, survey
 from robustkit.results.summary_text import summary_sentences
+from robustkit.results.survey import survey
 from robustkit.results.tables import HEADINGS, report_tables, tables
 
 # rows

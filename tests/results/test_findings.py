@@ -10,10 +10,11 @@ from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_o
 
 from robustkit.common.differences import Difference
 from robustkit.evaluations.aggregate import Results
+from robustkit.report.run import Run
 from robustkit.results.comparison import compare, pair_tests
 from robustkit.results.pairing import checkpoint_pairs as pairs_of
-from robustkit.results.summary import Run, survey, write_summary
 from robustkit.results.summary_text import detectable_difference, findings, summary_sentences
+from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import report_tables
 
 HOSTILE = "<b>\u202ered\n" + "x" * 90

@@ -26,7 +26,7 @@ from robustkit.common.intervals import (
 from robustkit.evaluations.aggregate import mean_of, share_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, judge
-from robustkit.results.summary import survey
+from robustkit.results.survey import survey
 from scripts.studies.statistics.ece_coverage import CONFIDENCE, RIGHT, SIZES, measured
 
 Floats = NDArray[np.float64]

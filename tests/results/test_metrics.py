@@ -14,7 +14,8 @@ from robustkit.common.files import write_whole
 from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, percentiles, wilson
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run, survey, write_summary
+from robustkit.report.run import Run
+from robustkit.results.survey import survey, write_summary
 from robustkit.runs.folder import folder_name
 
 

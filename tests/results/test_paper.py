@@ -18,8 +18,8 @@ from scipy import stats
 import robustkit
 from robustkit.cli.app import cli
 from robustkit.errors import ProtocolError
+from robustkit.report.run import Run
 from robustkit.results.paper import SETS, escape_latex
-from robustkit.results.summary import Run
 
 NAMES = ("vit_b & 50%", "other", "third")
 RIGHT = {"clean": (36, 35, 10), PGD: (20, 20, 19)}

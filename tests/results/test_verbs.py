@@ -6,17 +6,21 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from compared_runs import PGD, N, command, records_of, run_of
 from PIL import Image
 
 import cam
 import robustkit
+from robustkit.cli.app import cli
 from robustkit.display.notebook import as_html
 from robustkit.display.table import TextTable
+from robustkit.errors import ProtocolError
 
 
 def test_compare_is_what_the_command_writes(tmp_path: Path) -> None:
@@ -43,6 +47,58 @@ def test_tables_are_escaped_and_keep_heads_flags_and_the_note() -> None:
         * 2,
         "<p><small>n</small></p>",
     ]
+
+
+def test_inspect_is_what_the_command_prints() -> None:
+    options: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    found = robustkit.inspect("zoo:shapes-vit-quest", "embedded:shapes", limit=6, **options)
+    words = ["inspect", "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "6"]
+    done = CliRunner().invoke(cli, [*words, "--mean", "0.5", "--std", "0.5"], env={"COLUMNS": "400"})
+    printed = done.stdout.splitlines()
+    texts = [f"{name:>14}  {text}" for name, text in found.facts]
+    assert printed[: len(texts)] == texts
+    for text in (*found.lines, *(table.title for table in found.tables), found.stated.heading, found.stated.command):
+        assert text in printed
+    frame = found.to_frame()
+    assert set(frame[frame.best].part) == set(frame.part) >= {"attention", "normalisation", "crop", "channels"}
+    for row in frame.to_dict("records"):
+        if row["part"] == "attention":
+            assert any(line.split()[:1] == [row["name"]] and f"{row['nll']:.3f}" in line for line in printed)
+    assert found.stated.settings["mean"] == (0.5,) * 3 and "quest" in found._repr_html_()
+    assert json.loads(found.to_json())["command"] == found.stated.command
+    with pytest.raises(TypeError, match="got eps; expected options of the model"):
+        robustkit.inspect("zoo:shapes-vit-quest", eps=1)
+
+
+def test_inspect_states_a_network_in_memory() -> None:
+    net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 4))
+    alone = robustkit.inspect(net, pixels=True, img_size=32)
+    assert alone.stated.settings == {"pixels": True, "img_size": 32, "crop_pct": 1.0, "interpolation": "bicubic"}
+    assert not alone.stated.command and alone.to_frame().empty and ("checkpoint", "memory:Sequential") in alone.facts
+
+
+def test_maps_of_pictures_in_memory() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    )
+    images = torch.randint(256, (2, 3, 16, 16)) / 255
+    drawn = robustkit.cam({"mine": net}, images, pixels=True, cams="grad-cam", targets=["3"])
+    assert list(drawn.maps) == [f"mine/grad-cam/3/0000{place}" for place in range(2)]
+    for heat, wanted in zip(drawn.maps.values(), cam.GradCAM(net, "0")(images, 3), strict=True):
+        np.testing.assert_allclose(heat, wanted, atol=1e-5)
+    assert list(drawn.to_frame()["map"]) == ["grad-cam, 3"] * 2 and drawn._repr_html_().startswith("<img src=")
+    with pytest.raises(TypeError, match="got limit, which is of a data set; these are pictures"):
+        robustkit.cam(net, images, pixels=True, limit=1)
+    with pytest.raises(ProtocolError, match=r"expected a file that ends in \.png, \.html, \.npz"):
+        drawn.save("maps.jpg")
+
+
+def test_a_gallery_of_a_data_set_names_its_run(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"cams": "agcam", "faithfulness": "none", "limit": 4, "device": "cpu"}
+    drawn = robustkit.cam("zoo:shapes-vit-quest", "embedded:shapes", gallery=2, out=tmp_path / "run", **options)
+    assert drawn.run is not None and drawn.run.path == tmp_path / "run" and len(drawn.rows) == 2
+    assert (tmp_path / "run" / "cams" / "gallery.html").is_file()
 
 
 def test_verbs_load_no_torch_before_they_are_used() -> None:

@@ -37,8 +37,8 @@ from PIL import Image
 
 from robustkit.cli.app import cli
 from robustkit.errors import GateFailed, RobustkitError
+from robustkit.report.run import Run
 from robustkit.report.samples import Browser
-from robustkit.results.summary import Run
 
 OPTIONS: dict[str, Any] = {"attacks": f"fgsm,{AUTO}"}
 OPTIONS |= {"browse": 12, "batch_size": 8}

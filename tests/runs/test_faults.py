@@ -25,7 +25,7 @@ from robustkit.evaluations.subject import Batch, EvaluatedModel, Evaluation
 from robustkit.pipeline.units import evaluate
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HOLD = """

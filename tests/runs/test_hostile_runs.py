@@ -28,7 +28,7 @@ from sealing import seal
 from robustkit.cli.app import cli
 from robustkit.errors import DamagedRecord, RobustkitError, RunError
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs import untrusted
 from robustkit.runs.untrusted import PAGES, SAMPLES, provenance_metadata, provenance_of
 from robustkit.tasks.registry import EVERY_TASK

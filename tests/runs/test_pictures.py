@@ -17,7 +17,7 @@ from attacks import FGSM, ThreatModel
 from corruptions import corrupt
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.subject import SIDE, encode_picture
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.kept_images import Picture, read_pictures
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

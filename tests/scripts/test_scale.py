@@ -17,9 +17,10 @@ from robustkit.common.intervals import calibration_error, calibration_gaps, resa
 from robustkit.evaluations.corruptions.results import CorruptionSample
 from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
+from robustkit.report.run import Run
 from robustkit.results.comparison import compare, compare_with_first
 from robustkit.results.pairing import Side, checkpoint_pairs
-from robustkit.results.summary import Run, survey
+from robustkit.results.survey import survey
 from scripts.bench import scale
 
 Make = Callable[..., Run]

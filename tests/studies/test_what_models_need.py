@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from scripts.studies.what_models_need import page as needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "pageless")]

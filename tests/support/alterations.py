@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from manifests import write_plain
 
 from robustkit.common.files import write_whole
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 FGSM, AUTO = "fgsm(eps=8/255)", "autoattack(eps=8/255,version=standard,steps=2,targets=1,queries=5)"
 Alter = Callable[[Run, dict[str, Run]], None]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import robustkit
 from robustkit.evaluations.attacks.gradient_masking import findings
 from robustkit.report import page
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 CHECKS = [*(finding.check for finding in findings({})), "attacks in order"]
 EPS, COUNT = 8 / 255, 32

@@ -13,9 +13,9 @@ from manifests import whole
 from sealing import seal
 
 from robustkit.cli.app import cli
+from robustkit.report.run import Run
 from robustkit.results.comparison import Comparison, compare
 from robustkit.results.pairing import checkpoint_pairs
-from robustkit.results.summary import Run
 
 PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3, 4, 5)]

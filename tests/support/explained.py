@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 MODEL = "zoo:shapes-vit-standard"
 NAME = "shapes-vit-standard"

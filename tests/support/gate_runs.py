@@ -13,7 +13,7 @@ from sealing import seal
 
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, Verdict, judge
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 PGD = "pgd(eps=1/255,steps=20)"
 Outcomes = Mapping[str, Sequence[Any]]

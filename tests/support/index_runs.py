@@ -10,7 +10,8 @@ from typing import Any
 from gate_runs import PGD, make, right
 from page_runs import HOSTILE
 
-from robustkit.results.summary import Run, write_summary
+from robustkit.report.run import Run
+from robustkit.results.survey import write_summary
 from robustkit.runs.manifest import digest_of
 from robustkit.runs.untrusted import digest_of_run
 

@@ -12,7 +12,7 @@ from PIL import Image
 from sealing import seal
 
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from manifests import whole
 from sealing import seal
 
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from manifests import UNGIVEN
 from msgspec.structs import replace
 
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import Manifest, digest_of_ids
 from robustkit.runs.untrusted import PROVENANCE, parquet_bytes, provenance_metadata, provenance_of

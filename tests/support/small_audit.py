@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import robustkit
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.manifest import digest_of_pages
 
 FACTORY = """

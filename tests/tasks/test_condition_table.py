@@ -21,7 +21,7 @@ from robustkit.evaluations.maps.regions.results import RegionsPresenter
 from robustkit.evaluations.metrics import mean_share
 from robustkit.gate.policy import parse_policy
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks import registry
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.labelled import metrics

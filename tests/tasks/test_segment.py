@@ -35,7 +35,7 @@ from robustkit.errors import (
 )
 from robustkit.models.dense import Windows, build_segmenter
 from robustkit.report import page
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.pictures import Examples, Tile, colour_of, draw, overlay
 from robustkit.tasks.segmentation.subject import SCENES, SceneImages

@@ -11,7 +11,7 @@ import click
 
 from ...common.files import write_whole
 from ...common.options import read_labels
-from ...display.console import print_line, print_tables
+from ...display.console import print_as_it_is, print_line, print_tables
 from ...errors import ProtocolError, RobustkitError, unknown
 from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
 from ..completion import checkpoints as known_checkpoints
@@ -63,7 +63,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     robustkit inspect model.safetensors --data-dir imagenet/val --limit 200 --stability
     robustkit inspect segmenter.pth --data-dir images --masks labels --classes names.txt --limit 50
     """
-    from ..inspection import inspect_checkpoint
+    from ...pipeline.inspection import Ranked, Stated, look_into
 
     if data_dir is None:
         refuse_idle(
@@ -72,7 +72,25 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
         )
     model, data = (take_entries(ClassificationRequest, name, options) for name in ("model", "data"))
     scenes = {"ignore": read_labels(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
-    inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
+    screen = console()
+    for item in look_into(checkpoint, data_dir, model=model, data=data, scenes=scenes, check=_refuse_other, **options):
+        if isinstance(item, Ranked):
+            print_tables(screen, [item.table])
+        elif isinstance(item, Stated):
+            screen.print(item.heading, markup=False, highlight=False)
+            print_as_it_is(screen, item.command)
+        elif isinstance(item, tuple):
+            print_line(screen, f"{item[0]:>14}  {item[1]}", indent=16)
+        else:
+            print_line(screen, item)
+
+
+def _refuse_other(segments: bool) -> None:
+    """Raise ProtocolError for options of the other kind's images."""
+    if segments:
+        refuse_idle(names_of(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
+    else:
+        refuse_idle(_SCENES, "only for a segmenter's images, and this is a classifier; leave it out")
 
 
 @click.command(cls=Command, context_settings=CONTEXT)

@@ -7,7 +7,7 @@ the records; `findings` judges them later, without torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb
 from typing import Any
@@ -122,6 +122,16 @@ def _on_few(figures: Mapping[str, Any], doubts: Sequence[Doubt]) -> list[Doubt]:
     first = Doubt("evidence", what, f"{what}: run {_FULL}", _FULL) if left_out else Doubt("evidence", what)
     noted = ((each.flag and each.check != _STAGES, each) for each in doubts)
     return [first, *(replace(each, flag=f"{each.flag} ({rests})") if bad else each for bad, each in noted)]
+
+
+def flags_of(doubts: Iterable[Doubt]) -> list[str]:
+    """Return the flags; one where several checks were not measured for the same reason."""
+    alike: dict[tuple[str, str], list[Doubt]] = {}
+    for doubt in doubts:
+        if doubt.flag:
+            own = "" if doubt.figure.startswith("not measured") else doubt.check
+            alike.setdefault((own, doubt.figure), []).append(doubt)
+    return [", ".join([*(doubt.check for doubt in some[:-1]), some[-1].flag]) for some in alike.values()]
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from ...display.svg import (
     Point,
     Style,
     dots,
-    draw,
     labels,
     legend,
     list_some,
@@ -38,7 +37,7 @@ from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, attack_parts, beneath, starts_from
-from .gradient_masking import Doubt, findings, missing_evidence
+from .gradient_masking import Doubt, findings, flags_of, missing_evidence
 from .ranking import OrderOfAttacks, findings_of
 from .two_phase.condition import phases_of
 
@@ -220,7 +219,7 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
         f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little apart "
         "so that none hides another."
     )
-    return draw(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption)
+    return Figure(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
 
 
 def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
@@ -276,7 +275,7 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
     title, height = f"Samples standing after each stage of {short}", 260 + 18 * -(-len(names) // 2)
     alt = f"{shorten_name(condition, 90)}: {list_some(sentences)}."
     caption = f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals."
-    return draw("stages", title, height, paint, alt=alt, caption=caption, name=condition)
+    return Figure("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
@@ -325,7 +324,7 @@ class AttacksAggregator(Aggregator):
 
     def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
         found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
-        return [finding.flag for finding in found if finding.flag]
+        return flags_of(found)
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
         n = len(read)

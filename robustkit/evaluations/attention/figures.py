@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.svg import INK, Figure, Style, draw, labels, legend, shorten_name, space_panels, style
+from ...display.svg import INK, Figure, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
 from ...runs.manifest import Manifest
 from ..aggregate import Results
@@ -74,7 +74,7 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
             legend(canvas, {said[condition]: looks[condition] for condition in shown}, columns=2)
 
         several = ", ".join(names[checkpoint] for checkpoint in group)
-        yield draw(
+        yield Figure(
             "attention",
             f"Attention over the layers of {several}",
             50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),

@@ -1,13 +1,13 @@
-"""Draw corruptions as bars: accuracy, or retention of mIoU, by corruption and category, next to the clean figure."""
+"""Draw corruptions: accuracy by severity; as bars accuracy, or retention of mIoU, by corruption and category."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...display.svg import Figure, Point, Style, draw, labels, list_some, panels, percent
+from ...display.svg import Figure, Point, Style, dots, labels, legend, list_some, panels, percent, series_shift
 from .condition import categories, parse_corrupted, span
 
 if TYPE_CHECKING:
@@ -20,12 +20,13 @@ _TOGETHER = 6  # checkpoints in a figure
 @dataclass(frozen=True)
 class Bars:
     """A checkpoint under one definition. clean: without corruption, if known. bars: by corruption, with the severities
-    of the mean, `""` for all five; only these have intervals."""
+    of the mean, `""` for all five; only these have intervals. single: by corruption and severity."""
 
     checkpoint: str
     definition: str
     clean: Point | None
     bars: Mapping[str, tuple[Point, str]]
+    single: Mapping[str, Mapping[int, Point]] = field(default_factory=dict)
 
 
 def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
@@ -47,7 +48,7 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
     for key in single:
         points = {name: (_mean(some), span(some)) for name, some in single[key].items()}
         points |= {name: (point, "") for name, point in means.get(key, {}).items()}
-        bars.append(Bars(*key, clean.get(key[0]), points))
+        bars.append(Bars(*key, clean.get(key[0]), points, single[key]))
     return bars
 
 
@@ -109,7 +110,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
             for label, (_, name) in zip(axes.get_yticklabels(), rows, strict=True):
                 label.set_fontweight("normal" if name else "bold")
 
-    return draw(
+    return Figure(
         section,
         title,
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
@@ -117,6 +118,75 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
         alt=f"{what.capitalize()} by corruption. {listed}.",
         caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {reference}.",
         name=" ".join(bars.checkpoint for bars in group),
+        chief=True,
+    )
+
+
+def severity_figures(drawn: Sequence[Bars], looks: Mapping[str, Style], section: str) -> Iterator[Figure]:
+    """Yield a figure for each definition with several severities: a panel for each category, a line for each
+    checkpoint. A point is the mean over the category's corruptions that have all severities of the figure."""
+    for definition in dict.fromkeys(bars.definition for bars in drawn):
+        group = [bars for bars in drawn if bars.definition == definition]
+        severities = sorted({severity for bars in group for points in bars.single.values() for severity in points})
+        whole = [name for name in group[0].single if all(_has(bars, name, severities) for bars in group)]
+        panes = {category: [name for name in names if name in whole] for category, names in categories().items()}
+        panes = {category: names for category, names in panes.items() if names}
+        if len(severities) > 1 and panes:
+            yield _severity_figure(group, looks, section, definition, severities, panes)
+
+
+def _has(bars: Bars, name: str, severities: Sequence[int]) -> bool:
+    return all(severity in bars.single.get(name, {}) for severity in severities)
+
+
+def _severity_figure(
+    group: Sequence[Bars],
+    looks: Mapping[str, Style],
+    section: str,
+    definition: str,
+    severities: Sequence[int],
+    panes: Mapping[str, Sequence[str]],
+) -> Figure:
+    names, clean = labels(bars.checkpoint for bars in group), any(bars.clean for bars in group)
+
+    def line(bars: Bars, members: Sequence[str]) -> list[tuple[int, Point]]:
+        means = [_mean({k: bars.single[name][severity] for k, name in enumerate(members)}) for severity in severities]
+        start = [(0, bars.clean)] if bars.clean else []
+        return [*start, *zip(severities, means, strict=True)]
+
+    def paint(canvas: Canvas) -> None:
+        grid = panels(canvas, len(panes), sharex=True, sharey=True)
+        for axes, (category, members) in zip(grid, panes.items(), strict=True):
+            for place, bars in enumerate(group):
+                places, points = zip(*line(bars, members), strict=True)
+                shift = series_shift(place, len(group), 5)
+                dots(axes, places, points, looks[bars.checkpoint], shift=shift)
+            axes.set_title(f"{category} ({len(members)})" if len(members) > 1 else members[0].replace("_", " "))
+            axes.set_ylim(0, 104)
+            axes.set_xticks([0, *severities] if clean else severities)
+            axes.set_xlim(-0.3 if clean else severities[0] - 0.3, severities[-1] + 0.3)
+        for axes in grid[-2:]:
+            axes.set_xlabel("severity")
+        for axes in grid[::2]:
+            axes.set_ylabel("accuracy in %")
+        legend(canvas, {names[bars.checkpoint]: looks[bars.checkpoint] for bars in group})
+
+    said = []
+    for bars in group:
+        ends = {category: line(bars, members)[-1][1] for category, members in panes.items()}
+        worst = min(ends, key=lambda category: ends[category].value)
+        said.append(
+            f"{names[bars.checkpoint]} has {percent(ends[worst].value)} under {worst} at severity {severities[-1]}"
+        )
+    start = ", severity 0 is clean" if clean else ""
+    return Figure(
+        section,
+        f"Accuracy by severity{f' {definition}' if definition else ''}",
+        20 + 18 * -(-len(names) // 2) + 190 * -(-len(panes) // 2),
+        paint,
+        alt=f"Accuracy by severity, lowest: {list_some(said)}.",
+        caption=f"Means over the corruptions of a category{start}. Single corruptions have 95 % intervals.",
+        chief=True,
     )
 
 

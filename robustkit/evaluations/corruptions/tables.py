@@ -39,7 +39,7 @@ from .condition import (
     shares_of,
     span,
 )
-from .figures import accuracy_bars, bar_figures
+from .figures import accuracy_bars, bar_figures, severity_figures
 
 if TYPE_CHECKING:
     from ..aggregate import Results
@@ -324,7 +324,9 @@ class CorruptionsPresenter(Presenter):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines = flag_lines(results, of_family(self.name))
-        drawn = bar_figures(accuracy_bars(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
+        bars = accuracy_bars(results)
+        by_severity = severity_figures(bars, looks, "corruptions")
+        drawn = bar_figures(bars, looks, "corruptions", "Accuracy under corruption", "accuracy")
         yield Section(
             "corruptions",
             "Corruptions",
@@ -332,5 +334,5 @@ class CorruptionsPresenter(Presenter):
                 "grids": with_flags(corruption_grids(corruption_tables(results)), lines),
                 "left_out": left_out_lines(results.run),
             },
-            tuple(drawn),
+            (*by_severity, *drawn),
         )

@@ -6,10 +6,12 @@ import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from html import escape
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -20,10 +22,14 @@ from cam.overlay import blend, cividis
 
 from ...common.files import write_whole
 from ...data.images import open_picture
+from ...display.notebook import as_json
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.web import ENLARGE, LOOK, policy, shared
-from ...errors import RunError
+from ...errors import ProtocolError, RunError
 from ...runs.folder import RunFolder, refuse_link
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Pixels = NDArray[np.uint8]
 
@@ -67,15 +73,50 @@ class GalleryRow:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Rows with the same headings of tiles; those of a sample follow each other. title and lines stand at the top."""
+    """Rows with the same headings of tiles; those of a sample follow each other. title and lines stand at the top.
+    maps: each map, (H, W) in [0, 1], by `checkpoint/method/sample`, with classes and attacks between, where there are
+    several. run: where they were scored, if they were."""
 
     title: str
     rows: tuple[GalleryRow, ...]
     lines: tuple[str, ...] = ()
+    maps: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+    run: RunFolder | None = None
 
     @property
     def samples(self) -> list[tuple[GalleryRow, ...]]:
         return [tuple(rows) for _, rows in groupby(self.rows, key=lambda row: row.sample_id)]
+
+    def save(self, path: str | Path) -> Path:
+        """Write a contact sheet (.png), a page (.html) or the maps (.npz); return the path. Raises ProtocolError for
+        another kind of file."""
+        target = Path(path)
+        kinds = {".png": write_sheet, ".html": write_page, ".npz": write_maps}
+        if target.suffix.lower() not in kinds:
+            raise ProtocolError(f"{path}: expected a file that ends in {', '.join(kinds)}")
+        kinds[target.suffix.lower()](self, target)
+        return target
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each map: sample, checkpoint, what was done to the image, method, lines under it."""
+        import pandas as pd
+
+        return pd.DataFrame(self._plain(), columns=["sample_id", "checkpoint", "under", "map", "lines"])
+
+    def to_json(self) -> str:
+        """Return the same as JSON."""
+        return as_json(self._plain())
+
+    def _plain(self) -> list[dict[str, Any]]:
+        named = ("sample_id", "checkpoint", "under")
+        return [
+            {name: getattr(row, name) for name in named} | {"map": tile.heading, "lines": list(tile.lines)}
+            for row in self.rows
+            for tile in row.tiles
+        ]
+
+    def _repr_html_(self) -> str:
+        return f'<img src="{_uri(encoded(draw(self), "WEBP", quality=90))}" alt="{escape(self.title)}">'
 
 
 def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
@@ -171,6 +212,12 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
     write_whole(path, encoded(draw(gallery)))
+
+
+def write_maps(gallery: Gallery, path: Path) -> None:
+    buffer, arrays = io.BytesIO(), dict[str, Any](gallery.maps)
+    np.savez_compressed(buffer, **arrays)
+    write_whole(path, buffer.getvalue())
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: int) -> bytes:

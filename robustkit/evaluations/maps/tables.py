@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, list_some, panels, series_shift
+from ...display.svg import Figure, Point, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in
 from ..estimation import support_grids, support_tables
@@ -105,7 +105,7 @@ def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Fi
         legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
 
     said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
-    return draw(
+    return Figure(
         "maps",
         f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
         20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 
 from markupsafe import Markup
 
-from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, series_shift, shorten_name, style
+from ...display.svg import INK, Figure, Point, dots, labels, legend, series_shift, shorten_name, style
 from ...display.text import no_controls
 from ...errors import RunError
 from ...results.comparison import compare
@@ -182,7 +182,7 @@ def _chart(history: History) -> Figure | None:
     ]
     said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
     alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
-    return draw(
+    return Figure(
         *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(shown), paint),
         alt=alt[:4000],
         caption=f"{_CAPTION} {_OTHERS}" if others else _CAPTION,

@@ -38,7 +38,7 @@ from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan, plan_corrup
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from ...results.summary import Run
+from ...report.run import Run
 from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
@@ -336,7 +336,7 @@ def features(
     checkpoints: Checkpoints,
     *,
     data_dir: str | Path,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[FeaturesOptions],
 ) -> Run:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import calibration_error, calibration_gaps, wilson
-from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, shorten_name, space_panels
+from ...display.svg import INK, Figure, Point, Style, dots, percent, shorten_name, space_panels
 from ...display.table import Grid, TextTable
 from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
@@ -112,7 +112,7 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
             grid[0, 0].set_ylabel("right, %")
             grid[1, 0].set_ylabel("samples")
 
-        yield draw(
+        yield Figure(
             "calibration",
             f"Reliability of {shorten_name(checkpoint, 60)}",
             300,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...display.svg import Figure, Point, dots, draw, labels, legend, list_some, panels, percent, shorten_name, style
+from ...display.svg import Figure, Point, dots, labels, legend, list_some, panels, percent, shorten_name, style
 from ...display.table import CardPart, TextTable
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
@@ -144,7 +144,7 @@ def class_figures(entries: Mapping[str, Points]) -> Iterator[Figure]:
 
         several = f", checkpoints {start + 1} to {start + len(group)}" if len(entries) > _TOGETHER else ""
         lowest = f" The {MOST} of {len(every)} classes that are lowest." if len(every) > MOST else ""
-        yield draw(
+        yield Figure(
             "segmentation",
             f"IoU by class{several}",
             20 + 18 * -(-len(keys) // 2) + (58 + 17 * len(chosen)) * -(-len(group) // 2),

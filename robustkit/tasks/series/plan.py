@@ -19,7 +19,7 @@ from ...pipeline.manifest import describe
 from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from ...results.summary import Run
+from ...report.run import Run
 from ...runs.progress import Progress
 from ..labelled.subject import LabelledSubject
 from .condition import parse_disturbances
@@ -120,7 +120,7 @@ def series(
     checkpoints: Checkpoints,
     *,
     data: str | Path,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[SeriesOptions],
 ) -> Run:

@@ -16,7 +16,7 @@ from ...pipeline.manifest import describe
 from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition, split_list
-from ...results.summary import Run
+from ...report.run import Run
 from ...runs.progress import Progress
 from .condition import USUAL, VOCABULARY
 from .documents import open_documents
@@ -93,7 +93,7 @@ def text(
     checkpoints: Checkpoints,
     *,
     data: str | Path,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[TextOptions],
 ) -> Run:

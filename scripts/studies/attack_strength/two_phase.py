@@ -24,7 +24,7 @@ import robustkit
 from robustkit.common.determinism import draw_samples
 from robustkit.evaluations.aggregate import readable_rows
 from robustkit.evaluations.attacks.two_phase.results import two_phase_share
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from scripts.pages.writing import deliver, markdown
 
 

@@ -20,8 +20,8 @@ from robustkit.common.intervals import Floats, wilson
 from robustkit.evaluations.attacks.gradient_masking import findings
 from robustkit.evaluations.attention.logit_decomposition.condition import BACK, SHARES
 from robustkit.evaluations.condition import words_of
+from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
-from robustkit.results.summary import Run
 from scripts.pages.writing import markdown, write_page
 
 START = """# Attacks that know attention

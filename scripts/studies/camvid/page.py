@@ -15,7 +15,7 @@ from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.presenting import flag_lines
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
 from robustkit.tasks.condition_table import ConditionTable

@@ -27,7 +27,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.metrics import is_finite, is_whole
 from robustkit.protocol.condition import CLEAN
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.tasks.features.heads import Asked

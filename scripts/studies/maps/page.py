@@ -12,7 +12,6 @@ the leads over controls and two galleries of the generated set are drawn next to
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +21,14 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 import robustkit
-from robustkit.cli.gallery import Choice, make_gallery
-from robustkit.cli.progress import ConsoleProgress
+from robustkit.display.progress import ConsoleProgress
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.condition import FREE_HEADINGS, SCORE_HEADINGS, parts_of
 from robustkit.evaluations.maps.tables import ONE_SIDED, is_of_maps, map_tables
 from robustkit.evaluations.presenting import flag_lines
+from robustkit.pipeline.gallery import Choice, make_gallery
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from scripts.pages.writing import deliver, markdown
 
 COLOURS = {"ahead": "#9ecae1", "level": "#ffffff", "behind": "#fdbe85", "open": "#eeeeee"}
@@ -321,9 +320,9 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
         ),
     ):
         request = ClassificationRequest(checkpoints=models, data_dir="embedded:shapes", device="cpu")
-        sheet, _ = make_gallery(run, request, Choice.of(models, cams, "all", how=how, count=4))
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(sheet, folder / f"shapes-{name}.png")
+        drawn = make_gallery(run, request, Choice.of(models, cams, "all", how=how, count=4))
+        drawn.save(folder / f"shapes-{name}.png")
         yield f"shapes-{name}.png", f"Generated shapes on which {caption}"
 
 

@@ -37,7 +37,7 @@ from robustkit.errors import RobustkitError
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.models.identity import Classifier
 from robustkit.pipeline.inputs import labelled_data
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 
 Line = dict[str, Any]
 EPS = "2/255"

@@ -19,7 +19,7 @@ from robustkit.display.text import pixels
 from robustkit.errors import RunError
 from robustkit.evaluations.aggregate import FEWEST
 from robustkit.evaluations.records import common_ids
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.segmentation.counts import COLUMNS, Counts
 from robustkit.tasks.segmentation.results import counts_of_runs, of_runs, scene_difference, worst_case
 from scripts.pages.writing import markdown, write_page

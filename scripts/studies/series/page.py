@@ -26,7 +26,7 @@ import numpy as np
 
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.common.files import write_whole
-from robustkit.display.svg import Figure, draw
+from robustkit.display.svg import Figure
 from robustkit.errors import RobustkitError
 from robustkit.pipeline.scheduler import run
 from robustkit.results.published import read_published
@@ -253,7 +253,7 @@ def curves(problem: str, values: Kept) -> Figure:
         canvas.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
 
     said = f"Accuracy on {problem} against the strength of each disturbance and the radius of PGD, a line a formula"
-    return draw("series", problem, 340, paint, alt=said, caption=said)
+    return Figure("series", problem, 340, paint, alt=said, caption=said)
 
 
 def text(folder: Path) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from robustkit.common.intervals import Z, wilson
 from robustkit.errors import RunError
 from robustkit.evaluations.estimation import supported_mean
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from scripts.pages.writing import deliver, markdown
 
 Floats = NDArray[np.float64]

@@ -24,8 +24,8 @@ from scipy.stats import norm
 
 from robustkit.common.intervals import Floats, Z
 from robustkit.gate.sequential import BETS, SHARES, SequentialTest
+from robustkit.report.run import Run
 from robustkit.results.pairing import Side
-from robustkit.results.summary import Run
 from robustkit.tasks.task import task_of
 from scripts.pages.writing import markdown
 

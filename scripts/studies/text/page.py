@@ -15,7 +15,7 @@ from pathlib import Path
 
 from robustkit.evaluations.condition import words_of
 from robustkit.evaluations.metrics import is_finite
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.runs.description import shown_as
 from scripts.pages.writing import markdown, write_page
 

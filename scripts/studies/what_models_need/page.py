@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 import robustkit
-from robustkit.cli.progress import ConsoleProgress
+from robustkit.display.progress import ConsoleProgress
 from robustkit.display.table import TextTable
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.condition import words_of
@@ -29,8 +29,8 @@ from robustkit.evaluations.maps.counterfactuals.condition import FLIPPED
 from robustkit.evaluations.maps.counterfactuals.results import CounterfactualsPresenter
 from robustkit.evaluations.maps.regions.results import RegionsPresenter
 from robustkit.evaluations.maps.two_objects.results import TwoObjectsPresenter
+from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
-from robustkit.results.summary import Run
 from robustkit.tasks.registry import metric_of
 from scripts.pages.writing import deliver, markdown
 

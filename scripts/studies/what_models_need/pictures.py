@@ -26,7 +26,7 @@ from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import load
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
-from robustkit.results.summary import Run
+from robustkit.report.run import Run
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 SHOWN = {"shapes-vit-standard": "standard", "shapes-vit-quest": "QUEST"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from robustkit.common.intervals import bootstrap
-from robustkit.display.svg import Figure, draw
+from robustkit.display.svg import Figure
 from robustkit.display.table import Section, TextTable, of_tables
 from robustkit.evaluations.aggregate import Number, column_of
 from robustkit.evaluations.condition import Clause, share
@@ -58,7 +58,7 @@ def _figure(table: TextTable) -> Figure:
     def paint(canvas: Any) -> None:
         canvas.subplots().plot([int(row[1]) for row in table.rows], [float(row[2]) for row in table.rows], "o")
 
-    return draw("rotations", "Agreement by angle", 200, paint, alt="Agreement by angle.", caption="", name="")
+    return Figure("rotations", "Agreement by angle", 200, paint, alt="Agreement by angle.", caption="", name="")
 
 
 FAMILY = Rotations()

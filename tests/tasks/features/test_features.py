@@ -19,8 +19,8 @@ from robustkit.common.differences import of_draws
 from robustkit.common.intervals import draws_interval
 from robustkit.errors import ModelError
 from robustkit.evaluations.records import CheckpointRecords
+from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
-from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.features.heads import (
     best_strength,

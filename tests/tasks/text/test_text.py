@@ -28,9 +28,9 @@ from robustkit.pipeline.scheduler import run
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.report.card import headline
+from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.published import read_published
-from robustkit.results.summary import Run
 from robustkit.tasks.text.condition import VOCABULARY
 from robustkit.tasks.text.documents import open_documents
 from robustkit.tasks.text.evaluate import CHANGES, DRAWS, NEIGHBOURS, change_text

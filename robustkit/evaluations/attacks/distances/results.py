@@ -13,7 +13,7 @@ import pyarrow as pa
 from scipy.special import bdtr
 
 from ....common.intervals import Floats, bootstrap
-from ....display.svg import Figure, Point, draw, labels, legend, list_some, panels, percent, shorten_name
+from ....display.svg import Figure, Point, labels, legend, list_some, panels, percent, shorten_name
 from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
@@ -368,7 +368,7 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: L
     label, height = VOCABULARY.label(text), 300 + 18 * -(-len(curves) // 2)
     caption = f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %."
     alt = f"{shorten_name(label, 90)}: {list_some(sentences)}."
-    return draw("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
+    return Figure("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
 
 
 def _ours(texts: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.intervals import Floats
-from ....display.svg import Figure, draw, labels, legend, shorten_name, space_panels, style
+from ....display.svg import Figure, labels, legend, shorten_name, space_panels, style
 from ....display.table import Section, TextTable
 from ...aggregate import Gatherer, Number, RecordReader, Result, Results, column_of, mean_of, readable_rows, share_of
 from ...condition import words_of
@@ -128,7 +128,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
         condition = group[0][1][0]
         label = words_of(condition).label(condition)
         said = (f"{names[checkpoint]}: {_description(books)}" for checkpoint, (_, books) in group)
-        yield draw(
+        yield Figure(
             "logits",
             f"What makes logits change, layer by layer, under {label}",
             260,

@@ -5,9 +5,8 @@ Which samples and maps a gallery draws is checked before an audit, and chosen by
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,21 +15,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from cam import Explanation
 
 from ..common.determinism import SampleRng
-from ..common.files import bytes_of, reason_of, write_whole
+from ..common.files import bytes_of, reason_of
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
+from ..data.in_memory import open_held
 from ..data.sources import MAX_FILE_BYTES, is_image_name
+from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ..evaluations.family import shown_under
 from ..evaluations.maps.condition import TARGETS, MapSpec, map_condition, parse_cams, parse_named
 from ..evaluations.maps.evaluate import check_explainable, explainer_of
-from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick, write_page, write_sheet
+from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick
 from ..evaluations.maps.methods import shown
 from ..evaluations.maps.truth import Located, open_truth
 from ..evaluations.maps.two_objects.evaluate import masses
@@ -38,13 +40,17 @@ from ..evaluations.subject import Batch, EvaluatedModel, Settings, as_bytes
 from ..models.classifier import load
 from ..models.device import pick_device
 from ..models.identity import Classifier, ModelIdentity, distinct_names
-from ..pipeline.inputs import labelled_data
-from ..pipeline.manifest import preprocessing_of
-from ..pipeline.request import ClassificationRequest
 from ..protocol.card import load_card
 from ..protocol.condition import CLEAN, Condition
+from ..report.page import write_report
 from ..runs.folder import RunFolder
+from ..runs.progress import Progress
 from ..tasks.labelled.subject import ClassifierSubject
+from .audit import Checkpoints, grouped, in_memory
+from .inputs import labelled_data
+from .manifest import preprocessing_of
+from .request import ClassificationRequest
+from .scheduler import run as carry_out
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
@@ -368,11 +374,9 @@ def _marked(located: Located | None) -> NDArray[np.bool_] | None:
     return (located.mask if located.objects is None else located.objects.any(dim=0)).numpy()
 
 
-def make_gallery(
-    run: RunFolder, request: ClassificationRequest, choice: Choice, raw: bool = False
-) -> tuple[Path, Path]:
-    """Draw samples of a run with maps, as cams/gallery.png and .html in its folder. request: the one that it was made
-    with. raw: also keep cams/maps.npz. Raises RunError where the run has no such maps, or another protocol."""
+def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice) -> Gallery:
+    """Return samples of a run with maps. request: the one that it was made with. Raises RunError where the run has no
+    such maps, or another protocol."""
     manifest, card = run.manifest, request.card
     if card.tag != manifest.protocol.tag:
         raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
@@ -402,13 +406,16 @@ def make_gallery(
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
     title = f"{', '.join(map(label, choice.shown))}: {compared}"
-    gallery = Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",))
-    folder = run.path / "cams"
-    write_sheet(gallery, folder / "gallery.png")
-    write_page(gallery, folder / "gallery.html")
+    return Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",), painter.kept, run)
+
+
+def write_gallery(run: RunFolder, gallery: Gallery, raw: bool = False) -> tuple[Path, Path]:
+    """Write cams/gallery.png and .html in a run's folder, and show it on the run's page. raw: also cams/maps.npz."""
+    sheet, page = (gallery.save(run.path / "cams" / f"gallery.{kind}") for kind in ("png", "html"))
     if raw:
-        write_maps(painter.kept, folder / "maps.npz")
-    return folder / "gallery.png", folder / "gallery.html"
+        gallery.save(run.path / "cams" / "maps.npz")
+    write_report(run, run.summary())
+    return sheet, page
 
 
 def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> dict[tuple[str, str], dict[str, Result]]:
@@ -417,12 +424,6 @@ def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> d
         for spec in maps
         for name in names
     }
-
-
-def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
-    buffer, arrays = io.BytesIO(), dict[str, Any](maps)
-    np.savez_compressed(buffer, **arrays)
-    write_whole(path, buffer.getvalue())
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
@@ -447,23 +448,22 @@ def is_picture(argument: str) -> bool:
     return is_image_name(argument) and ":" not in argument
 
 
+def read_pictures(pictures: Sequence[str]) -> Iterator[tuple[str, Image.Image]]:
+    """Yield picture files with their names. Raises DataError for one that cannot be read."""
+    yield from ((picture, read_image(_bytes(picture), picture)) for picture in pictures)
+
+
 def explain_pictures(
-    pictures: Sequence[str],
-    checkpoints: Sequence[str],
+    pictures: Iterable[tuple[str, Image.Image]],
+    checkpoints: Sequence[str | Path],
     targets: Sequence[str],
-    methods: str,
+    methods: str | Iterable[str],
     *,
     model: Mapping[str, Any],
     device: str = "auto",
-    out: Path | None = None,
-    raw: bool = False,
-) -> list[Path]:
-    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written. out: its
-    name, or the folder of `<stem>-cam.png`. raw: also keep the maps, as .npz."""
-    if not checkpoints:
-        raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
-    wanted, path = _plain(methods), sheet_path(pictures, out)
-    decoded = [read_image(_bytes(picture), picture) for picture in pictures]
+) -> Gallery:
+    """Return maps of named pictures for the named classes, or the predicted one."""
+    wanted, named = _plain(methods), list(pictures)
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
     subjects = [ClassifierSubject(classifier, card, settings, None) for classifier in opened]
@@ -477,15 +477,76 @@ def explain_pictures(
             raise ProtocolError("--target label: a picture has no label; name a class, or give predicted")
     rows: list[GalleryRow] = []
     kept: dict[str, Heat] = {}
-    for picture, image in zip(pictures, decoded, strict=True):
+    for picture, image in named:
         for subject, classes in zip(subjects, wished, strict=True):
             pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
             painter = Painter(wanted, classes, (), kept)
             rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
-    write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
-    if raw:
-        write_maps(kept, path.with_suffix(".npz"))
-    return [path, path.with_suffix(".npz")] if raw else [path]
+    return Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows), (), kept)
+
+
+CAMS = "agcam,rollout,grad-cam"
+
+
+def cam(
+    checkpoints: Checkpoints,
+    images: Any,
+    *,
+    cams: str | Sequence[str] = CAMS,
+    targets: Sequence[str] = (),
+    gallery: int = 12,
+    choose: str | None = None,
+    show: Sequence[str] = (),
+    progress: Progress | bool | None = None,
+    say: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Gallery:
+    """Make maps of what checkpoints look at: of pictures of your own, or of a data set, scored next to controls.
+
+    Args:
+        checkpoints: as `robustkit.audit` takes them.
+        images: pictures: a tensor (3, H, W) or (B, 3, H, W) in [0, 1], an array (H, W, 3), a picture of Pillow's, a
+            file's name, or a list of these. Anything else is a data set, as `robustkit.audit` takes it; its maps are
+            scored in a run, which the gallery names as `run` and shows on its page.
+        cams: methods. targets: classes to draw maps for, by name or number, or predicted; of a data set also label.
+        gallery, choose, show: of a data set, how many samples to draw; which: disagreement, worst, best, random or
+            class:NAME; or their ids.
+        progress, say, options: as of `robustkit.audit`, such as boxes, masks, faithfulness, mean or out; of pictures
+            only those of the model, and device.
+
+    Raises:
+        RobustkitError: anything that is wrong with the arguments.
+    """
+    pictures, data = _pictures_in(images)
+    given = grouped(ClassificationRequest, options)
+    model = given.get("model") or {}
+    with in_memory(ClassificationRequest, checkpoints, data, model) as (specs, place):
+        if pictures is not None:
+            if odd := given.keys() - {"model", "device"}:
+                raise TypeError(f"cam() got {', '.join(sorted(odd))}, which is of a data set; these are pictures")
+            return explain_pictures(pictures, specs, targets, cams, **{"model": model, **given})
+        request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **given})
+        names, scores = tuple(map(str, specs)), request.faithfulness
+        choice = Choice.of(names, cams, scores, how=choose, count=gallery, ids=show, targets=targets)
+        choice.check(request)
+        with progress_shown(progress) as listener:
+            run = carry_out(request, listener, say)
+        drawn = make_gallery(run, request, choice)
+        write_gallery(run, drawn)
+        return drawn
+
+
+def _pictures_in(images: Any) -> tuple[Iterable[tuple[str, Image.Image]] | None, Any]:
+    """Return pictures with their names, None for a data set; and what `in_memory` takes as data."""
+    several = images if isinstance(images, list) else [images]
+    if isinstance(images, Tensor | np.ndarray) and images.ndim == 4:
+        several = [*images]
+    if several and all(isinstance(each, str | Path) and is_picture(str(each)) for each in several):
+        return read_pictures(list(map(str, several))), ""
+    if several and all(isinstance(each, Tensor | np.ndarray | Image.Image) for each in several):
+        held = open_held((several, [0] * len(several)))
+        return [(sample.id, held.image(sample)) for sample in held.samples], held
+    return None, images
 
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
@@ -499,7 +560,7 @@ def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     return path
 
 
-def _plain(methods: str) -> list[MapSpec]:
+def _plain(methods: str | Iterable[str]) -> list[MapSpec]:
     """Return the methods without controls. Raises ProtocolError for what needs a label or a score."""
     specs = [spec for spec in parse_cams(methods) if not spec.is_control]
     for spec in specs:

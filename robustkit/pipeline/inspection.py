@@ -1,12 +1,12 @@
-"""`robustkit inspect`: what is in a checkpoint, and which attention formula and preprocessing fit its weights."""
+"""Inspect a checkpoint: what is in it, and which attention formula and preprocessing fit its weights."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from ..attention.apply import get_attention, set_attention
 from ..attention.fingerprint import Fingerprint, rank_formulas
+from ..common.held import PREFIX
 from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
-from ..display.console import print_as_it_is, print_line, print_tables
+from ..display.notebook import as_html, as_json
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
@@ -43,13 +44,13 @@ from ..models.setup_check import (
     label_numberings,
     spread_first,
 )
-from ..pipeline.inputs import labelled_data
-from ..pipeline.manifest import describe
-from ..pipeline.request import LabelOptions
-from .options import names_of, refuse_idle
+from .audit import Checkpoint, grouped, in_memory
+from .inputs import labelled_data
+from .manifest import describe
+from .request import ClassificationRequest
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    import pandas as pd
 
 MOST = 512  # Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held
 
@@ -116,15 +117,6 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
     return fits, lines
 
 
-def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, console: Console) -> list[PartFit]:
-    fits, lines = fit_on(model, dataset, batch_size, seed)
-    if fits:
-        print_tables(console, [setup_table(fits)])
-    for line in lines:
-        print_line(console, line)
-    return fits
-
-
 def setup_table(fits: Sequence[PartFit]) -> TextTable:
     rows, heads = list[tuple[str, ...]](), list[tuple[int, str]]()
     for fit in fits:
@@ -149,6 +141,7 @@ def _digits(value: float) -> int:
 
 
 _FLAGS = {"labels_csv": "labels"}
+_ZERO, _ONE = (0.0,) * 3, (1.0,) * 3  # what a network that normalises by itself has
 _WITHOUT_FORMULA = {"none": "no layers of attention", "other": "none of the formulas of robustkit list attentions"}
 
 
@@ -182,7 +175,111 @@ class _Found:
                 self.unsure = [part for part in self.unsure if part != fit.part]
 
 
-def inspect_checkpoint(
+@dataclass(frozen=True)
+class Ranked:
+    """A table; rows: the figures of its candidates, where it has any."""
+
+    table: TextTable
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A whole set-up. settings: as keywords of `robustkit.audit`. command: that states it, empty for what is in memory.
+    unsure: its parts that nobody stated and no data confirmed."""
+
+    settings: dict[str, Any]
+    command: str
+    unsure: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """The line above the command."""
+        doubt = f" (not confirmed: {', '.join(self.unsure)})" if self.unsure else ""
+        return f"this command states the whole set-up{doubt}:"
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What `robustkit inspect` prints. facts: names and texts. tables and lines: of the images. stated: the set-up that
+    fits; give `stated.settings` to `robustkit.audit`."""
+
+    facts: tuple[tuple[str, str], ...]
+    stated: Stated
+    tables: tuple[TextTable, ...] = ()
+    lines: tuple[str, ...] = ()
+    candidates: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each formula and set-up that was tried: its part, name, n, top1, nll, and the difference of
+        NLL to the best with its 95 % interval. Empty without images."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.candidates), columns=_CANDIDATE)
+
+    def to_json(self) -> str:
+        """Return all of it as JSON."""
+        plain = {"facts": self.facts, "candidates": self.candidates, "lines": self.lines}
+        return as_json(plain | asdict(self.stated))
+
+    def _repr_html_(self) -> str:
+        facts = TextTable("", ("", ""), self.facts)
+        said = self.lines + ((self.stated.heading, self.stated.command) if self.stated.command else ())
+        return as_html([facts, *self.tables]) + "\n" + as_html((), said)
+
+
+def inspect(
+    checkpoint: Checkpoint,
+    data_dir: Any = None,
+    *,
+    limit: int | None = None,
+    ids: Path | None = None,
+    seed: int = 0,
+    batch_size: int = 16,
+    device: str = "auto",
+    stability: bool = False,
+    masks: str | None = None,
+    classes: str | None = None,
+    ignore: tuple[int, ...] | None = None,
+    **options: Any,
+) -> Inspected:
+    """Say what is in a checkpoint; with images, rank attention formulas and set-ups by clean NLL.
+
+    Args:
+        checkpoint: a model spec or a network, as `robustkit.audit` takes it. data_dir: labelled images, likewise.
+        stability: also show what the heads of each layer do. masks, classes, ignore: of a segmenter's images.
+        options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv.
+
+    Raises:
+        RobustkitError: anything that is wrong with the checkpoint or the images.
+    """
+    given = grouped(ClassificationRequest, options)
+    model, data = (given.pop(name, {}) for name in ("model", "data"))
+    if given:
+        raise TypeError(f"inspect() got {', '.join(given)}; expected options of the model and of its images")
+    own: dict[str, Any] = {"masks": masks, "classes": classes, "ignore": ignore}
+    scenes = {name: value for name, value in own.items() if value is not None}
+    chosen: dict[str, Any] = {"limit": limit, "ids": ids, "seed": seed, "batch_size": batch_size, "device": device}
+    facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[TextTable](), list[dict[str, Any]]()
+    stated = Stated({}, "", ())
+    with in_memory(ClassificationRequest, checkpoint, "" if data_dir is None else data_dir, model) as (specs, place):
+        where = None if data_dir is None else str(place)
+        for item in look_into(
+            str(specs[0]), where, model=model, data=data, scenes=scenes, stability=stability, **chosen
+        ):
+            if isinstance(item, Ranked):
+                tables.append(item.table)
+                rows += item.rows
+            elif isinstance(item, Stated):
+                stated = item
+            elif isinstance(item, tuple):
+                facts.append(item)
+            else:
+                lines.append(item)
+    return Inspected(tuple(facts), stated, tuple(tables), tuple(lines), tuple(rows))
+
+
+def look_into(
     checkpoint: str,
     data_dir: str | None,
     *,
@@ -194,38 +291,32 @@ def inspect_checkpoint(
     seed: int,
     batch_size: int,
     device: str,
-    console: Console,
     stability: bool = False,
-) -> None:
-    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL. stability: also
-    show what the heads of each layer do. data, scenes: options of images for classifiers, of masks for segmenters."""
+    check: Callable[[bool], None] = lambda segments: None,
+) -> Iterator[tuple[str, str] | str | Ranked | Stated]:
+    """Yield what `inspect` returns, as it is found: facts as pairs, lines, tables, at last the set-up. data, scenes:
+    options of images for classifiers, of masks for segmenters. check: raises for options that do not fit the kind."""
     if stability and data_dir is None:
         raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in kept}
-    opened = load_segmenter(checkpoint, **of_segmenter) if is_segmenter(checkpoint) else load(checkpoint, **model)
-    for name, text in _facts(opened):
-        print_line(console, f"{name:>14}  {text}", indent=16)
+    segments = not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint)
+    opened = load_segmenter(checkpoint, **of_segmenter) if segments else load(checkpoint, **model)
+    yield from _facts(opened)
     found = _Found.of(opened)
     if data_dir is None:
-        _print_command(console, checkpoint, "DIR", {}, model, opened, found)
+        yield _stated(checkpoint, "DIR", {}, model, opened, found)
         return
-    unranked, called = _unranked(opened), opened.identity.name
-    if isinstance(opened, Segmenter):
-        refuse_idle(names_of(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
-        if stability:
-            raise ModelError(f"{called}: --stability watches classifiers, and this is a segmenter; leave it out")
-        if unranked:
-            raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
-    else:
-        names = ("masks", "classes", "ignore")
-        refuse_idle(names, "only for a segmenter's images, and this is a classifier; leave it out")
-        if stability:
-            check_watchable(opened.network, called, "--stability")
+    check(segments)
+    unranked = _unranked(opened)
+    if segments and unranked:
+        raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
+    if stability:
+        _check_stable(opened)
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
-    if isinstance(opened, Segmenter):
+    if segments:
         labelled = open_scenes(data_dir, num_classes=opened.identity.num_classes, **scenes).select(limit, ids, seed)
         notes, images = labelled.notes, _scenes(labelled, bad)
     else:
@@ -233,45 +324,76 @@ def inspect_checkpoint(
         notes, images = dataset.notes, _batches(dataset, opened.identity.preprocessing, batch_size, bad)
         if dataset.valid_labels is not None:
             notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
-    for note in notes:
-        print_line(console, note)
+    yield from notes
     if unranked:
-        print_line(console, f"attention formulas are not ranked: {unranked}")
+        yield f"attention formulas are not ranked: {unranked}"
     else:
         pairs = ((to_unit_range(pixels.to(where)), labels.to(where)) for pixels, labels in images)
         source = "assumed" if opened.identity.attention_source == "default" else "declared"
         fingerprint = rank_formulas(opened.to(where), pairs, source=source)
         if bad:
-            print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
-        print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
-        print_line(console, fingerprint.text)
+            yield f"{len(bad)} images could not be read, the first: {bad[0]}"
+        rows = (_candidate("attention", row, fingerprint.n, fingerprint.best) for row in fingerprint.rows)
+        yield Ranked(fingerprint_table(fingerprint, fingerprint.n, segments), tuple(rows))
+        yield fingerprint.text
         if fingerprint.verdict != "cannot-tell":
             found.unsure = [part for part in found.unsure if part != "attention"]
         if fingerprint.verdict == "another-fits-better":
             found.formula = fingerprint.best
-    if isinstance(opened, Segmenter):
-        print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
+    if segments:
+        yield "set-up: which preprocessing fits is looked at for classifiers only"
     else:
         with found.under_formula(opened):
-            found.take_fits(show_setup(opened.to(where), dataset, batch_size, seed, console))
+            fits, lines = fit_on(opened.to(where), dataset, batch_size, seed)
+        if fits:
+            tried = (_candidate(fit.part, row, row.n, fit.best.name) for fit in fits for row in fit.rows)
+            yield Ranked(setup_table(fits), tuple(tried))
+        yield from lines
+        found.take_fits(fits)
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
-        print_tables(console, [layer_table(heads, f"attention on {heads.n} images, layer by layer")])
-    options = scenes if isinstance(opened, Segmenter) else data
-    _print_command(console, checkpoint, data_dir, options, model, opened, found)
+        yield Ranked(layer_table(heads, f"attention on {heads.n} images, layer by layer"))
+    yield _stated(checkpoint, data_dir, scenes if segments else data, model, opened, found)
 
 
-def _print_command(
-    console: Console, checkpoint: str, data_dir: str, options: Any, model: Any, opened: Classifier, found: _Found
-) -> None:
-    """Print one complete command that states every part of the set-up. options: of the data, as they were given."""
+def _check_stable(opened: Classifier) -> None:
+    if isinstance(opened, Segmenter):
+        why = "--stability watches classifiers, and this is a segmenter; leave it out"
+        raise ModelError(f"{opened.identity.name}: {why}")
+    check_watchable(opened.network, opened.identity.name, "--stability")
+
+
+_CANDIDATE = ["part", "name", "n", "top1", "nll", "difference", "ci_low", "ci_high", "best"]
+
+
+def _candidate(part: str, row: Any, n: int, best: str) -> dict[str, Any]:
+    figures = (row.top1, row.nll, row.difference, row.ci_low, row.ci_high)
+    return dict(zip(_CANDIDATE, (part, row.name, n, *figures, row.name == best), strict=True))
+
+
+def _stated(
+    checkpoint: str,
+    data_dir: str,
+    options: Mapping[str, Any],
+    model: Mapping[str, Any],
+    opened: Classifier,
+    found: _Found,
+) -> Stated:
+    """Return the set-up that fits, and a complete command. options: of the data, as they were given."""
     segments = isinstance(opened, Segmenter)
     stated: dict[str, Any] = {name: value for name, value in model.items() if name not in ("attention", "mean", "std")}
     if found.formula not in _WITHOUT_FORMULA:
         stated["attention"] = found.formula
     p = found.preprocessing
+    settings: dict[str, Any] = {**stated, "mean": p.mean, "std": p.std}
+    if settings.pop("pixels", None) and tuple(p.mean) == _ZERO and tuple(p.std) == _ONE:
+        settings |= {"pixels": True, "mean": None, "std": None}
     stated |= {name: exact_numbers(getattr(p, name)) for name in ("mean", "std")}
     stated |= {} if segments else {"crop_pct": f"{p.crop_pct:.6g}", "interpolation": p.interpolation}
+    settings |= {} if segments else {"crop_pct": p.crop_pct, "interpolation": p.interpolation}
+    settings = {name: value for name, value in settings.items() if value not in (None, False, ())}
+    if checkpoint.startswith(PREFIX) or data_dir.startswith(PREFIX):
+        return Stated(settings, "", tuple(found.unsure))
     words = ["robustkit", "segment" if segments else "audit", checkpoint, "--data-dir", data_dir]
     for name, value in {**options, **stated}.items():
         if value in (None, False, ()):
@@ -279,9 +401,7 @@ def _print_command(
         joint = "," if name == "ignore" else "x"
         text = joint.join(map(str, value)) if isinstance(value, tuple) else str(value)
         words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
-    doubt = f" (not confirmed: {', '.join(found.unsure)})" if found.unsure else ""
-    console.print(f"this command states the whole set-up{doubt}:", markup=False, highlight=False)
-    print_as_it_is(console, shlex.join(words))
+    return Stated(settings, shlex.join(words), tuple(found.unsure))
 
 
 def _unranked(model: Classifier) -> str:
@@ -339,7 +459,8 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "SHA-256", str(identity.sha256)
     if identity.code_sha256:
         yield "config or code", f"SHA-256 {identity.code_sha256}"
-    yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters; read without running code"
+    read = "" if identity.spec.startswith(PREFIX) else "; read without running code"
+    yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters{read}"
     yield "architecture", f"{identity.arch}, {identity.num_classes} classes"
     source = f"{identity.attention} (from {identity.attention_source})"
     yield "attention", _WITHOUT_FORMULA.get(identity.attention, source)

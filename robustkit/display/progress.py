@@ -1,9 +1,15 @@
-"""Show the progress of a run: bars on a terminal, a line for each finished condition elsewhere."""
+"""Show the progress of a run: bars on a terminal or under a notebook's cell; a line for each condition elsewhere."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from html import escape
+from importlib import import_module
+from time import monotonic
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import Progress, Task, TaskID
@@ -11,14 +17,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..display.console import print_as_it_is, shorten, width_of, wrap
-from ..display.text import clock_time
+from .console import print_as_it_is, shorten, width_of, wrap
+from .text import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 _GAP = 2
 _WIDEST_BAR, _LEAST_BAR = 24, 8
 _NAME = 40  # Columns that a name takes before there is a bar, or a time
 _BETWEEN = " · "
+_EACH = 0.1  # seconds between two pictures of a bar
 
 
 class Bars(Progress):
@@ -132,3 +139,63 @@ class ConsoleProgress:
 
     def advance(self, samples: int) -> None:
         self.bars.advance(self.current, samples)
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookProgress:
+    """A `runs.progress.Progress` that shows a bar and two lines under a notebook's cell, and nothing once it ended."""
+
+    def __init__(self) -> None:
+        self.begun: dict[tuple[str, str], list[int]] = {}  # samples done, and all
+        self.current, self.said, self.drawn = ("", ""), "", 0.0
+        self.overall: Callable[[], str] = lambda: ""
+
+    def __enter__(self) -> NotebookProgress:
+        theirs: Any = import_module("IPython.display")  # there, since its shell runs this
+        self._html = theirs.HTML
+        self._shown = theirs.display(self._html(""), display_id=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.update(self._html(""))
+
+    def follow(self, overall: Callable[[], str]) -> None:
+        self.overall = overall
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None:
+        self.current, self.said = (checkpoint, condition), ""
+        self.begun.setdefault(self.current, [0, 0])[1] += samples
+        self._draw()
+
+    def stage(self, name: str, standing: int, share: float) -> None:
+        self.said = f"{name}: {standing} stand, {share:.0%}"
+        self._draw()
+
+    def advance(self, samples: int) -> None:
+        self.begun.setdefault(self.current, [0, 0])[0] += samples
+        self._draw()
+
+    def _draw(self) -> None:
+        if monotonic() - self.drawn < _EACH:
+            return
+        self.drawn = monotonic()
+        done, every = self.begun[self.current]
+        named = _BETWEEN.join([*self.current, *filter(None, (self.said,))])
+        bar = f'<progress value="{done}" max="{max(every, 1)}"></progress>'
+        lines = (f"{bar} {done}/{every} samples {escape(named)}", escape(self.overall()))
+        self._shown.update(self._html("<br>".join(lines)))
+
+
+def progress_shown(wanted: Any) -> AbstractContextManager[Any]:
+    """Return what gives the progress that a caller wants: bars (True), none (False), bars in a notebook only (None),
+    or a listener of their own."""
+    if wanted is None or wanted is True:
+        if in_notebook():
+            return NotebookProgress()
+        return ConsoleProgress(Console(stderr=True)) if wanted else nullcontext()
+    return nullcontext(wanted or None)

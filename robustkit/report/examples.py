@@ -1,0 +1,162 @@
+"""The pictures that a run kept, with what checkpoints predicted, as objects and for a notebook."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, overload
+
+from PIL import Image
+
+from ..common.names import canonical
+from ..data.class_names import class_name, class_names
+from ..display.notebook import as_json
+from ..errors import RunError
+from ..evaluations.condition import matches, name_of, pattern_of, words_of
+from ..evaluations.metrics import is_finite
+from ..runs.folder import RunFolder
+from ..runs.kept_images import Picture
+from .samples import held_pictures, opened, thumbnail, under_map, uri_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SIDE = 112
+_COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "error")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sample as a checkpoint saw it under a condition. label, prediction: names of classes, empty where unknown.
+    image: WebP; under its map, where the condition is one."""
+
+    sample_id: str
+    label: str
+    checkpoint: str
+    condition: str
+    prediction: str
+    confidence: float | None
+    correct: bool | None
+    image: bytes = field(repr=False)
+
+    def open(self) -> Image.Image:
+        """Return the picture, RGB."""
+        with opened(self.image) as picture:
+            return picture.convert("RGB")
+
+
+@dataclass(frozen=True)
+class Examples(Sequence[Example]):
+    """Examples of a run, sample by sample. called: what tables call each condition."""
+
+    every: tuple[Example, ...]
+    called: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+    @overload
+    def __getitem__(self, place: int) -> Example: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Example]: ...
+    def __getitem__(self, place: int | slice) -> Example | Sequence[Example]:
+        return self.every[place]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all but the pictures."""
+        import pandas as pd
+
+        return pd.DataFrame(self._plain())
+
+    def to_json(self) -> str:
+        """Return all but the pictures as JSON."""
+        return as_json(self._plain())
+
+    def _plain(self) -> list[dict[str, Any]]:
+        return [{key: value for key, value in asdict(each).items() if key != "image"} for each in self.every]
+
+    def _repr_html_(self) -> str:
+        columns = list(dict.fromkeys(each.condition for each in self.every))
+        several = len({each.checkpoint for each in self.every}) > 1
+        rows = ["".join(f"<th>{escape(text)}</th>" for text in ("", *map(self.called.__getitem__, columns)))]
+        for (sample, checkpoint), some in groupby(self.every, key=lambda each: (each.sample_id, each.checkpoint)):
+            shown = {each.condition: each for each in some}
+            label = next(iter(shown.values())).label
+            said = map(escape, (label, sample, *[checkpoint] * several))
+            cells = (_cell(shown[text]) if text in shown else "" for text in columns)
+            rows.append(f"<th>{'<br>'.join(said)}</th>" + "".join(f"<td>{cell}</td>" for cell in cells))
+        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+        return f'<div style="overflow-x: auto"><table>\n{body}\n</table></div>'
+
+
+def _cell(example: Example) -> str:
+    sure = "" if example.confidence is None else f" {example.confidence:.0%}"
+    sign = {True: "✓ ", False: "✗ ", None: ""}[example.correct]
+    picture = f'<img src="{uri_of(thumbnail(example.image, _SIDE))}" width="{_SIDE}" alt="">'
+    return f"{picture}<br>{sign}{escape(example.prediction)}{sure}"
+
+
+def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) -> Examples:
+    """Return the examples of `Run.examples`. Raises RunError where the run kept no such pictures."""
+    manifest = run.manifest
+    views = {text: view for text in manifest.conditions if (view := words_of(text).view(text)) is not None}
+    beneath = {text: str(view.over) for text, view in views.items() if view.over is not None}
+    chosen = [text for text in views if not condition or _means(condition, text)]
+    if not chosen:
+        raise RunError(f"{run.path} has no condition {condition!r} with pictures; it has: {', '.join(views) or 'none'}")
+    needed = list(dict.fromkeys([*chosen, *(beneath[text] for text in chosen if text in beneath)]))
+    units = [unit for unit in run.units() if unit[1] in chosen]
+    ids, pictures = held_pictures(run, manifest.names, needed, manifest.pictures)
+    rows = {unit: _rows(run, unit, set(ids)) for unit in units}
+    kept = list[Example]()
+    named = class_names(manifest.data.class_names or manifest.checkpoints[0].class_names, manifest.data.classes)
+    for sample in ids:
+        found = list[Example]()
+        for unit in units:
+            image = _image(pictures, unit, sample, beneath.get(unit[1], ""))
+            row = rows[unit].get(sample) or {}
+            if image is None:
+                continue
+            label, prediction = (_named(named, row.get(key)) for key in ("label", "prediction"))
+            sure = row["confidence"] if is_finite(row.get("confidence")) else None
+            found.append(Example(sample, label, *unit, prediction, sure, row.get("correct"), image))
+        if found and (wrong is None or any(each.correct is not wrong and each.correct is not None for each in found)):
+            kept += found
+            limit -= 1
+        if limit <= 0:
+            break
+    if not kept:
+        remedy = "keep some with browse=, or ask for others"
+        raise RunError(f"{run.path} kept no such pictures; {remedy}")
+    return Examples(tuple(kept), {text: name_of(text, "table", manifest) for text in chosen})
+
+
+def _means(asked: str, text: str) -> bool:
+    """Whether a text means a condition: as it is written, as a pattern, or by the name of its kind or corruption."""
+    pattern = pattern_of(text)
+    alone = {canonical(asked, [pattern.name]), canonical(asked, [pattern.what])}
+    return asked == text or bool(alone & {pattern.name, pattern.what}) or matches(pattern_of(asked), text)
+
+
+def _rows(run: RunFolder, unit: tuple[str, str], ids: set[str]) -> dict[str, dict[str, Any]]:
+    return {row["sample_id"]: row for row in run.table(*unit, _COLUMNS).to_pylist() if row["sample_id"] in ids}
+
+
+def _named(names: Sequence[str], place: int | None) -> str:
+    return "" if place is None or place < 0 else class_name(names, place, len(names)).split(",")[0]
+
+
+def _image(
+    pictures: dict[tuple[str, str], dict[str, Picture]], unit: tuple[str, str], sample: str, under: str
+) -> bytes | None:
+    """Return a kept picture of a unit; with its map over it, where it has one. under: the condition that it is over."""
+    own = pictures.get(unit, {}).get(sample, Picture())
+    image = own.image or pictures.get((unit[0], under), {}).get(sample, Picture()).image
+    if image is None or not own.heat:
+        return image if not under else None
+    buffer = io.BytesIO()
+    under_map(image, own.heat).save(buffer, "WEBP", quality=90)
+    return buffer.getvalue()

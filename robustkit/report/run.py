@@ -1,0 +1,82 @@
+"""A run and its results, for a program or a notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..display.notebook import as_html, as_json
+from ..display.svg import plot
+from ..errors import RunError, unknown
+from ..evaluations.presenting import flag_lines, left_out_lines
+from ..results.paper import PaperTable, table
+from ..results.summary_text import summary_sentences
+from ..results.survey import as_in_json, looks_of, survey
+from ..results.tables import short_tables
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..tasks.task import task_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from .examples import Examples
+
+
+class Run(RunFolder):
+    """A run folder and its results, which come from the records alone: no model is needed."""
+
+    def results(self) -> pd.DataFrame:
+        """Return the rows of summary.json with the columns of `SUMMARY_COLUMNS`, computed from the records."""
+        import pandas as pd
+
+        return pd.DataFrame([*survey(self)], columns=list(SUMMARY_COLUMNS))
+
+    def tabulate(self, **options: Any) -> PaperTable:
+        """Return `robustkit.table` of this run: what it shows, in LaTeX by `to_latex`."""
+        return table(self, **options)
+
+    def plot(self, *sections: str) -> Figure:
+        """Return figures of the page as one of matplotlib: accuracy against eps, and corruptions by severity.
+
+        sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`; then all of their figures.
+
+        Raises:
+            RunError: the run has no such figure.
+        """
+        from .page import in_order
+
+        results = as_in_json(survey(self, for_page=True))
+        every = in_order(task_of(results.manifest).sections(results, looks_of(self)))
+        drawn = {section.name: section.figures for section in every if section.figures}
+        for name in sections:
+            if name not in drawn:
+                raise RunError(f"{self.path} has no figures of that: {unknown('section', name, drawn)}")
+        asked = [figure for name in sections or drawn for figure in drawn[name] if sections or figure.chief]
+        if not asked:
+            raise RunError(f"{self.path}: nothing to plot; evaluate attacks or corruptions, or name one of {[*drawn]}")
+        return plot(asked)
+
+    def examples(self, condition: str = "", wrong: bool | None = None, limit: int = 12) -> Examples:
+        """Return kept pictures with what was predicted, sample by sample; a notebook shows them.
+
+        condition: `clean`, `pgd` for all of its radii, or one as in the records. wrong: only samples that a checkpoint
+        gets wrong (True) or right (False) under it. limit: samples. A map lies over its image.
+
+        Raises:
+            RunError: the run kept no such pictures (`browse` is the number of samples that it keeps some of).
+        """
+        from .examples import examples_of
+
+        return examples_of(self, condition, wrong, limit)
+
+    to_frame = results
+
+    def to_json(self) -> str:
+        """Return the rows of `results` as JSON."""
+        return as_json([dict(row) for row in survey(self)])
+
+    def _repr_html_(self) -> str:
+        """Return what the command prints of a run: sentences, the short table, flags."""
+        found = survey(self)
+        flags = (f"⚑ {line}" for line in (*flag_lines(found), *left_out_lines(self)))
+        return f"{as_html(short_tables(found), summary_sentences(found))}\n{as_html((), flags)}"

@@ -1,1 +1,0 @@
-from .summary import Run as Run
