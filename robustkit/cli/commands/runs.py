@@ -142,7 +142,19 @@ def table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
 
 
 _AUDIT = (
-    *("data", "ids", "model", "protocol", "browse", "setup_check", "out", "batch_size", "shard_size", "workers"),
+    *(
+        "data",
+        "ids",
+        "model",
+        "protocol",
+        "browse",
+        "setup_check",
+        "evidence",
+        "out",
+        "batch_size",
+        "shard_size",
+        "workers",
+    ),
     *("device", "dtype", "compile", "seed"),
 )
 """What --until-decided computes with; what it computes follows from the policy."""
