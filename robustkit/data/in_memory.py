@@ -57,7 +57,7 @@ def open_held(data: Any) -> Dataset:
         return data
     single, count, notes = _opened(data)
     targets = getattr(getattr(data, "dataset", data), "targets", ())  # as torchvision has them: no image is read
-    labels = [int(label) for label in (targets if len(targets) == count else (single(i)[1] for i in range(count)))]
+    labels = [_whole(label) for label in (targets if len(targets) == count else (single(i)[1] for i in range(count)))]
     images = _dataset(single, count, labels, notes)
     return replace(images, class_names=tuple(map(str, range(max(labels) + 1))))
 
@@ -67,6 +67,16 @@ def open_held_scenes(data: Any) -> LabelledScenes:
     single, count, notes = _opened(data)
     images = _dataset(single, count, [-1] * count, notes)
     return LabelledScenes(images, (), "memory", images.notes, held=partial(_mask_of, single))
+
+
+def _whole(label: Any) -> int:
+    """Return a label as an integer. Raises DataError for anything else, such as a fraction or a one-hot row."""
+    value = label.item() if hasattr(label, "item") and getattr(label, "size", None) in (1, ()) else label
+    if isinstance(label, Tensor):
+        value = label.item() if label.numel() == 1 else label.tolist()
+    if isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    raise DataError(f"a label is {str(value)[:60]!r}; expected an integer, the index of its class")
 
 
 def _mask_of(single: Single, sample: Sample) -> NDArray[np.int32]:
@@ -80,8 +90,8 @@ def _dataset(single: Single, count: int, labels: Sequence[int], notes: tuple[str
     first, _ = single(0)
     if not np.array_equal(pixels_of(first, "image 0"), pixels_of(single(0)[0], "image 0")):
         raise DataError("the data set returns another image 0 each time; leave out random augmentation")
-    size = (int(first.shape[-2]), int(first.shape[-1])) if isinstance(first, Tensor) else None
-    if size and _is_rounded(first):
+    size = None if isinstance(first, Image.Image) else pixels_of(first, "image 0").shape[:2]
+    if isinstance(first, Tensor) and _is_rounded(first):
         notes += ("images are rounded to 8 bits, as all pixels are here",)
     digits = max(5, len(str(count - 1)))
     samples = tuple(Sample(f"{place:0{digits}d}", label) for place, label in enumerate(labels))

@@ -194,6 +194,8 @@ class NotebookProgress:
 def progress_shown(wanted: Any) -> AbstractContextManager[Any]:
     """Return what gives the progress that a caller wants: bars (True), none (False), bars in a notebook only (None),
     or a listener of their own."""
+    if not (wanted is None or isinstance(wanted, bool) or hasattr(wanted, "advance")):
+        raise TypeError(f"progress={wanted!r}: expected True, False, None or a listener with start, advance and stage")
     if wanted is None or wanted is True:
         if in_notebook():
             return NotebookProgress()

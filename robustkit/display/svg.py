@@ -10,12 +10,13 @@ import hashlib
 import io
 import math
 import re
+import textwrap
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
@@ -30,6 +31,7 @@ WIDTH = 480
 """Width of every figure, in its own units. Its smallest text has 9 pixels at a width of 360 pixels, 16 at `WIDEST`."""
 WIDEST = "40rem"
 SMALL, TITLE = 12, 13
+_IN_TITLE = 54  # characters of a line of a title in `plot`
 INK = "#010203"  # stands for currentColor while matplotlib draws
 PALETTE = ("#0090d9", "#f25100", "#bf009f", "#70837f", "#a100f2", "#a66342")
 """Each at least 3:1 against white and #15171b, and apart for the three kinds of colour blindness."""
@@ -191,7 +193,7 @@ def painted(height: float, paint: Callable[[Canvas], None], salt: str) -> bytes:
 
 
 @contextmanager
-def _canvas(height: float, settings: Mapping[str, Any]) -> Iterator[Canvas]:
+def _canvas(height: float, settings: Mapping[str, Any], dpi: int = 72) -> Iterator[Canvas]:
     """Give an empty canvas, and inside the style of these figures, whatever a user's matplotlibrc says."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -201,18 +203,23 @@ def _canvas(height: float, settings: Mapping[str, Any]) -> Iterator[Canvas]:
         matplotlib.rcdefaults()
         ours: Any = matplotlib.rcParams
         ours.update({**_SETTINGS, **settings})
-        yield Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+        yield Canvas(figsize=(WIDTH / 72, height / 72), dpi=dpi, layout="constrained")
 
 
 def plot(figures: Sequence[Figure]) -> Canvas:
     """Return figures below each other as one of matplotlib, on white. A notebook shows it; `savefig` writes it."""
-    heights = [height for each in figures for height in (2 * TITLE, each.height)]
-    with _canvas(sum(heights), {"figure.facecolor": "white"}) as canvas:
+    titles = [textwrap.fill(each.title, _IN_TITLE) for each in figures]
+    heights = [
+        height
+        for title, each in zip(titles, figures, strict=True)
+        for height in (1.5 * TITLE * (title.count("\n") + 1) + TITLE / 2, each.height)
+    ]
+    with _canvas(sum(heights), {"figure.facecolor": "white"}, dpi=144) as canvas:
         parts: Any = canvas.subfigures(len(heights), height_ratios=heights, squeeze=False).flat
-        for title, part, each in zip(parts[::2], parts[1::2], figures, strict=True):
-            title.text(0.01, 0.5, each.title, fontsize=TITLE + 1, weight="bold", va="center")
+        for title, strip, part, each in zip(titles, parts[::2], parts[1::2], figures, strict=True):
+            strip.text(0.01, 0.5, title, fontsize=TITLE + 1, weight="bold", va="center")
             each.paint(part)
-    vars(canvas)["_repr_png_"] = lambda: _png(canvas)  # where pyplot, which a notebook knows, was never asked for
+    vars(canvas)["_repr_png_"] = partial(_png, canvas)  # where pyplot, which a notebook knows, was never asked for
     return canvas
 
 

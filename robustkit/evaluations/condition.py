@@ -145,7 +145,9 @@ class Vocabulary:
     named: the names that may stand first in the brackets of its conditions, such as corruptions.
     parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
-    in_sentence: how a sentence says that something is so under a condition, `{}` being its name there.
+    in_sentence: how a sentence says that something is so under a condition, `{}` being its name there. area: where a
+    verdict says that a checkpoint is best, `{many}` being what samples are called; families may share one. claims: what
+    it says about a checkpoint that does better under a condition than another one, and about one that does worse.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
     over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
     expected: whether a sentence about a run mentions that none of its conditions was evaluated. results_only: kinds of
@@ -164,6 +166,8 @@ class Vocabulary:
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
     in_sentence: ClassVar[str] = "under {}"
+    area: ClassVar[str] = "in other evaluations"
+    claims: ClassVar[tuple[str, str]] = ("does better", "does worse")
     in_results: ClassVar[bool] = False
     in_means: ClassVar[bool] = False
     metrics: ClassVar[tuple[Metric, ...]] = ()

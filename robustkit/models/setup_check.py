@@ -191,7 +191,8 @@ class PartFit:
                 + (f"; the next is {behind.in_words}" if behind is not None else "")
             )
         if best.n < FEWEST or used.name == best.name:
-            return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(self.open or ('others',))}"
+            open_ones = [name for name in self.open if name != used.name] or ["others"]
+            return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(open_ones)}"
         return f"{self.part}: cannot tell; {best.name} is ahead of {used.in_words}, which is in use"
 
     @property
@@ -324,6 +325,8 @@ def _is_settled(losses: Tensor, used: Tensor, level: float) -> bool:
 
 def _behind(losses: Tensor, best: Tensor) -> float:
     differences = losses[:, 0] - best[:, 0]
+    if len(differences) < 2:
+        return 0.0
     error = float(differences.std()) / math.sqrt(len(differences))
     return float(differences.mean()) / error if error > 0 else 0.0
 

@@ -13,7 +13,7 @@ from ..common.held import PREFIX, hold
 from ..common.options import Option, options_of
 from ..data.in_memory import open_held, open_held_scenes
 from ..display.progress import progress_shown
-from ..errors import unknown
+from ..errors import ModelError, ProtocolError, unknown
 from ..models.classifier import load
 from ..models.identity import display_name
 from ..models.in_memory import HeldNetwork, as_it_was
@@ -158,10 +158,10 @@ def carried_out(
         return run(kind(checkpoints=specs, data_dir=place, **given), listener, say)
 
 
-def grouped(kind: type[Request], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords as fields of a request: entries of its groups, such as mean, inside them. Raises TypeError for
-    one that it does not have."""
-    known = {each.name: each for each in _options(kind)}
+def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str] = ()) -> dict[str, Any]:
+    """Return keywords as fields of a request: entries of its groups, such as mean, inside them. only: its fields that
+    may be given. Raises TypeError for any other."""
+    known = {each.name: each for each in _options(kind) if not only or each.name in only}
     entries = {entry.name: each.name for each in known.values() if each.group for entry in options_of(each.group)}
     given: dict[str, Any] = {}
     for name, value in options.items():
@@ -187,24 +187,32 @@ def in_memory(
         several = list(checkpoints.values())
     elif isinstance(checkpoints, Sequence) and not isinstance(checkpoints, str):
         several = list(checkpoints)
+    if not several:
+        raise ProtocolError("no checkpoint; expected one or more")
+    for each in several:
+        if not isinstance(each, str | Path) and not hasattr(each, "state_dict"):
+            raise ModelError(f"a checkpoint is {type(each).__name__}; expected a text, a path or an nn.Module")
     if isinstance(data, str | Path) and not names and all(isinstance(each, str | Path) for each in several):
         yield several, data
         return
     objects: dict[str, Any] = {}
+    held = None
     if not isinstance(data, str | Path):
-        objects["data"] = (open_held_scenes if kind is SegmentationRequest else open_held)(data)
-    size = getattr(getattr(objects.get("data"), "source", None), "size", None)
+        held = (open_held_scenes if kind is SegmentationRequest else open_held)(data)
+    size = getattr(getattr(held, "source", None), "size", None)
     specs: list[str | Path] = []
-    for place, given in enumerate(several):
+    for number, given in enumerate(several):
         if isinstance(given, str | Path) and not names:
             specs.append(given)
             continue
         loads = load_segmenter if kind is SegmentationRequest else load
         network = loads(given, **model) if isinstance(given, str | Path) else given
-        name = display_name(names[place] if names else type(network).__name__)
-        name = name if name not in objects else f"{name}-{place + 1}"
+        name = display_name(names[number] if names else type(network).__name__)
+        name = name if name not in objects else f"{name}-{number + 1}"
         objects[name] = HeldNetwork(network, name, size)
         specs.append(f"{PREFIX}{name}")
+    place = "data" if "data" not in objects else "images"
+    objects |= {} if held is None else {place: held}
     networks = [each.network for each in objects.values() if isinstance(each, HeldNetwork)]
     with hold(objects), as_it_was(networks):
-        yield specs, data if isinstance(data, str | Path) else f"{PREFIX}data"
+        yield specs, data if isinstance(data, str | Path) else f"{PREFIX}{place}"

@@ -492,11 +492,11 @@ def cam(
     checkpoints: Checkpoints,
     images: Any,
     *,
-    cams: str | Sequence[str] = CAMS,
-    targets: Sequence[str] = (),
+    cams: str | Sequence[str] | None = None,
+    targets: str | int | Sequence[str | int] = (),
     gallery: int = 12,
     choose: str | None = None,
-    show: Sequence[str] = (),
+    show: str | Sequence[str] = (),
     progress: Progress | bool | None = None,
     say: Callable[[str], None] | None = None,
     **options: Any,
@@ -508,7 +508,8 @@ def cam(
         images: pictures: a tensor (3, H, W) or (B, 3, H, W) in [0, 1], an array (H, W, 3), a picture of Pillow's, a
             file's name, or a list of these. Anything else is a data set, as `robustkit.audit` takes it; its maps are
             scored in a run, which the gallery names as `run` and shows on its page.
-        cams: methods. targets: classes to draw maps for, by name or number, or predicted; of a data set also label.
+        cams: methods; if left out AG-CAM, rollout and Grad-CAM, of networks without attention Grad-CAM. targets:
+            classes to draw maps for, by name or number, or predicted; of a data set also label.
         gallery, choose, show: of a data set, how many samples to draw; which: disagreement, worst, best, random or
             class:NAME; or their ids.
         progress, say, options: as of `robustkit.audit`, such as boxes, masks, faithfulness, mean or out; of pictures
@@ -519,34 +520,54 @@ def cam(
     """
     pictures, data = _pictures_in(images)
     given = grouped(ClassificationRequest, options)
-    model = given.get("model") or {}
+    model, ids = given.get("model") or {}, _texts(show)
+    if gallery < 1:
+        raise ProtocolError(f"gallery={gallery}: expected 1 or more; robustkit.audit(..., cams=...) scores maps alone")
     with in_memory(ClassificationRequest, checkpoints, data, model) as (specs, place):
+        cams = _usual(specs, model) if cams is None else cams
         if pictures is not None:
-            if odd := given.keys() - {"model", "device"}:
+            drawn = {"gallery": gallery != 12, "choose": choose, "show": show}
+            if odd := {*given} - {"model", "device"} | {name for name, value in drawn.items() if value}:
                 raise TypeError(f"cam() got {', '.join(sorted(odd))}, which is of a data set; these are pictures")
-            return explain_pictures(pictures, specs, targets, cams, **{"model": model, **given})
+            return explain_pictures(pictures, specs, _texts(targets), cams, **{"model": model, **given})
         request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **given})
         names, scores = tuple(map(str, specs)), request.faithfulness
-        choice = Choice.of(names, cams, scores, how=choose, count=gallery, ids=show, targets=targets)
+        choice = Choice.of(names, cams, scores, how=choose, count=gallery, ids=ids, targets=_texts(targets))
         choice.check(request)
         with progress_shown(progress) as listener:
             run = carry_out(request, listener, say)
-        drawn = make_gallery(run, request, choice)
-        write_gallery(run, drawn)
-        return drawn
+        found = make_gallery(run, request, choice)
+        write_gallery(run, found)
+        return found
+
+
+def _texts(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    return (str(given),) if isinstance(given, str | int) else tuple(map(str, given))
+
+
+def _usual(specs: Sequence[str | Path], model: Mapping[str, Any]) -> str:
+    """Return the maps that are drawn where none are named: those of CAMS that all of the networks have."""
+    attentions = {load(spec, **model).identity.attention for spec in specs}
+    return "grad-cam" if attentions & {"none", "other"} else CAMS
 
 
 def _pictures_in(images: Any) -> tuple[Iterable[tuple[str, Image.Image]] | None, Any]:
     """Return pictures with their names, None for a data set; and what `in_memory` takes as data."""
-    several = images if isinstance(images, list) else [images]
-    if isinstance(images, Tensor | np.ndarray) and images.ndim == 4:
-        several = [*images]
-    if several and all(isinstance(each, str | Path) and is_picture(str(each)) for each in several):
+    several = [*images] if isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4 else [images]
+    files = [str(each) if isinstance(each, str | Path) else None for each in several]
+    shown = (
+        isinstance(each, Tensor | np.ndarray | Image.Image) if file is None else is_picture(file)
+        for each, file in zip(several, files, strict=True)
+    )
+    labelled = isinstance(images, tuple) and isinstance(several[0], Tensor | np.ndarray | list)
+    if not several or labelled or not all(shown):
+        return None, images
+    if None not in files:
         return read_pictures(list(map(str, several))), ""
-    if several and all(isinstance(each, Tensor | np.ndarray | Image.Image) for each in several):
-        held = open_held((several, [0] * len(several)))
-        return [(sample.id, held.image(sample)) for sample in held.samples], held
-    return None, images
+    pairs = zip(several, files, strict=True)
+    opened = [each if file is None else dict(read_pictures([file]))[file] for each, file in pairs]
+    held = open_held((opened, [0] * len(opened)))
+    return [(sample.id, held.image(sample)) for sample in held.samples], held
 
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:

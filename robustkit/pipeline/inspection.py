@@ -47,7 +47,7 @@ from ..models.setup_check import (
 from .audit import Checkpoint, grouped, in_memory
 from .inputs import labelled_data
 from .manifest import describe
-from .request import ClassificationRequest
+from .request import ClassificationRequest, SegmentationRequest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,7 +206,7 @@ class Inspected:
 
     facts: tuple[tuple[str, str], ...]
     stated: Stated
-    tables: tuple[TextTable, ...] = ()
+    tables: tuple[TextTable, ...] = field(default=(), repr=False)
     lines: tuple[str, ...] = ()
     candidates: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
@@ -229,7 +229,7 @@ class Inspected:
 
 
 def inspect(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | Mapping[str, Checkpoint],
     data_dir: Any = None,
     *,
     limit: int | None = None,
@@ -253,20 +253,31 @@ def inspect(
     Raises:
         RobustkitError: anything that is wrong with the checkpoint or the images.
     """
-    given = grouped(ClassificationRequest, options)
-    model, data = (given.pop(name, {}) for name in ("model", "data"))
-    if given:
-        raise TypeError(f"inspect() got {', '.join(given)}; expected options of the model and of its images")
+    groups = grouped(ClassificationRequest, options, ("model", "data"))
+    model, data = (groups.get(name, {}) for name in ("model", "data"))
+    if batch_size < 1:
+        raise ProtocolError(f"batch_size={batch_size}: expected 1 or more")
     own: dict[str, Any] = {"masks": masks, "classes": classes, "ignore": ignore}
     scenes = {name: value for name, value in own.items() if value is not None}
     chosen: dict[str, Any] = {"limit": limit, "ids": ids, "seed": seed, "batch_size": batch_size, "device": device}
     facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[TextTable](), list[dict[str, Any]]()
-    stated = Stated({}, "", ())
-    with in_memory(ClassificationRequest, checkpoint, "" if data_dir is None else data_dir, model) as (specs, place):
-        where = None if data_dir is None else str(place)
-        for item in look_into(
-            str(specs[0]), where, model=model, data=data, scenes=scenes, stability=stability, **chosen
-        ):
+    stated, images = Stated({}, "", ()), "" if data_dir is None else data_dir
+    given = [*checkpoint.values()] if isinstance(checkpoint, Mapping) else [checkpoint]
+    paths = [] if isinstance(images, str | Path) else [each for each in given if isinstance(each, str | Path)]
+    segments = any(isinstance(each, Segmenter) for each in given) or any(map(is_segmenter, paths))
+
+    def check(segments: bool) -> None:
+        odd, whose = (data, "classifier") if segments else (scenes, "segmenter")
+        if odd:
+            what = "segmenter" if segments else "classifier"
+            raise ProtocolError(f"{', '.join(odd)}: only for a {whose}'s images, and this is a {what}; leave it out")
+
+    kind = SegmentationRequest if segments else ClassificationRequest
+    with in_memory(kind, checkpoint, images, model) as (specs, at):
+        if len(specs) != 1:
+            raise ProtocolError(f"{len(specs)} checkpoints; expected one: call inspect for each")
+        chosen |= {"model": model, "data": data, "scenes": scenes, "stability": stability, "check": check}
+        for item in look_into(str(specs[0]), None if data_dir is None else str(at), segments=segments, **chosen):
             if isinstance(item, Ranked):
                 tables.append(item.table)
                 rows += item.rows
@@ -292,16 +303,18 @@ def look_into(
     batch_size: int,
     device: str,
     stability: bool = False,
+    segments: bool = False,
     check: Callable[[bool], None] = lambda segments: None,
 ) -> Iterator[tuple[str, str] | str | Ranked | Stated]:
     """Yield what `inspect` returns, as it is found: facts as pairs, lines, tables, at last the set-up. data, scenes:
-    options of images for classifiers, of masks for segmenters. check: raises for options that do not fit the kind."""
+    options of images for classifiers, of masks for segmenters. segments: whether it is a segmenter in memory. check:
+    raises for options that do not fit the kind."""
     if stability and data_dir is None:
         raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in kept}
-    segments = not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint)
+    segments = segments or (not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint))
     opened = load_segmenter(checkpoint, **of_segmenter) if segments else load(checkpoint, **model)
     yield from _facts(opened)
     found = _Found.of(opened)

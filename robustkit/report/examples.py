@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from itertools import groupby
@@ -15,10 +15,10 @@ from ..common.names import canonical
 from ..data.class_names import class_name, class_names
 from ..display.notebook import as_json
 from ..errors import RunError
-from ..evaluations.condition import matches, name_of, pattern_of, words_of
+from ..evaluations.condition import View, group_of, kind_named, matches, name_of, pattern_of, shares_of, words_of
 from ..evaluations.metrics import is_finite
 from ..runs.folder import RunFolder
-from ..runs.kept_images import Picture
+from ..runs.kept_images import Picture, kept_conditions
 from .samples import held_pictures, opened, thumbnail, under_map, uri_of
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Examples(Sequence[Example]):
     @overload
     def __getitem__(self, place: int) -> Example: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Example]: ...
-    def __getitem__(self, place: int | slice) -> Example | Sequence[Example]:
-        return self.every[place]
+    def __getitem__(self, place: slice) -> Examples: ...
+    def __getitem__(self, place: int | slice) -> Example | Examples:
+        return self.every[place] if isinstance(place, int) else Examples(self.every[place], self.called)
 
     def to_frame(self) -> pd.DataFrame:
         """Return all but the pictures."""
@@ -102,16 +102,18 @@ def _cell(example: Example) -> str:
 def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) -> Examples:
     """Return the examples of `Run.examples`. Raises RunError where the run kept no such pictures."""
     manifest = run.manifest
-    views = {text: view for text in manifest.conditions if (view := words_of(text).view(text)) is not None}
+    there = {text for name in manifest.names for text in kept_conditions(run, name)}
+    views = {text: view for text in manifest.conditions if text in there and (view := words_of(text).view(text))}
     beneath = {text: str(view.over) for text, view in views.items() if view.over is not None}
-    chosen = [text for text in views if not condition or _means(condition, text)]
+    chosen = [text for text in views if _means(condition, text)] if condition else _one_of_each(views)
     if not chosen:
-        raise RunError(f"{run.path} has no condition {condition!r} with pictures; it has: {', '.join(views) or 'none'}")
+        known = ", ".join(dict.fromkeys(_brief(text) for text in views)) or "none; an audit keeps some with browse="
+        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; it has some under {known}")
     needed = list(dict.fromkeys([*chosen, *(beneath[text] for text in chosen if text in beneath)]))
     units = [unit for unit in run.units() if unit[1] in chosen]
     ids, pictures = held_pictures(run, manifest.names, needed, manifest.pictures)
     rows = {unit: _rows(run, unit, set(ids)) for unit in units}
-    kept = list[Example]()
+    kept, samples = list[Example](), 0
     named = class_names(manifest.data.class_names or manifest.checkpoints[0].class_names, manifest.data.classes)
     for sample in ids:
         found = list[Example]()
@@ -124,21 +126,39 @@ def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) 
             sure = row["confidence"] if is_finite(row.get("confidence")) else None
             found.append(Example(sample, label, *unit, prediction, sure, row.get("correct"), image))
         if found and (wrong is None or any(each.correct is not wrong and each.correct is not None for each in found)):
-            kept += found
-            limit -= 1
-        if limit <= 0:
+            kept, samples = kept + found, samples + 1
+        if samples == limit:
             break
     if not kept:
-        remedy = "keep some with browse=, or ask for others"
-        raise RunError(f"{run.path} kept no such pictures; {remedy}")
+        how = {True: " predicted wrong", False: " predicted right", None: ""}[wrong]
+        raise RunError(
+            f"{run.path}: of the {len(ids)} samples with pictures none is{how or ' there'} under {condition or 'these'}"
+        )
     return Examples(tuple(kept), {text: name_of(text, "table", manifest) for text in chosen})
 
 
+def _one_of_each(views: Mapping[str, View]) -> list[str]:
+    """Return a condition of each family: its last, as people list the strongest attack last; of maps the first."""
+    chosen: dict[str, str] = {}
+    for text, view in views.items():
+        name = words_of(text).name
+        chosen[name] = chosen.get(name, text) if view.over is not None else text
+    return list(chosen.values())
+
+
+def _brief(text: str) -> str:
+    """Return `pgd`, `fog` or `agcam`: a short name that `_means` understands."""
+    pattern = pattern_of(text)
+    return pattern.what or pattern.name
+
+
 def _means(asked: str, text: str) -> bool:
-    """Whether a text means a condition: as it is written, as a pattern, or by the name of its kind or corruption."""
+    """Whether a text means a condition: as it is written, as a pattern, or by the name of its kind, corruption or
+    set."""
     pattern = pattern_of(text)
     alone = {canonical(asked, [pattern.name]), canonical(asked, [pattern.what])}
-    return asked == text or bool(alone & {pattern.name, pattern.what}) or matches(pattern_of(asked), text)
+    of_set = text in shares_of(kind_named(asked)) or group_of(text) == asked
+    return asked == text or of_set or bool(alone & {pattern.name, pattern.what}) or matches(pattern_of(asked), text)
 
 
 def _rows(run: RunFolder, unit: tuple[str, str], ids: set[str]) -> dict[str, dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""The first screen of the page: what was found, a table of what was asked by checkpoint, one figure, and flags."""
+"""The first screen of the page: verdict, chips, flags, a table of evaluations by checkpoint, and one figure."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,13 @@ from ..display.svg import (
     shorten_name,
 )
 from ..evaluations.aggregate import Results
+from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.metrics import SummaryRow, is_finite
 from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
-from ..results.summary_text import Finding, findings, p_said
+from ..results.summary_text import Finding, findings, listed, p_said, standings
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 
@@ -77,7 +78,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
     return Figure(
         "front",
-        f"{heading} under all that was asked",
+        f"{heading} by condition",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
         paint,
         alt=f"{word} in percent. {list_some(said)}.",
@@ -112,17 +113,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure with its interval. mark: best or worst of all, or than the first; empty where chance may explain it."""
+    """A figure with its interval. mark: best or worst of all, or than the first; empty where that is not significant.
+    control: the best control's figure, of a map."""
 
     value: str
     interval: str = ""
     mark: str = ""
+    control: str = ""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table. unit: with `lower` where less is better. n: samples, where not all. verdict: a difference
-    beyond chance, `cannot tell` or `not tested`; detail: its size."""
+    """A row of the table. unit: with `lower` where less is better. n: samples, where not all. verdict: the p-value of a
+    significant difference, `inconclusive` or `not tested`; detail: its size."""
 
     title: str
     unit: str
@@ -134,11 +137,22 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Chip:
+    """A figure at a glance. value: of all checkpoints. detail: the best one, or an interval. section: what it opens."""
+
+    label: str
+    value: str
+    detail: str = ""
+    section: str = "results"
+
+
+@dataclass(frozen=True)
 class FrontPage:
     """What the template shows. setups: checkpoints, and their set-up in words. stops: what the samples are called of a
     run that looks at them until rules are decided; None of others."""
 
     findings: Sequence[Finding]
+    chips: Sequence[Chip]
     columns: Sequence[Column]
     groups: Sequence[Sequence[Line]]
     note: str
@@ -169,6 +183,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
     return FrontPage(
         findings(results),
+        list(_chips(rows, results, tests, short)),
         columns,
         list(groups.values()),
         _note(rows, tests, len(columns), manifest.protocol.samples),
@@ -181,11 +196,39 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
     )
 
 
+def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mapping[str, str]) -> Iterator[Chip]:
+    """Yield a chip for each area of the first page: of its first row, which is the strongest attack of several."""
+    names, many = results.manifest.names, results.manifest.protocol.samples.many
+    best = {each.area: each for each in standings(results, tests)} if tests.all_pairs else {}
+    yield Chip(many, f"{results.manifest.data.n:,}".replace(",", "\u202f"), section="reproduce")
+    areas = dict[str, list[Asked]]()
+    for entry in rows:
+        areas.setdefault(words_of(entry.condition).area.format(many=many), []).append(entry)
+    for area, (entry, *others) in areas.items():
+        metric = metric_of(entry.metric)
+        found = [row for name in names if (row := results.cells[name].get(entry.key)) and is_finite(row["value"])]
+        if not found:
+            continue
+        ends = [_figure(end(float(row["value"]) for row in found), metric.scale) for end in (min, max)]
+        unit = " %" if metric.scale == 100 else ""
+        detail, standing = _cell(found[0], metric.scale, "").interval, best.get(area)
+        if len(names) > 1:
+            leaders = listed([short[name] for name in standing.leaders]) if standing else ""
+            detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
+        several = " (strongest)" if others and is_attack(kind_of(entry.condition)) else ""
+        noun = "" if entry.metric == task_of(results.manifest).headline else f": {metric.word}"
+        value = "\u2013".join(dict.fromkeys(ends)) + unit
+        yield Chip(f"{entry.called}{several}{noun}", value, detail, entry.family)
+
+
 def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     metric, names = metric_of(entry.metric), results.manifest.names
     rows = [results.cells[name].get(entry.key) for name in names]
     marks = _marks(names, tests.of(entry.key), tests.all_pairs)
-    cells = tuple(_cell(row, metric.scale, marks.get(name, "")) for name, row in zip(names, rows, strict=True))
+    leads = [results.cells[name].get((entry.condition, f"{entry.metric}_over_control")) for name in names]
+    cells = tuple(
+        _cell(row, metric.scale, marks.get(name, ""), lead) for name, row, lead in zip(names, rows, leads, strict=True)
+    )
     counts = sorted({int(row["n"]) for row in rows if row is not None})
     n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
     n = "" if counts == [results.manifest.data.n] else n
@@ -197,16 +240,20 @@ def _figure(value: float, scale: float, sign: str = "") -> str:
     return f"{scale * value:{sign}.{1 if scale == 100 else 3}f}".replace("-", "−")
 
 
-def _cell(row: SummaryRow | None, scale: float, mark: str) -> Cell:
+def _cell(row: SummaryRow | None, scale: float, mark: str, lead: SummaryRow | None = None) -> Cell:
+    """Return the cell of a result. lead: how far it is above the best control, if there are any."""
     if row is None or not is_finite(row["value"]):
         return Cell("–" if row is None else "nan")
     ends = [row["ci_low"], row["ci_high"]]
     between = ", ".join(_figure(end, scale) for end in ends) if all(map(is_finite, ends)) else ""
-    return Cell(_figure(row["value"], scale), f"[{between}]" if between else "", mark)
+    control = ""
+    if lead is not None and is_finite(lead["value"]):
+        control = _figure(float(row["value"]) - float(lead["value"]), scale)
+    return Cell(_figure(row["value"], scale), f"[{between}]" if between else "", mark, control)
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
-    """Return who is best (no other is better beyond chance, some are worse) and who is worst; where each was tested
+    """Return who is best (no other is significantly better, some are worse) and who is worst; where each was tested
     against the first alone, who is better or worse than that one."""
     above: dict[str, set[str]] = {name: set() for name in names}  # whom each is better than
     below: dict[str, set[str]] = {name: set() for name in names}
@@ -236,23 +283,23 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
         difference = known[0].difference
         text, *ends = (_figure(end, scale, "+") for end in (difference.value, difference.ci_low, difference.ci_high))
         text += f" [{', '.join(ends)}]" if is_finite(difference.ci_low) else ""
-        return p_said(known[0].p_value) if beyond else "cannot tell", text
+        return p_said(known[0].p_value) if beyond else "inconclusive", text
     if not beyond:
-        return "cannot tell", ""
+        return "inconclusive", ""
     smallest = min(row.p_value for row in beyond)
     return p_said(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
 
 
 def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
-    note = "In brackets 95 % intervals; ↓: lower is better."
+    note = "In brackets: 95 % intervals. ↓: lower is better."
     if count < 2:
         return note
-    best = "Best: no other checkpoint is better beyond chance, and at least one is worse. Worst: the reverse."
-    marks = best if tests.all_pairs else "Better, worse: than the first checkpoint, beyond chance."
+    best = "Best: no other checkpoint is significantly better, and at least one is worse. Worst: the reverse."
+    marks = best if tests.all_pairs else "Better, worse: significantly so than the first checkpoint."
     chance = (
-        f"Cannot tell: the difference may be chance. Tests are paired by {called.one}; p is Holm's over all "
-        f"{len(tests.rows)} tests of the run, below .05 beyond chance."
+        f"Significant: p < .05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of the "
+        "run. Inconclusive: the difference may be chance."
     )
-    gaps = f"figures that are no means over {called.many}, single severities, and what one has no records of"
+    gaps = f"metrics that are not per-{called.one} means, single severities, and conditions missing for a checkpoint"
     untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""
     return f"{note} {marks} {chance}{untested}"

@@ -181,7 +181,7 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
         section.name: part(section.template or section.name, figures=section.figures, **section.values())
         for section in sections
     }
-    front = part("front")
+    front = part("front", there=[name for name, body in bodies.items() if body])
     ordered = in_order([*sections, Section("samples", "Sample browser")])
 
     def whole(shown: Sequence[Markup], labels: Iterable[str] = ()) -> str:

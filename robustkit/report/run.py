@@ -38,13 +38,15 @@ class Run(RunFolder):
     def plot(self, *sections: str) -> Figure:
         """Return figures of the page as one of matplotlib: accuracy against eps, and corruptions by severity.
 
-        sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`; then all of their figures.
+        sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`: then all of their figures.
 
         Raises:
             RunError: the run has no such figure.
         """
         from .page import in_order
 
+        if odd := [name for name in sections if not isinstance(name, str)]:
+            raise TypeError(f"plot({odd[0]!r}): expected names, as plot('attacks', 'corruptions')")
         results = as_in_json(survey(self, for_page=True))
         every = in_order(task_of(results.manifest).sections(results, looks_of(self)))
         drawn = {section.name: section.figures for section in every if section.figures}
@@ -59,12 +61,15 @@ class Run(RunFolder):
     def examples(self, condition: str = "", wrong: bool | None = None, limit: int = 12) -> Examples:
         """Return kept pictures with what was predicted, sample by sample; a notebook shows them.
 
-        condition: `clean`, `pgd` for all of its radii, or one as in the records. wrong: only samples that a checkpoint
-        gets wrong (True) or right (False) under it. limit: samples. A map lies over its image.
+        condition: `clean`, `pgd` for all of its radii, `fog`, `noise`, or one as in the records; if left out, of each
+        family one. wrong: only samples that some checkpoint gets wrong (True) or right (False) under it. limit:
+        samples, 1 or more. A map lies over its image.
 
         Raises:
-            RunError: the run kept no such pictures (`browse` is the number of samples that it keeps some of).
+            RunError: the run kept no such pictures. `browse` of an audit says how many samples it keeps some of.
         """
+        if not (isinstance(condition, str) and isinstance(limit, int) and limit > 0):
+            raise TypeError(f"examples({condition!r}, limit={limit!r}): expected a text, and a limit of 1 or more")
         from .examples import examples_of
 
         return examples_of(self, condition, wrong, limit)

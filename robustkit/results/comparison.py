@@ -23,11 +23,11 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import group_of, kind_of, name_of, words_of
+from ..evaluations.condition import group_of, is_attack, kind_of, name_of, words_of
 from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
-from ..evaluations.metrics import SummaryRow
+from ..evaluations.metrics import SummaryRow, is_finite
 from ..evaluations.presenting import Flagged, raised_flags, short_names
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
@@ -322,6 +322,21 @@ def asked_results(results: Results) -> list[Asked]:
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
         found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
+    return _strongest_first(found, results, headline.name)
+
+
+def _strongest_first(found: list[Asked], results: Results, headline: str) -> list[Asked]:
+    """Return what the first page shows, attacks in the order of what they leave, the least first."""
+    places = [at for at, each in enumerate(found) if is_attack(kind_of(each.condition)) and each.metric == headline]
+
+    def left(each: Asked) -> float:
+        rows = (results.cells[name].get(each.key) for name in results.manifest.names)
+        values = [float(row["value"]) for row in rows if row is not None and is_finite(row.get("value"))]
+        return sum(values) / len(values) if values else math.inf
+
+    strongest = sorted((found[at] for at in places), key=left)
+    for at, each in zip(places, strongest, strict=True):
+        found[at] = each
     return found
 
 

@@ -103,6 +103,12 @@ def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, 
     return pictures
 
 
+def kept_conditions(run: RunFolder, checkpoint: str) -> list[str]:
+    """Return the conditions, of those of run.json, under which pictures of a checkpoint were kept."""
+    texts = run.manifest.conditions
+    return [text for text in texts if any(run.shard_path(checkpoint, text, 0, PICTURES).parent.glob("*.parquet"))]
+
+
 Differences = Mapping[str, NDArray[np.float16]]
 """By sample id: the adversarial input minus the one that was attacked, in the card's space."""
 DIGEST = b"adversarials"

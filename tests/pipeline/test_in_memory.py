@@ -16,7 +16,7 @@ import robustkit
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.scenes import open_scenes
-from robustkit.errors import DataError, ModelError
+from robustkit.errors import DataError, ModelError, ProtocolError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 ZOO, SHAPES = "zoo:shapes-vit-quest", "embedded:shapes"
@@ -156,6 +156,11 @@ ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (Net(), [1, 2], {"pixels": True}, DataError, r"an item of the data set is int; expected \(images, labels\)"),
     (Net(), (X, Y), {"pixels": True, "arch": "resnet18"}, ModelError, "arch and attention are of files"),
     (Net(), (X, Y), {"pixels": True, "mean": (0, 0, 0)}, ModelError, "leave out mean and std"),
+    (Net(), (X, torch.rand(12) * 9), {"pixels": True}, DataError, r"a label is '\d\.\d+'; expected an integer"),
+    (Net(), (X, torch.eye(12)), {"pixels": True}, DataError, r"a label is '\[1\.0, 0\.0, .*; expected an integer"),
+    ([], (X, Y), {"pixels": True}, ProtocolError, "no checkpoint; expected one or more"),
+    ([None], (X, Y), {"pixels": True}, ModelError, "a checkpoint is NoneType; expected a text, a path or an nn.Module"),
+    (Net(), (X, Y), {"pixels": True, "progress": "yes"}, TypeError, "progress='yes': expected True, False, None or a"),
     (Net(), (X, Y), {"pixles": True}, TypeError, "did you mean 'pixels'?"),
     (Net(lambda y: y[0, 0]), (X, Y), {"pixels": True}, ModelError, r"returned shape \(\); expected logits of shape"),
     (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on an image of 32 x 32"),

@@ -51,7 +51,7 @@ def marks(line: Line) -> list[str]:
 def test_best_and_worst_are_what_tests_say_not_what_the_values_do(tmp_path: Path) -> None:
     found = lines(of_numbers(tmp_path, plain=(36, 35), other=(34, 20), third=(35, 34)))
     assert [cell.value for cell in found["clean"].cells] == ["90.0", "85.0", "87.5"]
-    assert marks(found["clean"]) == ["", "", ""] and found["clean"].verdict == "cannot tell"
+    assert marks(found["clean"]) == ["", "", ""] and found["clean"].verdict == "inconclusive"
     assert [cell.value for cell in found["fog"].cells] == ["12.5", "50.0", "15.0"] and found["fog"].lower
     assert marks(found["fog"]) == [
         "best",
@@ -65,7 +65,7 @@ def test_best_and_worst_are_what_tests_say_not_what_the_values_do(tmp_path: Path
 
 def test_two_checkpoints_have_their_difference_beside_them(tmp_path: Path) -> None:
     found = lines(of_numbers(tmp_path, plain=(36, 36), other=(34, 20)))
-    assert found["clean"].verdict == "cannot tell" and found["clean"].detail.startswith("−5.0 [−")
+    assert found["clean"].verdict == "inconclusive" and found["clean"].detail.startswith("−5.0 [−")
     assert found["fog"].detail.startswith("+40.0 [+") and marks(found["fog"]) == ["best", "worst"]
     alone = lines(of_numbers(tmp_path / "alone", plain=(36, 36)))
     assert {(line.verdict, *marks(line)) for line in alone.values()} == {("", "")}
@@ -82,7 +82,7 @@ def test_of_many_checkpoints_each_is_tested_against_the_first(tmp_path: Path) ->
 
 def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
     figure = front(of_numbers(tmp_path, plain=(36, 30), other=(32, 20))).figure
-    assert figure is not None and figure.title == "Accuracy under all that was asked"
+    assert figure is not None and figure.title == "Accuracy by condition"
     assert "plain: clean 90.0 %, fog 75.0 %; other: clean 80.0 %, fog 50.0 %" in figure.alt
     assert f'aria-label="{figure.alt}"' in figure.svg
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -44,18 +45,18 @@ def everywhere(
 
 def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
     run = run_of(tmp_path, everywhere(36, 36, 20))
-    first, *rest = findings(of(run))
+    said, first = findings(of(run))
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
-    assert first.text == "other loses more to fog than plain: +40.0 points of error, p < .001 (40 samples)."
+    assert first.text == "other is less robust than plain under fog (error +40.0 points, p < .001, n = 40)."
     assert first.checkpoints == ("other", "plain")
     assert (first.group, first.condition, first.metric, first.n) == ("corruptions", "corruption(fog)", "mean_error", N)
     assert first.difference == pytest.approx(0.4) and first.p_value == row.p_value and first.significant
     assert first.interval == (row.difference.ci_low, row.difference.ci_high)
-    assert [finding.text for finding in rest] == [
-        "On clean images no difference is beyond chance (40 samples); they could have shown a difference of about 18 "
-        "points."  # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
-    ]
-    assert summary_sentences(of(run)) == [first.text, rest[0].text]
+    assert said.text == (
+        "plain is best under corruption; no significant difference on clean images (n = 40). The smallest detectable "
+        "difference is about 18 points."  # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
+    )
+    assert math.isnan(said.p_value) and summary_sentences(of(run)) == [said.text, first.text]
 
 
 def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> None:
@@ -63,40 +64,39 @@ def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> 
     said = summary_sentences(
         of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG}))
     )
-    assert said[0].startswith("other has a lower accuracy on clean images than plain: −30.0 points, p = .001")
-    assert said[1].startswith("other has a higher error under fog than plain: +25.0 points, p = .002")
+    assert said[0] == "plain is best on clean images and under corruption (n = 40)."
+    assert said[1].startswith("other is less accurate than plain on clean images (accuracy −30.0 points, p = .001")
+    assert said[2].startswith("other has a higher error than plain under fog (+25.0 points, p = .002")
 
 
 def test_both_directions_of_one_family_are_told(tmp_path: Path) -> None:
     snow = [text.replace("fog", "snow") for text in FOG]
     records = everywhere(36, 36, 16) | {("plain", text): right(22) for text in snow}
     said = summary_sentences(of(run_of(tmp_path, records | {("other", text): right(36) for text in snow})))
-    assert said[0].startswith("other loses more to fog than plain: +50.0 points of error")
-    assert said[1].startswith("other loses less to snow than plain: −35.0 points of error")
+    assert said[0].startswith("No single winner under corruption; no significant difference on clean images (n = 40).")
+    assert said[1].startswith("other is less robust than plain under fog (error +50.0 points")
+    assert said[2].startswith("other is more robust than plain under snow (error −35.0 points")
 
 
 def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path: Path) -> None:
     run = run_of(tmp_path, everywhere(36, 34, 34, ("clean", PGD)))
     said = summary_sentences(of(run))
-    assert said[0] == "No difference between plain and other is beyond chance in 5 paired tests (40 samples)."
-    assert said[1].startswith("The largest is on clean images: other has −5.0 points of accuracy against plain, p = ")
-    assert (
-        said[2]
-        == "On clean images 40 samples could have shown a difference of about 20 points, four times out of five."
-    )
-    assert not any(finding.significant for finding in findings(of(run)))
+    assert len(said) == 1 and not findings(of(run))[0].significant
+    assert said[0].startswith("No significant difference between plain and other in 5 paired tests (n = 40). About ")
+    assert said[0].endswith("open difference (other against plain under fog: +5.0 points of error, p = .800).")
+    (more,) = map(int, re.findall(r"About (\d+) more images would settle", said[0]))
+    row = next(row for row in compared(run).rows if row.metric == "mean_error")
+    reach = detectable_difference(row.difference, 5, binary=False)
+    assert more == pytest.approx(N * (reach / 0.05) ** 2 - N, rel=0.1)
 
 
 def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as how many predictions flip with a colour: no sentence is about it, but it differs."""
     run = run_of(tmp_path, everywhere(36, 36, 20))
     monkeypatch.setattr("robustkit.results.summary_text._ranked", lambda results, tests: [])
+    monkeypatch.setattr("robustkit.results.summary_text.standings", lambda results, tests: [])
     said = summary_sentences(of(run))
-    assert said[0] == (
-        "1 of 3 paired tests between plain and other shows a difference beyond chance, of figures of which neither "
-        "more nor less is better (40 samples)."
-    )
-    assert not any("No difference" in text or text.startswith("The largest") for text in said)
+    assert said == ["1 of 3 paired tests between plain and other is significant (n = 40)."]
 
 
 def test_what_samples_can_show() -> None:
@@ -124,7 +124,7 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
     assert tests.comparison.rows == tests.rows[:6]  # and so in the tables
     tables = report_tables(run, list(of(run).rows))
     assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 other tests of the run's page.")
-    assert summary_sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
+    assert summary_sentences(of(run))[1].startswith("third is more robust than other under fog (error −40.0 points")
 
     # Whatever is asked of `compare`, a difference has the p-value of the page; what only it tests counts with them.
     write_summary(run, of(run))
@@ -156,6 +156,6 @@ def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
     first, last = summary_sentences(of(run))
     assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
     assert "\n" not in first and "\u202e" not in first and len(first) < 140
-    assert last == "No flag was raised about these numbers."
+    assert last == "No warnings."
     records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
     assert summary_sentences(Results(run_of(tmp_path / "two", records), [])) == []

@@ -22,6 +22,8 @@ from robustkit.display.notebook import as_html
 from robustkit.display.table import TextTable
 from robustkit.errors import ProtocolError
 
+METHODS = ("agcam", "rollout", "grad-cam")
+
 
 def test_compare_is_what_the_command_writes(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", records_of("clean", PGD))
@@ -66,7 +68,7 @@ def test_inspect_is_what_the_command_prints() -> None:
             assert any(line.split()[:1] == [row["name"]] and f"{row['nll']:.3f}" in line for line in printed)
     assert found.stated.settings["mean"] == (0.5,) * 3 and "quest" in found._repr_html_()
     assert json.loads(found.to_json())["command"] == found.stated.command
-    with pytest.raises(TypeError, match="got eps; expected options of the model"):
+    with pytest.raises(TypeError, match="unknown keyword 'eps'; known: allow_partial, arch"):
         robustkit.inspect("zoo:shapes-vit-quest", eps=1)
 
 
@@ -92,6 +94,39 @@ def test_maps_of_pictures_in_memory() -> None:
         robustkit.cam(net, images, pixels=True, limit=1)
     with pytest.raises(ProtocolError, match=r"expected a file that ends in \.png, \.html, \.npz"):
         drawn.save("maps.jpg")
+
+
+def test_maps_of_usual_methods_for_named_classes_of_pictures_of_all_kinds(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    quest = "zoo:shapes-vit-quest"
+    drawn = robustkit.cam(quest, [Image.fromarray(pixels), tmp_path / "a.png", pixels], targets="star")
+    assert list(drawn.maps) == [
+        f"shapes-vit-quest/{method}/star/0000{place}"
+        for place in range(3)
+        for method in ("agcam", "rollout", "grad-cam")
+    ]
+    first, *others = (drawn.maps[f"shapes-vit-quest/agcam/star/0000{place}"] for place in range(3))
+    assert all((other == first).all() for other in others)
+    assert list(robustkit.cam(quest, pixels, cams="agcam", targets=[3]).maps) == ["shapes-vit-quest/agcam/disc/00000"]
+    for options, said in (({"gallery": 3}, "got gallery, which is of a data set"), ({"limit": 1}, "got limit, which")):
+        with pytest.raises(TypeError, match=said):
+            robustkit.cam(quest, pixels, **options)
+    with pytest.raises(ProtocolError, match="gallery=0: expected 1 or more"):
+        robustkit.cam(quest, "embedded:shapes", gallery=0)
+
+
+def test_a_segmenter_and_options_of_the_other_kind() -> None:
+    model = robustkit.load_segmenter("zoo:shapes-segmenter-quest")
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 1}
+    found = robustkit.inspect({"mine": model}, **options)
+    assert found.tables[0].headings[1] == "pixel acc. %"
+    with pytest.raises(ProtocolError, match="labels_csv: only for a classifier's images, and this is a segmenter"):
+        robustkit.inspect(model, labels_csv="x", **options)
+    with pytest.raises(ProtocolError, match="masks: only for a segmenter's images, and this is a classifier"):
+        robustkit.inspect("zoo:shapes-vit-quest", masks="x", **options)
+    with pytest.raises(ProtocolError, match="2 checkpoints; expected one"):
+        robustkit.inspect([model, model], **options)
 
 
 def test_a_gallery_of_a_data_set_names_its_run(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ def text_under(name: str, card: Card) -> str:
 
 class AttackWords(Vocabulary):
     name = "attacks"
+    area = "under attack"
+    claims = ("is more robust", "is less robust")
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
     in_results = True

@@ -11,6 +11,8 @@ from ..condition import Named, Place, PublishedNames, Vocabulary
 
 class CleanWords(Vocabulary):
     name = "clean"
+    area = "on clean {many}"
+    claims = ("is more accurate", "is less accurate")
     in_sentence = "on {}"
     in_results = True
     in_means = True

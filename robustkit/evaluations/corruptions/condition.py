@@ -399,6 +399,8 @@ def _is_fixed(name: str) -> bool:
 
 class CorruptionWords(Vocabulary):
     name = "corruptions"
+    area = "under corruption"
+    claims = ("is more robust", "is less robust")
     presenter_in = "tables"
     named = EVERY_CORRUPTION
     defaults: ClassVar[Mapping[str, str]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}

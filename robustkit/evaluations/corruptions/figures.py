@@ -29,12 +29,12 @@ class Bars:
     single: Mapping[str, Mapping[int, Point]] = field(default_factory=dict)
 
 
-def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
+def accuracy_bars(results: Sequence[Mapping[str, Any]], metric: str = "top1") -> list[Bars]:
     clean: dict[str, Point] = {}
     means: dict[tuple[str, str], dict[str, Point]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
     for row in results:
-        if row["value"] is None or row["metric"] not in ("top1", "mean_error"):
+        if row["value"] is None or row["metric"] not in (metric, "mean_error"):
             continue
         if row["condition"] == "clean":
             clean[row["checkpoint"]] = Point.of(row)
@@ -122,21 +122,22 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
     )
 
 
-def severity_figures(drawn: Sequence[Bars], looks: Mapping[str, Style], section: str) -> Iterator[Figure]:
+def severity_figures(
+    drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, what: str = "accuracy"
+) -> Iterator[Figure]:
     """Yield a figure for each definition with several severities: a panel for each category, a line for each
-    checkpoint. A point is the mean over the category's corruptions that have all severities of the figure."""
+    checkpoint. A point is the mean over the category's corruptions that have all its severities."""
     for definition in dict.fromkeys(bars.definition for bars in drawn):
         group = [bars for bars in drawn if bars.definition == definition]
-        severities = sorted({severity for bars in group for points in bars.single.values() for severity in points})
-        whole = [name for name in group[0].single if all(_has(bars, name, severities) for bars in group)]
-        panes = {category: [name for name in names if name in whole] for category, names in categories().items()}
-        panes = {category: names for category, names in panes.items() if names}
-        if len(severities) > 1 and panes:
-            yield _severity_figure(group, looks, section, definition, severities, panes)
-
-
-def _has(bars: Bars, name: str, severities: Sequence[int]) -> bool:
-    return all(severity in bars.single.get(name, {}) for severity in severities)
+        panes = dict[str, tuple[list[str], list[int]]]()
+        for category, members in categories().items():
+            there = [label for name in members for label in (name, f"{name}(texture=own)") if label in group[0].single]
+            severities = sorted({level for bars in group for name in there for level in bars.single.get(name, ())})
+            whole = [name for name in there if all({*severities} <= {*bars.single.get(name, ())} for bars in group)]
+            if whole and len(severities) > 1:
+                panes[category] = whole, severities
+        if panes:
+            yield _severity_figure(group, looks, section, definition, panes, what)
 
 
 def _severity_figure(
@@ -144,48 +145,48 @@ def _severity_figure(
     looks: Mapping[str, Style],
     section: str,
     definition: str,
-    severities: Sequence[int],
-    panes: Mapping[str, Sequence[str]],
+    panes: Mapping[str, tuple[Sequence[str], Sequence[int]]],
+    what: str,
 ) -> Figure:
     names, clean = labels(bars.checkpoint for bars in group), any(bars.clean for bars in group)
 
-    def line(bars: Bars, members: Sequence[str]) -> list[tuple[int, Point]]:
-        means = [_mean({k: bars.single[name][severity] for k, name in enumerate(members)}) for severity in severities]
-        start = [(0, bars.clean)] if bars.clean else []
-        return [*start, *zip(severities, means, strict=True)]
+    def line(bars: Bars, members: Sequence[str], severities: Sequence[int]) -> list[tuple[int, Point]]:
+        means = [_mean({k: bars.single[name][level] for k, name in enumerate(members)}) for level in severities]
+        return [*([(0, bars.clean)] if bars.clean else []), *zip(severities, means, strict=True)]
 
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(panes), sharex=True, sharey=True)
-        for axes, (category, members) in zip(grid, panes.items(), strict=True):
+        every = sorted({level for _, severities in panes.values() for level in severities})
+        for axes, (category, pane) in zip(grid, panes.items(), strict=True):
             for place, bars in enumerate(group):
-                places, points = zip(*line(bars, members), strict=True)
+                places, points = zip(*line(bars, *pane), strict=True)
                 shift = series_shift(place, len(group), 5)
                 dots(axes, places, points, looks[bars.checkpoint], shift=shift)
+            members = pane[0]
             axes.set_title(f"{category} ({len(members)})" if len(members) > 1 else members[0].replace("_", " "))
             axes.set_ylim(0, 104)
-            axes.set_xticks([0, *severities] if clean else severities)
-            axes.set_xlim(-0.3 if clean else severities[0] - 0.3, severities[-1] + 0.3)
+            axes.set_xticks([0, *every] if clean else every, [*["clean"] * clean, *map(str, every)])
+            axes.set_xlim(-0.5 if clean else every[0] - 0.5, every[-1] + 0.5)
         for axes in grid[-2:]:
             axes.set_xlabel("severity")
         for axes in grid[::2]:
-            axes.set_ylabel("accuracy in %")
+            axes.set_ylabel(f"{what} in %")
         legend(canvas, {names[bars.checkpoint]: looks[bars.checkpoint] for bars in group})
 
     said = []
     for bars in group:
-        ends = {category: line(bars, members)[-1][1] for category, members in panes.items()}
+        ends = {category: line(bars, *pane)[-1][1] for category, pane in panes.items()}
         worst = min(ends, key=lambda category: ends[category].value)
-        said.append(
-            f"{names[bars.checkpoint]} has {percent(ends[worst].value)} under {worst} at severity {severities[-1]}"
-        )
-    start = ", severity 0 is clean" if clean else ""
+        value, level = percent(ends[worst].value), panes[worst][1][-1]
+        said.append(f"{names[bars.checkpoint]} has {value} under {worst} at severity {level}")
+    start = what if what[1:2].isupper() else what.capitalize()  # mIoU
     return Figure(
         section,
-        f"Accuracy by severity{f' {definition}' if definition else ''}",
+        f"{start} by severity{f' {definition}' if definition else ''}",
         20 + 18 * -(-len(names) // 2) + 190 * -(-len(panes) // 2),
         paint,
-        alt=f"Accuracy by severity, lowest: {list_some(said)}.",
-        caption=f"Means over the corruptions of a category{start}. Single corruptions have 95 % intervals.",
+        alt=f"{start} by severity, lowest: {list_some(said)}.",
+        caption="Means over the corruptions of a category that have all its severities; of one with 95 % intervals.",
         chief=True,
     )
 

@@ -261,6 +261,8 @@ def _is_fixed(name: str) -> bool:
 class MapWords(Vocabulary):
     name = "maps"
     in_sentence = "in its maps ({})"
+    area = "in maps"
+    claims = ("", "")
     derived_metrics = tuple(map(_lead, CONTROLLED))
     remarks = (BEST,)
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)

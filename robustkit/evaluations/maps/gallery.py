@@ -67,6 +67,10 @@ class GalleryRow:
     under: str = ""
     lines: tuple[str, ...] = ()
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.name, self.sample_id, self.checkpoint, self.under
+
     def drawn(self) -> Pixels:
         return outlined(self.image, self.truth)
 
@@ -78,7 +82,7 @@ class Gallery:
     several. run: where they were scored, if they were."""
 
     title: str
-    rows: tuple[GalleryRow, ...]
+    rows: tuple[GalleryRow, ...] = field(repr=False)
     lines: tuple[str, ...] = ()
     maps: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
     run: RunFolder | None = None
@@ -154,7 +158,7 @@ def draw(gallery: Gallery) -> Image.Image:
     head = 70 + line * len(said) + 92
     rows = [  # heading, pixels and lines of each tile, the image first
         [
-            ("", row.drawn(), (row.name, row.sample_id, *filter(None, (row.checkpoint, row.under)), *row.lines)),
+            ("", row.drawn(), (*dict.fromkeys(filter(None, row.named)), *row.lines)),
             *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles),
         ]
         for row in gallery.rows
@@ -189,8 +193,9 @@ def draw(gallery: Gallery) -> Image.Image:
 
 
 def _side_by_side(rows: Sequence[GalleryRow]) -> GalleryRow:
+    several = len({row.checkpoint for row in rows}) > 1
     tiles = (
-        replace(tile, heading=", ".join(filter(None, (tile.heading, row.checkpoint, row.under))), lines=lines)
+        replace(tile, heading=", ".join(filter(None, (row.checkpoint * several, tile.heading, row.under))), lines=lines)
         for row in rows
         for tile in row.tiles
         for lines in ((*row.lines, *tile.lines),)

@@ -258,11 +258,12 @@ class MapsPresenter(Presenter):
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        drawn = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
+        """Yield the three scores of masks and of boxes, and the ABPC, of each method."""
         for text, metric in keys:
             parts = parts_of(text)
-            if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in drawn:
-                yield text, metric
+            if parts is not None and not parts[0].under and not parts[0].is_control:
+                chief = ("cam_pixel_accuracy", "cam_iou", "cam_dice") if parts[1] else ("abpc",)
+                yield from [(text, metric)] if metric in chief else []
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         boxes = only_boxes(manifest)

@@ -10,7 +10,7 @@ from ...common.differences import Difference
 from ...display.table import CardPart, Section, TextTable, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, percent, share, words_of
-from ...evaluations.corruptions.figures import bar_figures, retention_bars
+from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, SummaryRow, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
@@ -136,6 +136,7 @@ class Segmentation(Task):
         drawn = [
             *curve_figures(results, looks, headline.name, self.name),
             *class_figures(class_ious(results, manifest.claims)),
+            *severity_figures(accuracy_bars(results, headline.name), looks, self.name, headline.word),
             *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
         ]
 

@@ -39,6 +39,8 @@ class DisturbanceWords(Vocabulary):
     """Noise, dropped steps and channels, warped time, rescaled channels."""
 
     name = "disturbances"
+    area = "under disturbance"
+    claims = ("is more robust", "is less robust")
     telling = ("sigma", "share")
     in_results = True
 

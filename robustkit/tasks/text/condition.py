@@ -24,6 +24,8 @@ class PerturbationWords(Vocabulary):
     """Conditions of changed words. rate: percent of the words of a document. kinds: of conditions."""
 
     name = "perturbations"
+    area = "with changed words"
+    claims = ("is more robust", "is less robust")
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}

@@ -34,6 +34,8 @@ WATCHED = f"attention({CLEAN.text})"  # the condition whose records have softmax
 
 class DistanceWords(Vocabulary):
     name = "distances"
+    area = "under attack"
+    claims = ("is more robust", "is less robust")
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
     metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)

@@ -14,6 +14,8 @@ _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
 class PatchWords(Vocabulary):
     name = "patches"
+    area = "under attack"
+    claims = ("is more robust", "is less robust")
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",
         "size": 16,

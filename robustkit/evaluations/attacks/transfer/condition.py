@@ -44,6 +44,8 @@ KEPT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=Tru
 
 class TransferWords(Vocabulary):
     name = "transfer"
+    area = "under attack"
+    claims = ("is more robust", "is less robust")
     metrics = (ACCURACY, KEPT)
     telling = ("from",)
     images_of_under = True

@@ -53,6 +53,8 @@ def estimated(text: str, metric: str) -> str:
 
 class TwoPhaseWords(Vocabulary):
     name = "two phases"
+    area = "under attack"
+    claims = ("is more robust", "is less robust")
     metrics = (ESTIMATE, KEPT)
     telling = ("m", "first")
 
