@@ -536,8 +536,7 @@ def cam(
         choice.check(request)
         with progress_shown(progress) as listener:
             run = carry_out(request, listener, say)
-        found = make_gallery(run, request, choice)
-        write_gallery(run, found)
+        write_gallery(run, found := make_gallery(run, request, choice))
         return found
 
 
