@@ -1,8 +1,8 @@
 """Run the commands of a run: pass their options to the pipeline, and print what it found.
 
-It takes what shows in about a minute: each kind of evaluation, at one radius and one severity. `--full` takes more
-samples, a smaller radius, SPSA and all severities. AutoAttack has a small budget. Corruptions are those that need no
-further files.
+The demo takes what shows in about a minute, at one radius and one severity, on so many samples that the four
+attentions differ significantly. `--full` adds a radius, SPSA, all severities and a test of maps on the model.
+AutoAttack has a small budget. Corruptions are those that need no further files.
 """
 
 from __future__ import annotations
@@ -244,15 +244,16 @@ def usable(*runs: Path) -> Iterator[None]:
         ) from fault
 
 
-_AUTOATTACK = "autoattack(eps=4/255,steps=10,targets=3,queries=100)"
+_AUTOATTACK = "autoattack(eps={},steps=10,targets=3,queries=100)"
 _CHOSEN = "noise(severity=3),blur(severity=3),digital(severity=3)"
 DEMO: dict[str, Any] = {
     "checkpoints": [f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest")],
     "data_dir": "embedded:shapes",
-    "attacks": f"fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",
+    "attacks": f"fgsm(eps=2/255),pgd(eps=2/255),{_AUTOATTACK.format('2/255,first=apgd-ce,second=16')}",
     "corruptions": _CHOSEN,
     "cams": "agcam",
-    "limit": 32,
+    "faithfulness": "none",
+    "limit": 128,
     "browse": 24,
 }
 SEGMENTERS: dict[str, Any] = {
@@ -264,9 +265,9 @@ SEGMENTERS: dict[str, Any] = {
     "limit": 20,
 }
 FULL_DEMO: dict[str, Any] = DEMO | {
-    "attacks": f"fgsm,pgd,spsa(steps=3,directions=8),fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",
+    "attacks": f"fgsm,pgd,spsa(steps=3,directions=8),fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK.format('4/255')}",
     "corruptions": "noise,blur,digital",
-    "limit": 60,
+    "faithfulness": "abpc",
 }
 FULL_SEGMENTERS: dict[str, Any] = SEGMENTERS | {"corruptions": "noise,blur,digital", "limit": 40}
 
