@@ -95,8 +95,30 @@ class Option(click.Option):
         self.section = section
 
 
+class HelpFormatter(click.HelpFormatter):
+    """Wraps help between words, never at a hyphen inside one, such as an option or a name that somebody copies."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(first, text.replace("-", _HYPHEN)) for first, text in rows], col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+_HYPHEN = "\u2011"  # which no line is broken at
+
+
+class Context(click.Context):
+    formatter_class = HelpFormatter
+
+
 class Command(click.Command):
     """A command whose --help lists its options under headings, if they are many."""
+
+    context_class = Context
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = [(getattr(param, "section", "General"), param.get_help_record(ctx)) for param in self.get_params(ctx)]
@@ -110,6 +132,8 @@ class Command(click.Command):
 
 class Commands(click.Group):
     """A group whose --help lists its commands under headings, and those of plug-ins, which load when they are run."""
+
+    context_class = Context
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)

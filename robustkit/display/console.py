@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GAP, INDENT = 2, 2
-LEAST = 14  # the least width to which words are wrapped
+LEAST, WHOLE = 14, 36  # the least widths to which words are wrapped, and names of rows
+_UNBOUNDED = 100_000  # columns of a table in a pipe or a file, where each row is one line
 _HEADING = re.compile(r"(?<=\S)\s+(?!%)")
 _BETWEEN = re.compile(r"(?<=\s)(?=[^\s%])|(?<=[,;])(?=[^\s\d])")
 _INSIDE = re.compile(r"(?<=\()(?=[^\s\d])|(?<=[-_/:=.|])(?=[^\W\d])")
@@ -38,11 +39,12 @@ class Line:
 
 @dataclass(frozen=True)
 class _Column:
-    """words: whether it may be wrapped, and stands on the left."""
+    """words: whether it may be wrapped, and stands on the left. key: whether it names the rows, and is wrapped last."""
 
     heading: str
     cells: tuple[str, ...]
     words: bool
+    key: bool = False
 
     @property
     def full(self) -> int:
@@ -53,7 +55,7 @@ class _Column:
 
     @property
     def least(self) -> int:
-        return min(self.full, LEAST) if self.words else self.full
+        return min(self.full, WHOLE if self.key else LEAST) if self.words else self.full
 
 
 def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line]:
@@ -72,6 +74,9 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
             table = table.under_heads(firsts)  # headings above rows stand for the first column
             columns = _columns(table)
     left_out, needed = list[str](), _indent(table) + sum(column.full + GAP for column in columns) - GAP
+    needed_ones = [column for column in columns if column.heading not in table.spare]
+    if not _fits(needed_ones, table, width, least=True):
+        columns[0] = replace(columns[0], key=False)
     for heading in table.spare:
         if _fits(columns, table, width, least=True):
             break
@@ -130,7 +135,7 @@ def _cut(line: str, width: int, indent: int) -> int:
 def _columns(table: TextTable) -> list[_Column]:
     numeric = numeric_columns(table)
     return [
-        _Column(heading, tuple(row[place] for row in table.rows), place not in numeric)
+        _Column(heading, tuple(row[place] for row in table.rows), place not in numeric, place == 0)
         for place, heading in enumerate(table.headings)
     ]
 
@@ -244,7 +249,8 @@ def print_tables(
     for table in tables:
         notes |= {table.note: None} if table.note else {}
         print_line(console, table.title, style="italic")
-        for line in laid_out(_printable(table), console.width, elsewhere):
+        width = console.width if _is_read(console) else _UNBOUNDED
+        for line in laid_out(_printable(table), width, elsewhere):
             word = next((word for word in words if line.text.startswith(word)), "")
             _put(console, line.text, _STYLES[line.style], word, words.get(word, ""))
         _put(console, "")

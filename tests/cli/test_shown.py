@@ -16,7 +16,7 @@ from places import ROOT
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
-from robustkit.cli.listing import LISTINGS
+from robustkit.cli.listing import LISTINGS, listing
 from robustkit.cli.options import SECTIONS
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.display.console import laid_out
@@ -182,12 +182,22 @@ def test_help_lists_options_under_headings_and_cuts_no_line() -> None:
             for word in parameter.opts
             if word[:2] == "--"
         }
+        assert not re.search(r"[a-z]-$", text, re.MULTILINE), name  # words are whole
         assert options <= set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)), name
     top = said("--help", columns=80)
     assert "..." not in top.partition("Evaluate:")[2]
     for commands in COMMANDS.values():
         for command, line in commands.items():
             assert f"{command.name}" in top and line in top
+
+
+def test_what_goes_into_a_pipe_is_not_wrapped() -> None:
+    """`robustkit list models | grep vowels` finds whole names."""
+    lines = said("list", "models").splitlines()
+    names = [entry["name"] for entry in listing("models") if "vowels" in entry["name"]]
+    assert len(names) > 2 and all(any(line.startswith(f"{name} ") for line in lines) for name in names)
+    short = said("list", "models", columns=80).splitlines()
+    assert all(any(line.startswith(f"{name} ") for line in short) for name in names)
 
 
 def test_lists_are_tables_and_json() -> None:
