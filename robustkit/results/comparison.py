@@ -334,7 +334,7 @@ def _strongest_first(found: list[Asked], results: Results, headline: str) -> lis
         values = [float(row["value"]) for row in rows if row is not None and is_finite(row.get("value"))]
         return sum(values) / len(values) if values else math.inf
 
-    strongest = sorted((found[at] for at in places), key=left)
+    strongest = sorted((found[at] for at in reversed(places)), key=left)  # of equals the last
     for at, each in zip(places, strongest, strict=True):
         found[at] = each
     return found

@@ -1,13 +1,13 @@
-"""Say in at most three lines what a run found: the verdict, then its largest significant differences.
+"""Say in a few lines what a run found: the verdict, its largest significant differences, and what stays open.
 
-The verdict names the best checkpoints of each area, such as attacks, by paired tests of what the first page shows, and
-says what stays open. A line on a difference is about one test. All p-values are Holm's over all tests of the run, as in
-the comparison.
+The verdict names the best checkpoints of each area, such as attacks, by paired tests of what the first page shows. A
+line on a difference is about one test. All p-values are Holm's over all tests of the run, as in the comparison.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -18,13 +18,15 @@ from ..display.svg import labels, shorten_name
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_over_groups, kind_of, name_of, words_of
 from ..evaluations.family import by_family, family_of
-from ..evaluations.metrics import is_finite
+from ..evaluations.metrics import Cells, is_finite
 from ..evaluations.presenting import gaps_of
 from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
+from .published import read_published, reference_names
 from .survey import doubts_of
+from .tables import Among
 
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
 
@@ -43,8 +45,48 @@ def sentences_of_one(results: Results) -> Iterator[str]:
         yield f"{shorten_name(name, _LONGEST)}: {'; '.join(clauses[:2])}."
     if clauses[2:]:
         yield f"{clauses[2][:1].upper()}{clauses[2][1:]}."
-    if doubt := _doubt(results, name):
-        yield doubt
+    yield from filter(None, (_weakest(results, cells), _among_known(results, name), _doubt(results, name)))
+
+
+def _weakest(results: Results, cells: Cells) -> str:
+    """Return under which attack or corruption the checkpoint does worst; empty for one condition."""
+    headline = task_of(results.manifest).headline_metric
+    rows = [row for (_, metric), row in cells.items() if metric == headline.name]
+    if len(rows) < 3 or not headline.better:
+        return ""
+    row = min(rows, key=lambda row: headline.better * float(row["value"]))
+    called = name_of(row["condition"], "table", results.manifest)
+    value = f"{headline.scale * float(row['value']):.{1 if headline.scale == 100 else 3}f}"
+    return f"Weakest spot: {called} ({headline.noun or headline.word} {value}{' %' * (headline.scale == 100)})."
+
+
+_PLACES = ("1st", "2nd", "3rd")
+
+
+def _among_known(results: Results, name: str) -> str:
+    """Return its place among published checkpoints on the same data under the same card; empty where none are known."""
+    manifest = results.manifest
+    for spec in reference_names():
+        reference = read_published(spec)
+        if reference.data != manifest.data.name or not reference.is_of(manifest.protocol.tag):
+            continue
+        known, said, met = reference.resolved(), dict[str, str](), False
+        for entry in asked_results(results):
+            row = results.cells[name].get(entry.key)
+            levels = {each: known.figure(each, *entry.key) for each in known.figures}
+            given = {each: value for each, value in levels.items() if value is not None}
+            spreads = {each: s for each in given if (s := known.spread(each, *entry.key)) is not None}
+            places = Among(row, given, spreads).places if row is not None and given else None
+            met = met or places is not None
+            if places and places != (1, len(given) + 1):
+                ends = (_PLACES[at - 1] if at <= len(_PLACES) else f"{at}th" for at in dict.fromkeys(places))
+                where = name_of(entry.condition, "sentence", manifest)
+                said.setdefault(words_of(entry.condition).area, f"{' to '.join(ends)} of {len(given) + 1} {where}")
+        if said:
+            return f"Among the checkpoints of {spec}, published on the same data: {listed([*said.values()])}."
+        if met:
+            return f"Too few {manifest.protocol.samples.many} to rank it among the published checkpoints of {spec}."
+    return ""
 
 
 def _doubt(results: Results, name: str) -> str:
@@ -89,18 +131,19 @@ def summary_sentences(results: Results) -> list[str]:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Return what a run found, in at most three lines: of one checkpoint how it did; of several the verdict, then the
-    largest significant differences."""
+    """Return what a run found: of one checkpoint how it did, its weakest spot and its place among known ones; of
+    several the verdict, at most two significant differences, and what more samples would settle."""
     if not len(results):
         return []
     if len(results.manifest.checkpoints) == 1:
-        return [Finding(text, (results.manifest.names[0],)) for text in sentences_of_one(results)][:MOST]
+        return [Finding(text, (results.manifest.names[0],)) for text in sentences_of_one(results)]
     tests = pair_tests(results)
     if not tests.rows:
         return [Finding("The checkpoints cannot be compared yet: no two have records under the same condition.")]
     names = labels(results.manifest.names, _LONGEST)
     shown = [_finding(row, results, tests, names) for row in _ranked(results, tests)]
-    return [Finding(verdict(results, tests, names)), *shown][:MOST]
+    left = open_difference(results, tests, names)
+    return [*[Finding(verdict(results, tests, names)), *shown][:MOST], *([Finding(left)] if left else [])]
 
 
 # The verdict
@@ -162,13 +205,11 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
     if clauses:
         said = "; ".join(clauses)
         said = f"{said[:1].upper()}{said[1:]}" if said.startswith("no ") else said
-        return f"{said} ({counted}).{_open(results, tests, names)}"
+        return f"{said} ({counted})."
     if significant:
         how = "is" if significant == 1 else "are"
         return f"{significant} of {every} paired tests between {those} {how} significant ({counted})."
-    return (
-        f"No significant difference between {those} in {every} paired tests ({counted}).{_open(results, tests, names)}"
-    )
+    return f"No significant difference between {those} in {every} paired tests ({counted})."
 
 
 def listed(texts: Sequence[str], last: str = "and") -> str:
@@ -179,7 +220,7 @@ def listed(texts: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(kept[:-1]), kept[-1])))
 
 
-def _open(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
+def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
     """Return a sentence on the clearest difference of the first page that is not significant, where no checkpoint is
     best if there is one, and how many more samples would settle it if it is real; else what these could have shown."""
     many = results.manifest.protocol.samples.many
@@ -193,12 +234,12 @@ def _open(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
         row, _ = max(known, key=lambda at: (at[1] not in decided, abs(at[0].difference.value) / reaches[id(at[0])]))
         n = row.difference.n
         more = math.ceil(n * (reaches[id(row)] / abs(row.difference.value)) ** 2) - n
-        where = name_of(row.condition, "sentence", results.manifest)
+        where = re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(row.condition, "sentence", results.manifest))
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
         clearest = f"{second} against {first} {where}: {_size(row, whole=True)}, {p_said(row.p_value)}"
-        return f" About {_rounded(more)} more {many} would settle the clearest open difference ({clearest})."
+        return f"About {_rounded(more)} more {many} would settle the clearest open difference ({clearest})."
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
-        return f" The smallest detectable difference is about {math.ceil(100 * reach)} points."
+        return f"The smallest detectable difference is about {math.ceil(100 * reach)} points."
     return ""
 
 

@@ -80,6 +80,25 @@ def test_of_many_checkpoints_each_is_tested_against_the_first(tmp_path: Path) ->
     assert found.figure is not None and "The first 8 of 14 checkpoints." in found.figure.caption
 
 
+def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: Path) -> None:
+    weak, strong = PGD, PGD.replace("1/255", "2/255")
+    numbers = {"clean": (36, 36), weak: (30, 31), strong: (20, 22), **dict.fromkeys(FOG, (36, 20))}
+    records = {(name, text): right(n[at]) for text, n in numbers.items() for at, name in enumerate(("plain", "other"))}
+    found = front(run_of(tmp_path, records))
+    assert [line.title for line in found.groups[1]] == ["PGD, 2/255, 20 steps", "PGD, 1/255, 20 steps"]
+    assert [(chip.label, chip.value, chip.detail, chip.section) for chip in found.chips] == [
+        ("images", "40", "", "reproduce"),
+        ("clean", "90.0 %", "inconclusive", "clean"),
+        ("PGD, 2/255 (strongest)", "50.0–55.0 %", "inconclusive", "attacks"),
+        ("fog: mean error", "10.0–50.0 %", "best: plain", "corruptions"),
+    ]
+    alone = front(of_numbers(tmp_path / "alone", plain=(36, 30)))
+    assert [(chip.value, chip.detail) for chip in alone.chips[1:]] == [
+        ("90.0 %", "[76.9, 96.0]"),
+        ("25.0 %", alone.groups[1][0].cells[0].interval),
+    ]
+
+
 def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
     figure = front(of_numbers(tmp_path, plain=(36, 30), other=(32, 20))).figure
     assert figure is not None and figure.title == "Accuracy by condition"

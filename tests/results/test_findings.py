@@ -14,6 +14,7 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare, pair_tests
 from robustkit.results.pairing import checkpoint_pairs as pairs_of
+from robustkit.results.published import Published
 from robustkit.results.summary_text import detectable_difference, findings, summary_sentences
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import report_tables
@@ -45,18 +46,17 @@ def everywhere(
 
 def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
     run = run_of(tmp_path, everywhere(36, 36, 20))
-    said, first = findings(of(run))
+    said, first, left = findings(of(run))
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
     assert first.text == "other is less robust than plain under fog (error +40.0 points, p < .001, n = 40)."
     assert first.checkpoints == ("other", "plain")
     assert (first.group, first.condition, first.metric, first.n) == ("corruptions", "corruption(fog)", "mean_error", N)
     assert first.difference == pytest.approx(0.4) and first.p_value == row.p_value and first.significant
     assert first.interval == (row.difference.ci_low, row.difference.ci_high)
-    assert said.text == (
-        "plain is best under corruption; no significant difference on clean images (n = 40). The smallest detectable "
-        "difference is about 18 points."  # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
-    )
-    assert math.isnan(said.p_value) and summary_sentences(of(run)) == [said.text, first.text]
+    assert said.text == "plain is best under corruption; no significant difference on clean images (n = 40)."
+    # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
+    assert left.text == "The smallest detectable difference is about 18 points."
+    assert math.isnan(said.p_value) and summary_sentences(of(run)) == [said.text, first.text, left.text]
 
 
 def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_both_directions_of_one_family_are_told(tmp_path: Path) -> None:
 def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path: Path) -> None:
     run = run_of(tmp_path, everywhere(36, 34, 34, ("clean", PGD)))
     said = summary_sentences(of(run))
-    assert len(said) == 1 and not findings(of(run))[0].significant
-    assert said[0].startswith("No significant difference between plain and other in 5 paired tests (n = 40). About ")
-    assert said[0].endswith("open difference (other against plain under fog: +5.0 points of error, p = .800).")
-    (more,) = map(int, re.findall(r"About (\d+) more images would settle", said[0]))
+    assert len(said) == 2 and not findings(of(run))[0].significant
+    assert said[0] == "No significant difference between plain and other in 5 paired tests (n = 40)."
+    assert said[1].endswith("open difference (other against plain under fog: +5.0 points of error, p = .800).")
+    (more,) = map(int, re.findall(r"^About (\d+) more images would settle", said[1]))
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
     reach = detectable_difference(row.difference, 5, binary=False)
     assert more == pytest.approx(N * (reach / 0.05) ** 2 - N, rel=0.1)
@@ -96,7 +96,7 @@ def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypa
     monkeypatch.setattr("robustkit.results.summary_text._ranked", lambda results, tests: [])
     monkeypatch.setattr("robustkit.results.summary_text.standings", lambda results, tests: [])
     said = summary_sentences(of(run))
-    assert said == ["1 of 3 paired tests between plain and other is significant (n = 40)."]
+    assert said[0] == "1 of 3 paired tests between plain and other is significant (n = 40)." and len(said) == 2
 
 
 def test_what_samples_can_show() -> None:
@@ -159,3 +159,28 @@ def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
     assert last == "No warnings."
     records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
     assert summary_sentences(Results(run_of(tmp_path / "two", records), [])) == []
+
+
+def test_one_checkpoint_has_its_weakest_spot_and_a_place_among_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = {"clean": 36, PGD: 30, FOG[0]: 25, **dict.fromkeys(FOG[1:], 28)}
+    run = run_of(tmp_path, {("plain", text): right(n) for text, n in numbers.items()})
+    data, tag = run.manifest.data.name, run.manifest.protocol.tag
+    figures = {"standard": {"clean": {"top1": 0.5}, PGD: {"top1": 0.99}}, "quest": {"clean": {"top1": 0.4}}}
+    known = {
+        "near": Published("near", "s", "here", data, tag.partition("@")[0], figures),
+        "far": Published("far", "s", "here", "elsewhere", tag, figures),
+    }
+    for names, said in (
+        (
+            ["far", "near"],
+            "Among the checkpoints of near, published on the same data: 1st of 3 on clean images and 2nd of",
+        ),
+        (["far"], "Weakest spot"),
+    ):
+        monkeypatch.setattr("robustkit.results.summary_text.reference_names", lambda names=names: names)
+        monkeypatch.setattr("robustkit.results.summary_text.read_published", known.get)
+        sentences = summary_sentences(of(run))
+        assert "Weakest spot: fog, severity 1 (accuracy 62.5 %)." in sentences
+        assert any(text.startswith(said) for text in sentences), sentences
