@@ -93,7 +93,7 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
 def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from ..pipeline.gallery import explain_pictures, is_picture, read_pictures, sheet_path
+    from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
@@ -110,10 +110,21 @@ def run_cam(
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     model = take_entries(ClassificationRequest, "model", options)
-    wanted, path = (gallery["targets"], options["cams"]), sheet_path(pictures, options["out"])
+    wanted, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
     drawn = explain_pictures(read_pictures(pictures), checkpoints, *wanted, model=model, device=options["device"])
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
     print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
+
+
+def _sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
+    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
+    name = f"{Path(pictures[0]).stem}-cam.png"
+    path = Path(name) if out is None else out / name if out.is_dir() else out
+    if path.suffix.lower() != ".png":
+        raise ProtocolError(f"--out {out}: maps of pictures are a PNG; give a name that ends in .png, or a folder")
+    if path.resolve() in {Path(picture).resolve() for picture in pictures}:
+        raise ProtocolError(f"--out {path} is one of the pictures itself; give another name")
+    return path
 
 
 def _draw(
@@ -188,6 +199,14 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     if not details:
         print_as_it_is(screen, f"every table: robustkit report {run.path} --details")
     print_as_it_is(screen, f"report: {run.path / 'report.html'}")
+
+
+def folder_of_runs() -> Path:
+    """Return the usual folder that has runs. Raises RunError where there are none here."""
+    for folder in map(Path, ("runs", "robustkit-runs", ".")):
+        if next(folder.glob("**/run.json"), None) is not None:
+            return folder
+    raise RunError("no runs in runs, robustkit-runs or this folder; give the folder that has them")
 
 
 def view_runs(folder: Path, compared: int, port: int | None, screen: Any) -> None:

@@ -363,7 +363,10 @@ def _figures(row: Result) -> Iterator[str]:
         {"rank correlation with clean": "rank_correlation"},
     ):
         found = {word: row[key] for word, key in some.items() if row.get(key) is not None}
-        if line := "   ".join(f"{word} {value:.2f}" for word, value in found.items() if math.isfinite(value)):
+        said = {word: value for word, value in found.items() if math.isfinite(value)}
+        if line := "   ".join(
+            f"{word} {100 * v:.1f} %" if "IoU" in word else f"{word} {v:.2f}" for word, v in said.items()
+        ):
             yield line
 
 
@@ -567,17 +570,6 @@ def _pictures_in(images: Any) -> tuple[Iterable[tuple[str, Image.Image]] | None,
     opened = [each if file is None else dict(read_pictures([file]))[file] for each, file in pairs]
     held = open_held((opened, [0] * len(opened)))
     return [(sample.id, held.image(sample)) for sample in held.samples], held
-
-
-def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
-    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
-    name = f"{Path(pictures[0]).stem}-cam.png"
-    path = Path(name) if out is None else out / name if out.is_dir() else out
-    if path.suffix.lower() != ".png":
-        raise ProtocolError(f"--out {out}: maps of pictures are a PNG; give a name that ends in .png, or a folder")
-    if path.resolve() in {Path(picture).resolve() for picture in pictures}:
-        raise ProtocolError(f"--out {path} is one of the pictures itself; give another name")
-    return path
 
 
 def _plain(methods: str | Iterable[str]) -> list[MapSpec]:

@@ -269,7 +269,8 @@ class Browser:
             shown = self._picture(name, text, sample)
             image = shown.image or self._picture(name, under, sample).image
             scores = rows.get((name, text), {})
-            said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
+            known = {key: scores[key] for key in view.scores if is_finite(scores.get(key))}
+            said = [f"{view.scores[key]} {_amount(key, value)}" for key, value in known.items()]
             tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
                 drawn = uri_of(_webp(under_map(image, shown.heat), 160))
@@ -308,6 +309,11 @@ class Browser:
         with opened(next(p.image for p in self._of(self._ids[0]) if p.image)) as picture:
             side = max(picture.size)
         return next((one for one in _SIDES if one < side and total * (one / side) ** 2 <= self.room), _SIDES[-1])
+
+
+def _amount(metric: str, value: float) -> str:
+    """Return a score of a map: `49.4 %` of one that tables have in per cent."""
+    return f"{100 * value:.1f} %" if metric.endswith("_iou") else f"{value:.2f}"
 
 
 def _changes(clean: Mapping[str, Mapping[str, Any]], rows: Rows, text: str) -> bool:

@@ -88,8 +88,10 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     ends = [np.argwhere((sheet == colour).all(axis=2)) for colour in scale[[0, 255]]]
     assert [len(found) >= 10 for found in ends] == [True, True]
     assert 140 < ends[1][:, 1].max() - ends[0][:, 1].min() < 180
-    column, drawn = sheet[:, 272:496], overlay(own, np.eye(8, dtype=np.float32))
-    assert sum(np.array_equal(column[top : top + 224], drawn) for top in range(len(column) - 223)) == 2
+    drawn = overlay(own, np.eye(8, dtype=np.float32))
+    columns = [sheet[:, left : left + 224] for left in (272, 272 + 2 * 236)]  # the two images stand side by side
+    for column in columns:
+        assert sum(np.array_equal(column[top : top + 224], drawn) for top in range(len(column) - 223)) == 1
     more = np.asarray(draw(replace(gallery, lines=("a line", "and another that is drawn, too"))))
     assert more.shape[0] == sheet.shape[0] + 24
     monkeypatch.setattr("robustkit.evaluations.maps.gallery.SCALE", "")

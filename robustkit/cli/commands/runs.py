@@ -27,7 +27,7 @@ from ..options import (
     request_options,
     skip_bad_option,
 )
-from ..terminal import console, say_unfinished, show, usable, view_runs
+from ..terminal import console, folder_of_runs, say_unfinished, show, usable, view_runs
 
 RUN = Place(file_okay=False)
 run_argument = click.argument("run", type=RUN)
@@ -239,21 +239,23 @@ def card(run: Path, **options: Any) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("folder", type=RUN)
+@click.argument("folder", type=RUN, required=False)
 @option("--compare", "compared", type=AT_LEAST_0, default=8, help="New comparisons of consecutive runs, at most.")
 @option("--serve", is_flag=True, help="Then show the index on this machine alone, until Ctrl-C.")
 @option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 takes a free one.")
 @common
-def view(folder: Path, compared: int, serve: bool, port: int) -> None:
-    """Write an index of all runs beneath a folder: FOLDER/index.html, to be opened as a file.
+def view(folder: Path | None, compared: int, serve: bool, port: int) -> None:
+    """Write an index of all runs beneath a folder: FOLDER/index.html, to be opened as a file. FOLDER: by default runs,
+    robustkit-runs or this folder, the first of them that has runs.
 
     It lists what was audited, when, on which data and under which card, with the figures that matter and the flags,
     shows the history of each checkpoint's name, and compares consecutive runs of a name. With --serve any two runs
     are compared on request.
 
     \b
-    robustkit view runs
+    robustkit view
     robustkit view runs --serve --port 8000
     """
+    folder = folder or folder_of_runs()
     with usable(folder):
         view_runs(folder, compared, port if serve else None, console())

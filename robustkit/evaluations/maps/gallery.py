@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from importlib import resources
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 
 TILE = 224
+_ACROSS = 6  # tiles in a row of the contact sheet, where one sample has fewer
 OUTLINE = (255, 255, 255)
 SCALE = "Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot be compared."
 _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
@@ -152,7 +153,9 @@ def draw(gallery: Gallery) -> Image.Image:
     margin, gap, line = 36, 12, 24
     if all(len(row.tiles) == 1 for row in gallery.rows):
         gallery = replace(gallery, rows=tuple(map(_side_by_side, gallery.samples)))
-    columns = 1 + max(len(row.tiles) for row in gallery.rows)
+    each = 1 + max(len(row.tiles) for row in gallery.rows)
+    beside = min(len(gallery.rows), max(1, _ACROSS // each))  # rows of the gallery in a row of the sheet
+    columns = each * beside
     width = 2 * margin + columns * TILE + (columns - 1) * gap
     said = [part for text in (*gallery.lines, SCALE) for part in _wrapped(text, 17, width - 2 * margin)]
     head = 70 + line * len(said) + 92
@@ -163,6 +166,7 @@ def draw(gallery: Gallery) -> Image.Image:
         ]
         for row in gallery.rows
     ]
+    rows = [list(chain.from_iterable(rows[at : at + beside])) for at in range(0, len(rows), beside)]
     under = line * max(len(lines) for tiles in rows for _, _, lines in tiles) + 24
     tall = [max(pixels.shape[0] for _, pixels, _ in tiles) for tiles in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * under + margin), PAPER)

@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-def figure_name(condition: str, metric: str) -> str:
-    """Return `top-1 %, pgd(eps=1/255,steps=20)`."""
-    definition = find_metric(metric)
-    return f"{definition.label if definition and definition.label else metric}, {condition}"
+def figure_name(figure: IndexFigure) -> str:
+    """Return `top-1 %, PGD, 1/255, 20 steps`."""
+    definition = find_metric(figure.metric)
+    label = definition.label if definition and definition.label else figure.metric
+    return f"{label}, {figure.called or figure.condition}"
 
 
 def figure_text(figure: IndexFigure) -> str:
@@ -81,8 +82,14 @@ class History:
     chart: Figure | None = None
 
     @property
+    def named(self) -> dict[Key, str]:
+        """What people call each figure."""
+        every = (figure for _, _, checkpoint in self.runs for figure in checkpoint.figures)
+        return {(figure.condition, figure.metric): figure_name(figure) for figure in every}
+
+    @property
     def headings(self) -> list[str]:
-        return [figure_name(*key) for key in self.keys]
+        return [self.named[key] for key in self.keys]
 
     def cells(self, checkpoint: IndexCheckpoint) -> list[str]:
         there = _by_key(checkpoint)
@@ -153,8 +160,9 @@ def _chart(history: History) -> Figure | None:
         return None
     entries = history.runs
     series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in shown}
-    named = labels((figure_name(*key) for key in shown), 56)
-    looks = {named[figure_name(*key)]: style(place) for place, key in enumerate(shown)}
+    called = history.named
+    named = labels((called[key] for key in shown), 56)
+    looks = {named[called[key]]: style(place) for place, key in enumerate(shown)}
     points = [_point(figure) for key in shown for figure in series[key] if figure is not None]
     ends = [100 * end for point in points for end in (point.low, point.high)]
     others = [place for place, changes in enumerate(history.changes) if changes]
@@ -177,7 +185,7 @@ def _chart(history: History) -> Figure | None:
         legend(canvas, looks, columns=1)
 
     said = [
-        f"{figure_name(*key)}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
+        f"{called[key]}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
         for key in shown
     ]
     said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
@@ -210,13 +218,14 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
     every = [*listed.runs.items()]
     figures = (figure for _, run in every for one in run.checkpoints for figure in one.figures)
     families = dict.fromkeys(figure.family for figure in figures if figure.chief)
+    first = {"clean": 0, "attacks": 1}
     return _rendered(
         "index.html.j2",
-        ["index.js"],
+        ["tables.js", "index.js"],
         title=folder.resolve().name or "/",
         folder=str(folder),
         served=served,
-        families=list(families),
+        families=sorted(families, key=lambda name: first.get(name, len(first))),
         runs=every,
         checkpoints=sum(len(run.checkpoints) for _, run in every),
         names=sorted({one.name for _, run in every for one in run.checkpoints}),

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from ...common.files import bytes_of, write_whole
 from ...errors import RunError
-from ...evaluations.condition import words_of
+from ...evaluations.condition import name_of, words_of
 from ...evaluations.family import by_family
 from ...evaluations.metrics import Cells, SummaryRow
 from ...evaluations.presenting import chief_figures, missing_units
@@ -114,7 +114,8 @@ class ResultRow(TypedDict):
 
 
 class IndexFigure(msgspec.Struct, frozen=True):
-    """A figure with its 95 % interval (None where there is none). chief: whether it sums up the run."""
+    """A figure with its 95 % interval (None where there is none). chief: whether it sums up the run. called: what
+    people call its condition."""
 
     family: str
     condition: str
@@ -124,6 +125,7 @@ class IndexFigure(msgspec.Struct, frozen=True):
     high: float | None
     n: Whole
     chief: bool
+    called: str = ""
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
@@ -219,6 +221,7 @@ def _figures(manifest: Manifest, cells: Mapping[str, Cells]) -> dict[str, list[I
             IndexFigure(
                 *(family_of[text], text, metric, float(row["value"]), row["ci_low"], row["ci_high"], row["n"]),
                 (text, metric) in chief,
+                name_of(text, "table", manifest),
             )
             for (text, metric), row in own.items()
             if row["value"] is not None and math.isfinite(row["value"])
@@ -233,6 +236,7 @@ def _is_kept(text: str, metric: str) -> bool:
 
 
 VERSION = metadata.version("robustkit-audit")  # what was read or compared by another version is not used
+_READ_BY = f"{VERSION}, with names of conditions"
 _CACHE = f"{FOLDER}/cache.json"
 Stamp = tuple[tuple[tuple[int, int, int], ...], str]
 """Inode, time and size of the files that an entry is made from, and a digest of the folders of its records."""
@@ -278,7 +282,7 @@ def list_runs(folder: Path) -> Listed:
 def write_cache(folder: Path, listed: Listed) -> None:
     """Write what was read of finished runs, for the next time. Raises RunError as `write_index`."""
     whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
-    write_index(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", VERSION, whole)).decode())
+    write_index(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", _READ_BY, whole)).decode())
 
 
 def _kept(folder: Path) -> dict[str, Kept]:
@@ -288,7 +292,7 @@ def _kept(folder: Path) -> dict[str, Kept]:
         cache = msgspec.json.decode(bytes_of(path), type=_Cache)
     except Exception:  # missing, another version's, or altered: everything is read
         return {}
-    return cache.runs if cache.version == VERSION else {}
+    return cache.runs if cache.version == _READ_BY else {}
 
 
 def _stamp(path: Path) -> Stamp:

@@ -12,9 +12,11 @@
   };
   const compare = (numeric) => (a, b) => (numeric ? a - b : a.localeCompare(b, undefined, { numeric: true }));
 
+  const isNumeric = (heading) => heading.classList.contains("num") || heading.dataset.sort === "num";
+
   // Rows without a figure stay last, whichever way the others are sorted.
   const sort = (table, column, down) => {
-    const numeric = table.tHead.rows[0].cells[column].classList.contains("num");
+    const numeric = isNumeric(table.tHead.rows[0].cells[column]);
     const value = numeric ? number : text;
     const body = table.tBodies[0];
     const order = compare(numeric);
@@ -36,7 +38,7 @@
       heading.append(button);
       heading.addEventListener("click", (event) => {
         if (event.target.closest("a")) return;
-        const first = heading.classList.contains("num") ? "descending" : "ascending";
+        const first = isNumeric(heading) ? "descending" : "ascending";
         const now = heading.getAttribute("aria-sort");
         sort(table, column, now ? now === "ascending" : first === "descending");
       });
@@ -75,6 +77,7 @@
     bar.append(button);
   };
 
+  for (const table of document.querySelectorAll(".sortable > table")) sortable(table);
   for (const box of document.querySelectorAll(".grid")) {
     const table = box.querySelector("table");
     const name = `${box.dataset.name}.csv`;
