@@ -197,7 +197,7 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     for line in (*flag_lines(every), *left_out_lines(run)):
         print_line(screen, f"⚑ {line}")
     if not details:
-        print_as_it_is(screen, f"every table: robustkit report {run.path} --details")
+        print_as_it_is(screen, f"all tables: robustkit report {run.path} --details")
     print_as_it_is(screen, f"report: {run.path / 'report.html'}")
 
 
@@ -293,15 +293,15 @@ FULL_SEGMENTERS: dict[str, Any] = SEGMENTERS | {"corruptions": "noise,blur,digit
 
 def epilogue(classifiers: Path, segmenters: Path) -> str:
     return f"""
-{classifiers} and {segmenters} hold report.html to read, summary.csv to
-compute with, and records/ of every sample. More of these results:
+{classifiers} and {segmenters} contain report.html, summary.csv and
+records/, one row per image. Next:
   robustkit report {classifiers} --details
-    every table: losses, calibration, each corruption, stages of AutoAttack
+    all tables: losses, calibration, each corruption, AutoAttack by stage
   robustkit compare {classifiers}
-    the four on the same images: differences, intervals, tests
+    paired differences with intervals and tests
   robustkit check {classifiers} --init
-    a policy for CI
+    draft a policy for CI
 Your own checkpoint:
   robustkit inspect CHECKPOINT --data-dir IMAGES
-    what is in it, and which attention formula fits
+    contents, attention formula, normalisation
   robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first"""

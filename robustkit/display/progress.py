@@ -130,12 +130,16 @@ class ConsoleProgress:
         """Show a line about the whole run below the bars, asked again as they are drawn."""
         self.bars.overall = overall
 
+    def found(self, checkpoint: str, condition: str, figure: str) -> None:
+        if (task := self.tasks.get((checkpoint, condition))) is not None:
+            self.bars.update(task, stage=figure)
+
     def start(self, checkpoint: str, condition: str, samples: int) -> None:
         names = checkpoint, condition
         self.current = self.tasks[names] = self.bars.begin(names, samples, self.tasks.get(names))
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        self.bars.update(self.current, stage=f"{name}: {standing} stand, {share:.0%}")
+        self.bars.update(self.current, stage=f"{name}: {standing} left, {share:.0%}")
 
     def advance(self, samples: int) -> None:
         self.bars.advance(self.current, samples)
@@ -167,13 +171,17 @@ class NotebookProgress:
     def follow(self, overall: Callable[[], str]) -> None:
         self.overall = overall
 
+    def found(self, checkpoint: str, condition: str, figure: str) -> None:
+        if self.current == (checkpoint, condition):
+            self.said = figure
+
     def start(self, checkpoint: str, condition: str, samples: int) -> None:
         self.current, self.said = (checkpoint, condition), ""
         self.begun.setdefault(self.current, [0, 0])[1] += samples
         self._draw()
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        self.said = f"{name}: {standing} stand, {share:.0%}"
+        self.said = f"{name}: {standing} left, {share:.0%}"
         self._draw()
 
     def advance(self, samples: int) -> None:

@@ -316,8 +316,10 @@ class Reporter:
         several = f" x{len(names)}" if len(names) > 1 else ""
         self._line(
             f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"
-            f"{self._figure(entry)}{spent}; {self._times()}"
+            f"{(figure := self._figure(entry))}{spent}; {self._times()}"
         )
+        if figure and isinstance(self.inner, Follower):
+            self.inner.found(entry.checkpoint, entry.title, figure.removeprefix(", "))
 
     def _title(self, condition: Condition) -> str:
         return condition.group if condition.group in self._several else condition.text

@@ -19,9 +19,13 @@ class Progress(Protocol):
 
 @runtime_checkable
 class Follower(Progress, Protocol):
-    """A listener that also shows how far the whole run is: `overall` returns a line that says so, at any time."""
+    """A listener that also shows how far the whole run is, and what was found.
+
+    follow: `overall` returns a line that says how far, at any time. found: the headline figure of a finished condition.
+    """
 
     def follow(self, overall: Callable[[], str]) -> None: ...
+    def found(self, checkpoint: str, condition: str, figure: str) -> None: ...
 
 
 class Watch(Progress, Protocol):

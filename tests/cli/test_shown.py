@@ -59,7 +59,7 @@ def said(*words: str, columns: int | None = None) -> str:
 def test_an_audit_is_read_back_from_what_it_prints(runs: tuple[Run, Run], columns: int | None) -> None:
     one, _ = runs
     text = said("report", str(one.path), "--details", columns=columns)
-    prose = ("report: ", "every table: ")
+    prose = ("report: ", "all tables: ")
     lines = [line for line in text.splitlines() if not line.startswith(prose)]
     assert columns is None or max(map(len, lines)) <= columns  # a log's lines of prose are not wrapped
     results = refresh(RunFolder.existing(one.path))
@@ -84,7 +84,7 @@ def test_the_short_table_has_the_headline_of_each_checkpoint(runs: tuple[Run, Ru
         if (row["condition"], row["metric"]) in (("clean", "top1"), ("noise", "mean_error")):
             value, low, high = (f"{100 * row[key]:.1f}" for key in ("value", "ci_low", "ci_high"))
             assert f"{value} [{low}, {high}]" in text
-    assert "NLL" not in text and f"every table: robustkit report {two.path} --details" in text
+    assert "NLL" not in text and f"all tables: robustkit report {two.path} --details" in text
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

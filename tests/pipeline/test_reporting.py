@@ -152,7 +152,7 @@ def test_bars_keep_their_counts_whole_and_show_the_time_of_the_whole_run(tmp_pat
     first, second, overall = drawn.file.getvalue().splitlines()
     assert max(map(len, (first, second, overall))) <= width
     assert "… · clean  " in first and all(line.count("12345/50000 samples") == 1 for line in (first, second))
-    assert "square: 41234 stand, 40%" in second
+    assert "square: 41234 left, 40%" in second
     left = re.escape(clock_time(estimate.left() or 0))
     assert re.fullmatch(rf"0 of 2 done; elapsed 18:21, about {left} left *", overall)
 
@@ -163,10 +163,12 @@ def test_more_bars_than_lines_show_those_that_were_begun_last() -> None:
     for condition in ("one", "two", "three", "four", "one"):
         shown.start("net", condition, 2_000)
         shown.advance(1_000)
+    shown.found("net", "four", "top-1 87.5 %")  # what a line of a log says about it
+    shown.found("net", "never begun", "top-1 1.0 %")
     drawn = Console(file=io.StringIO(), width=60)
     drawn.print(shown.bars.get_renderable())
     assert isinstance(drawn.file, io.StringIO)
-    assert re.findall(r"· (\w+) .* (\d+/\d+) samples|(all of it)", drawn.file.getvalue()) == [
-        *[("one", "2000/4000", ""), ("four", "1000/2000", "")],
-        ("", "", "all of it"),
+    assert re.findall(r"· (\w+)(?: · (top-1 [\d.]+ %))? .* (\d+/\d+) samples|(all of it)", drawn.file.getvalue()) == [
+        *[("one", "", "2000/4000", ""), ("four", "top-1 87.5 %", "1000/2000", "")],
+        ("", "", "", "all of it"),
     ]
