@@ -158,14 +158,14 @@ def test_bars_keep_their_counts_whole_and_show_the_time_of_the_whole_run(tmp_pat
 
 
 def test_more_bars_than_lines_show_those_that_were_begun_last() -> None:
-    shown = ConsoleProgress(Console(file=io.StringIO(), width=60, height=4, force_terminal=True))
+    shown = ConsoleProgress(Console(file=io.StringIO(), width=90, height=4, force_terminal=True))
     shown.follow(lambda: "all of it")
     for condition in ("one", "two", "three", "four", "one"):
         shown.start("net", condition, 2_000)
         shown.advance(1_000)
     shown.found("net", "four", "top-1 87.5 %")  # what a line of a log says about it
     shown.found("net", "never begun", "top-1 1.0 %")
-    drawn = Console(file=io.StringIO(), width=60)
+    drawn = Console(file=io.StringIO(), width=90)
     drawn.print(shown.bars.get_renderable())
     assert isinstance(drawn.file, io.StringIO)
     assert re.findall(r"· (\w+)(?: · (top-1 [\d.]+ %))? .* (\d+/\d+) samples|(all of it)", drawn.file.getvalue()) == [
