@@ -331,7 +331,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
         report = json.dumps({**settings, "notes": notes, "rows": rows}, indent=2, ensure_ascii=False) + "\n"
         write_whole(path, report.encode(), remedy="choose another file with --json")
     print_as_it_is(side, *notes)
-    print_tables(console, [drift_table(rows)], "the file of --json")
+    print_tables(console, [drift_table(rows)], "the --json file")
     print_as_it_is(
         console, "mean absolute difference in grey levels (0-255), mean over images and severities.", DRIFT_RULE
     )

@@ -234,7 +234,7 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 checkpoints_argument = click.argument(
     "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
 )
-quiet_option = option("--quiet", section="Run", is_flag=True, help="No progress on standard error.")
+quiet_option = option("--quiet", section="Run", is_flag=True, help="Do not print progress.")
 
 
 def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool = True) -> Callable[[F], F]:
@@ -242,8 +242,8 @@ def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool
     return option("--data-dir", section="Data", required=required, help=what)
 
 
-_TRUST = "Let --config name code to run, write outside this folder, send results away."
-_PLUGIN = "Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins)."
+_TRUST = "Allow --config to name code to run, write outside this folder, or send results to a server."
+_PLUGIN = "Python file with plug-ins to execute; may be repeated (robustkit list plugins)."
 _of_context = partial(click.option, expose_value=False)
 common = group(
     [
@@ -297,9 +297,9 @@ def _option(each: RequestOption) -> Callable[[F], F]:
     return option(each.flag, each.name, section=each.heading, **settings)
 
 
-details_option = option("--details", section="Output", is_flag=True, help="Print every table, not only the short one.")
+details_option = option("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
 skip_bad_option = option(
-    "--skip-bad", section="Run", is_flag=True, help="Exit 0 although some images or masks could not be read."
+    "--skip-bad", section="Run", is_flag=True, help="Exit 0 even if some images or masks are unreadable."
 )
 SHARED = ("part", "ray")  # the fields by which several machines share a run
 

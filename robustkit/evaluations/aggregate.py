@@ -150,11 +150,11 @@ class RecordReader:
         manifest, read = self.manifest, readable_rows(table)
         flags = []
         if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
-            flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
+            flags.append(f"incomplete: {len(table)} of {expected} samples; rerun the same command to continue")
             flags += [STOPPED] if manifest.is_sequential else []
         described = manifest.checkpoint(self.checkpoint)
         if described.weights.endswith("in part"):
-            flags.append("weights were loaded in part; the rest is random")
+            flags.append("weights were loaded only partially; the rest is random")
         flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
         claim = manifest.claims.get(claimed or condition)
         changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part

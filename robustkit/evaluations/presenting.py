@@ -220,7 +220,9 @@ def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
         gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
         if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            lines.append(f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues")
+            lines.append(
+                f"{entry.name} has no records under {', '.join(gone[:3])}{more}; rerun the same command to continue"
+            )
     return lines
 
 

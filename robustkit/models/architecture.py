@@ -235,7 +235,7 @@ def resample_positions(
     if old is None and sure:
         return tensors, ()
     if old == new or (old is None and expected.shape == stored.shape):
-        note = f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say"
+        note = f"position embeddings assumed to be for {new[0]} x {new[1]} patches; the file does not record it"
         return tensors, (note,) if trained is None and new[0] != new[1] else ()
     side = round(max(count, 0) ** 0.5)
     if old is None and side * side != count:

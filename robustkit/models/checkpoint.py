@@ -369,7 +369,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
             "weights are not read: write the file again as float32"
         )
     model.load_state_dict(fits, strict=False)
-    return (f"loaded in part, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()
+    return (f"partially loaded, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()
 
 
 _NOTHING = "nothing in it fits; check --arch"

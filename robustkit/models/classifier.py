@@ -252,6 +252,6 @@ def _of_stated_size(kwargs: dict[str, Any], checkpoint: Checkpoint) -> tuple[dic
         return kwargs, ()
     if (stated[0] // patch) * (stated[1] // patch) == (side // patch) ** 2:
         size = height_and_width(stated, checkpoint.path, LARGEST_SIDE)
-        return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as the file says",)
+        return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as recorded in the file",)
     said = f"the file says images of {stated[0]} x {stated[1]}, and has position embeddings of {side} x {side}"
     return kwargs, (f"{said}, which are taken; give --img-size for the other",)

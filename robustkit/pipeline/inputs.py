@@ -1,4 +1,4 @@
-"""Open labelled images as a command asks for them; plan attacks in two phases, and those on corrupted images.
+"""Open labelled images as a command asks for them; plan two-phase attacks, and those on corrupted images.
 
 `autoattack(second=200)` becomes its first stages, and the rest on 200 of the samples that stand.
 """

@@ -139,7 +139,7 @@ def missing_records(side: Side, condition: str, metric: str = "") -> str:
     n = side.manifest.data.n
     for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
         if gone := side.run.lacking(side.checkpoint, text):
-            return f"incomplete: {n - gone} of {n} samples under {text}; the same command continues"
+            return f"incomplete: {n - gone} of {n} samples under {text}; rerun the same command to continue"
     return ""
 
 

@@ -53,11 +53,11 @@ def why_not_repeated(command: str) -> str:
     except ValueError:
         words = []
     if not command.isprintable() or shlex.join(words) != command:
-        return "run.json has it in a form that no audit writes, and a shell may do something else with it"
+        return "run.json records it in a form that no audit writes, and a shell may interpret it differently"
     if words[:1] != ["robustkit"] or words[1:2] == [] or words[1] not in making_commands():
-        return "it is not one of robustkit's own; start the program that made the run again"
+        return "it is not a robustkit command; rerun the program that made the run"
     if code := _code(words[2:]):
-        return f"it runs code that run.json names ({code}); read that first, and make sure whose it is"
+        return f"it would run custom code ({code}); review that code before you run the command"
     return ""
 
 

@@ -116,7 +116,7 @@ def only_taken(table: pa.Table) -> pa.Table:
     return table.filter(table[TAKEN]).drop_columns([TAKEN]) if TAKEN in table.column_names else table
 
 
-_REMEDY = "the same command of the audit computes it again"
+_REMEDY = "rerun the same audit command to compute it again"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 

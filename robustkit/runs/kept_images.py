@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 COLUMNS = ("image", "difference", "heat")
 PICTURES, ADVERSARIALS = "pictures", "adversarials"
 _WHAT = {PICTURES: "pictures", ADVERSARIALS: "adversarial images"}
-_AGAIN = "the same command of the audit makes them again"
+_AGAIN = "rerun the same audit command to make them again"
 
 
 @dataclass(frozen=True)

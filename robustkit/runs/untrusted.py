@@ -60,7 +60,7 @@ def read_rows(
     import pyarrow.parquet as pq
 
     remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
-    again = "the same command of the audit computes it again" if what == "a record" else remedy
+    again = "rerun the same audit command to compute it again" if what == "a record" else remedy
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names

@@ -358,10 +358,10 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     assert "WARNING: quest attention fits these weights better than standard" in wrong.text
     assert get_attention(model) == "standard"
     few = rank_formulas(model, [(x[:6], y[:6]) for x, y in batches[:1]])
-    assert (few.verdict, few.n) == ("cannot-tell", 6)
+    assert (few.verdict, few.n) == ("inconclusive", 6)
     assert "take more images" in few.text
     shuffled = rank_formulas(model, [(x, (y + 1) % 5) for x, y in batches])
-    assert shuffled.verdict == "cannot-tell"
+    assert shuffled.verdict == "inconclusive"
     assert "better than guessing" in shuffled.text
     with pytest.raises(NothingEvaluated, match="no image"):
         rank_formulas(model, [])
@@ -371,10 +371,10 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     ("n", "lead", "noise", "declared", "verdict"),
     [
         (10, 0.5, 0.1, "standard", "fits"),
-        (9, 0.5, 0.1, "standard", "cannot-tell"),  # too few, however clear
-        (100, 0.5, 4.0, "standard", "cannot-tell"),  # the interval of the difference holds 0
+        (9, 0.5, 0.1, "standard", "inconclusive"),  # too few, however clear
+        (100, 0.5, 4.0, "standard", "inconclusive"),  # the interval of the difference holds 0
         (100, 0.5, 0.1, "quest", "another-fits-better"),
-        (100, 0.5, 4.0, "quest", "cannot-tell"),
+        (100, 0.5, 4.0, "quest", "inconclusive"),
         (100, 9.0, 0.1, "standard", "fits"),
     ],
 )
@@ -386,7 +386,7 @@ def test_verdict_needs_a_difference_beyond_chance(
     fits = {"quest": torch.stack((lead + 0.2 + swing, right), 1), "standard": torch.stack((0.2 * right, right), 1)}
     result = judge(fits, declared, ("qknorm",), guessing=1.6)
     assert (result.verdict, result.best, result.n) == (verdict, "standard", n)
-    assert judge(fits, declared, (), guessing=0.1).verdict == "cannot-tell"
+    assert judge(fits, declared, (), guessing=0.1).verdict == "inconclusive"
     words = {"fits": "as assumed", "another-fits-better": "which is assumed"}.get(verdict, "")
     assert words in judge(fits, declared, ("qknorm",), 1.6, source="assumed").text
 

@@ -129,7 +129,7 @@ def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, t
             assert (missed in NUMBER.findall(text)) or (left_out and "missed by" in left_out[1])
     assert columns < 200 or not left_out
     assert commands == [each["reason"].partition("with: ")[2] for each in verdicts if each["metric"] == "mce"]
-    assert re.search(r"^FAIL", text, re.MULTILINE) and re.search(r"^cannot tell", text, re.MULTILINE)
+    assert re.search(r"^FAIL", text, re.MULTILINE) and re.search(r"^inconclusive", text, re.MULTILINE)
 
 
 def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
@@ -159,7 +159,7 @@ def test_no_table_is_repeated_for_one_column(runs: tuple[Run, Run], columns: int
 
 def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Run]) -> None:
     _, two = runs
-    flag = "⚑ both checkpoints, all corruptions: corrupted at 64x64; the benchmark's images are 224x224"
+    flag = "⚑ both checkpoints, all corruptions: corruptions were applied at 64x64; ImageNet-C uses 224x224"
     for words in (("report",), ("report", "--details"), ("compare",)):
         text = said(words[0], str(two.path), *words[1:])
         assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words

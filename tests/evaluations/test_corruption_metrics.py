@@ -155,7 +155,7 @@ def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     found = rows(own)
     value, n, _, _, flags = found["corruption(fog)", "mean_error"]
     assert value == pytest.approx((4 * 1 / 2 + 1 / 2) / 5) and n == 2  # of a and c
-    assert flags == ["weights in part", "2 of 4 samples lack some of its conditions; left out"]
+    assert flags == ["weights in part", "2 of 4 samples lack some of its conditions; excluded"]
     assert found["corruption(fog)", "nll"][:2] == (pytest.approx((4 * 2 + 7) / 5), 2)
     assert found["corruption(fog)", "nll"][4] == flags
     own = all_of(ALEXNET) | {"clean": outcome(0.5, 0.5)}
@@ -164,10 +164,10 @@ def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     assert not {"in-c", "weather", "corruption(fog)"} & {text for text, _ in found}  # no sample is in all
     own["corruption(fog,severity=5)"] = outcome(1.0, 1.0)
     assert {row[4][-1] for key, row in rows(own, n=3).items() if key[0] == "in-c"} == {
-        "2 of 3 samples lack some of its conditions; left out"
+        "2 of 3 samples lack some of its conditions; excluded"
     }
     why = rows(own, "no ImageNet", n=3)["in-c", "mean_error"]
-    assert why[4] == ["2 of 3 samples lack some of its conditions; left out", "no mCE: no ImageNet"]
+    assert why[4] == ["2 of 3 samples lack some of its conditions; excluded", "no mCE: no ImageNet"]
 
 
 def test_the_interval_keeps_the_conditions_of_a_sample_together() -> None:

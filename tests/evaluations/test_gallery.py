@@ -435,7 +435,7 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
 
 def test_the_help_says_what_faithfulness_is() -> None:
     text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
-    assert "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a redrawn head." in text
+    assert "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a randomised head." in text
     assert "default: disagreement; worst for one checkpoint." in text
 
 

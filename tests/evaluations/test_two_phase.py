@@ -299,7 +299,7 @@ def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: 
 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
-    assert "Attacks in two phases" in page and "two-phase(m=4)" in page
+    assert "Two-phase attacks" in page and "two-phase(m=4)" in page
     assert "AutoAttack, 3/255, APGD on the cross-entropy alone" in page and "only apgd-ce" not in page
     rest = name_of("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", "table", run.manifest)
     assert rest == "AutoAttack, 3/255, targeted APGD, targeted FAB and Square alone"

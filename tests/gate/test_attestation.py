@@ -21,7 +21,7 @@ from robustkit.report.run import Run
 
 RULES = {
     "passes": "top1 under clean >= 0.5",
-    "cannot tell": "top1 under clean >= 0.59 with 95 % confidence",
+    "inconclusive": "top1 under clean >= 0.59 with 95 % confidence",
     "warns": "top1 under clean >= 0.9",
     "fails": f"top1 under {PGD} >= 0.9",
 }
@@ -66,7 +66,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 def test_a_statement_names_files_rules_and_what_they_depend_on(tmp_path: Path, weights: Path) -> None:
     run = audited(tmp_path / "run", weights, attention="quest", weights="model_ema", code_sha256="e" * 64)
-    policy = policy_of(tmp_path / "policy.toml", "fails", "passes", "cannot tell", "warns", "passes")
+    policy = policy_of(tmp_path / "policy.toml", "fails", "passes", "inconclusive", "warns", "passes")
     assert stated(run, policy) == {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [
@@ -86,11 +86,11 @@ def test_a_statement_names_files_rules_and_what_they_depend_on(tmp_path: Path, w
                 {"name": "code or config of vit", "digest": {"sha256": "e" * 64}},
             ],
             "passedTests": ["passes", "passes (2)"],
-            "warnedTests": ["cannot tell", "warns"],
+            "warnedTests": ["inconclusive", "warns"],
             "failedTests": ["fails"],
         },
     }
-    ended = {("passes",): "PASSED", ("passes", "warns"): "WARNED", ("passes", "cannot tell"): "WARNED"}
+    ended = {("passes",): "PASSED", ("passes", "warns"): "WARNED", ("passes", "inconclusive"): "WARNED"}
     for names, result in ended.items():
         assert stated(run, policy_of(policy, *names))["predicate"]["result"] == result
     before = make(tmp_path / "before", {"vit": {"clean": right(60, 100)}})
@@ -131,7 +131,7 @@ def test_the_published_schema_reads_it(tmp_path: Path, weights: Path) -> None:
     from in_toto_attestation.v1.statement import Statement
 
     run = audited(tmp_path / "run", weights)
-    policy = policy_of(tmp_path / "policy.toml", "fails", "cannot tell", "passes")
+    policy = policy_of(tmp_path / "policy.toml", "fails", "inconclusive", "passes")
     for predicate in ("test-result", "robustness"):
         text = as_statement(judge(read_policy(policy), run), run.manifest, None, predicate)
         parsed = json_format.Parse(text, statement_pb2.Statement())

@@ -131,7 +131,7 @@ OF_RUN: list[tuple[dict[str, Any], str]] = [
     ({"deciding": {"dtype": "bfloat16"}}, "dtype differs: bfloat16 and float32"),
     ({"arguments": {"engine": "torchattacks"}}, "engine differs: torchattacks and robustkit"),
     ({"keep_misclassified": True}, "use of maps of wrong predictions differs: scored and left out"),
-    ({"corrupted": {"digests": {"clean": "x", PGD: "x"}}}, "reads other files here than in the baseline"),
+    ({"corrupted": {"digests": {"clean": "x", PGD: "x"}}}, "reads different files here than in the baseline"),
 ]
 
 

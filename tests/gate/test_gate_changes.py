@@ -136,7 +136,7 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
     milder = make(tmp_path / "milder", {"vit": {name: has[name] for name in ("clean", fgsm)}}, **changes)
     worst = verdict(milder, rule, before)
     assert (worst.state, worst.condition) == (UNDECIDED, fgsm) and not worst.short_of_samples
-    assert worst.reason.endswith(f"; 1 of 2 shared conditions cannot tell, the worst: {fgsm}")
+    assert worst.reason.endswith(f"; 1 of 2 shared conditions are inconclusive, the worst: {fgsm}")
     assert worst.reason.startswith(f"conditions of the baseline that were not evaluated here: 1, the first: {PGD}; ")
     other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
     worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
@@ -158,7 +158,9 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
     )
     half = make(tmp_path / "half", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16"})
     assert (found := verdict(run, rule, half)).state == UNDECIDED
-    assert found.reason.startswith("the baseline has another set-up: dtype differs: bfloat16 and float32; audit both")
+    assert found.reason.startswith(
+        "the baseline has a different set-up: dtype differs: bfloat16 and float32; audit both"
+    )
     accepted = verdict(run, f"{rule} except 'dtype differs'", half)
     assert accepted.state == PASS and accepted.figure is not None
     assert accepted.figure.flags == ("set-up: dtype differs: bfloat16 and float32, which the rule accepts",)
@@ -174,7 +176,7 @@ def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) 
     of_data = "…", ": images, labels or the choice of them (--limit, --ids, --seed) are others"
     cut, why = of_data if key == "data digest" else ("", "")
     what = f"{key} is 7{cut} in the baseline and {str(here)[:12] if cut else here}{cut} here{why}"
-    assert found.reason == f"the runs cannot be paired: {what}; audit both alike"
+    assert found.reason == f"the runs cannot be paired: {what}; audit both in the same way"
 
 
 def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: Path, run: Run) -> None:

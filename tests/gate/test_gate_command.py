@@ -45,14 +45,15 @@ def test_junit_says_what_failed(run: Run) -> None:
         'pgd(eps=1/255,steps=20), bound &gt;= 0.35, missed by 0.05" type="fail">vit\n'
         "top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under pgd(eps=1/255,steps=20), "
         "bound &gt;= 0.35, missed by 0.05\n"
-        "the interval holds the bound, so chance may explain it: audit more samples, or see what changed with "
+        "the interval contains the bound, so the miss is not significant: audit more samples, or see what "
+        "changed with "
         "robustkit compare RELEASED RUN</failure>\n"
         "    </testcase>\n"
         '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
         '      <failure message="mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth '
         "--data-dir val "
         "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
-        f'{run.path}" type="cannot-tell">vit\n'
+        f'{run.path}" type="inconclusive">vit\n'
         "mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
         f"{run.path}</failure>\n"
@@ -141,7 +142,7 @@ def test_exit_codes_and_files(
     assert "no --policy, and no policy.toml here" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 0
     drafted = Path("policy.toml").read_text(encoding="utf-8").count("\n[[rule]]")
-    assert f"policy.toml: {drafted} rules; read them, then: robustkit check" in capsys.readouterr().out
+    assert f"policy.toml: {drafted} rules; review them, then run: robustkit check" in capsys.readouterr().out
     assert call(monkeypatch, run.path) == 0
     folded = f"pass: {drafted} of {drafted}; --details lists them\n"
     assert capsys.readouterr().out.startswith(folded)
@@ -166,9 +167,9 @@ def test_exit_codes_and_files(
     assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in reported.out
     assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in reported.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in reported.out
-    assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in reported.err
+    assert "does not meet strict.toml: 0 pass, 1 fail, 0 inconclusive, of 1 verdicts" in reported.err
     summary = Path("summary.md").read_text(encoding="utf-8")
-    assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 cannot tell")
+    assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 inconclusive")
     assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 0.6 \\[0.502, 0.6906\\], n 100, bound" in summary
     assert Tree.parse("out/robustness.xml").getroot().get("failures") == "1"
     assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
@@ -298,7 +299,7 @@ def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
         assert f"\n# This run is {said}\n" in text and "incomplete" not in text
         (stopped,) = filter(None, map(advice, judge(parse_policy(text, "p"), partial).verdicts))
         assert stopped == (
-            f"run the audit again, which makes what is missing: {command}; then look at the flags that are left"
+            f"run the audit again to compute the missing results: {command}; then check the remaining flags"
         )
     for words in (["--init"], []):
         assert call(monkeypatch, partial.path, *words) == (0 if words else 1)
@@ -412,7 +413,7 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     assert said[rules[4]] == "see what changed with robustkit compare RELEASED RUN"
     assert said[rules[5]] == "audit that many samples (--limit 500)"
     assert sentence(urgent[2]) == "n under clean >= 500: n is 100, bound >= 500, missed by 400"
-    assert re.fullmatch(r"audit that many \(--limit \d+\), or ask for less", said[rules[2]]) and said[rules[1]] == ""
+    assert re.fullmatch(r"audit that many \(--limit \d+\), or relax the bound", said[rules[2]]) and said[rules[1]] == ""
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:

@@ -95,7 +95,7 @@ def test_a_map_and_its_stability_are_conditions() -> None:
             25,
             "the end of the rule or 'with 95 % confidence', found 'wiht'",
         ),
-        ("top1 under clean >= 0.3 with 90 % confidence", 30, "expected 95 %: the intervals of a run are of 95 %"),
+        ("top1 under clean >= 0.3 with 90 % confidence", 30, "expected 95 %: a run's intervals are 95 % intervals"),
         ("top1 under clean >= 0.3 with 95 %", 34, "expected confidence after with 95 %, found the end"),
         ("n under clean >= 10.5", 1, "n is a whole number of samples; the bound is 10.5"),
         ("n under clean >= 10 with 95 % confidence", 21, "expected the end of the rule, found 'with'"),

@@ -38,9 +38,7 @@ def test_the_error_is_shared_by_rules_and_checkpoints() -> None:
 def test_a_mean_over_corruptions_needs_all_of_them() -> None:
     (asked,) = trial(["mean_error under corruption(fog) <= 0.5"]).questions
     assert asked.condition == "corruption(fog)" and asked.needs == tuple(each.text for each in FOG)
-    with pytest.raises(
-        ProtocolError, match=r"top1 under corruption\(fog\) is no mean over samples; ask for mean_error"
-    ):
+    with pytest.raises(ProtocolError, match=r"top1 under corruption\(fog\) is not a mean over samples; use mean_error"):
         trial(["top1 under corruption(fog) >= 0.5"])
 
 
@@ -53,9 +51,7 @@ def test_a_mean_over_corruptions_needs_all_of_them() -> None:
     }.items(),
 )
 def test_a_rule_means_one_condition(rule: str, why: str) -> None:
-    with pytest.raises(
-        ProtocolError, match=f"p.toml: line 2, column 12: .* cannot be decided while samples come: .*{why}"
-    ):
+    with pytest.raises(ProtocolError, match=f"p.toml: line 2, column 12: .* cannot be decided sequentially: .*{why}"):
         trial([rule])
         options_asked(policy_of(rule))
 
@@ -95,10 +91,15 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
         figures("vit", "clean", "top1", ())
     entries = tuple(replace(entry, attention="standard") for entry in planned.checkpoints)
     formula = baseline_of(run, replace(planned, checkpoints=entries))
-    with pytest.raises(RunError, match="another set-up: attention standard instead of quest; audit both alike"):
+    with pytest.raises(
+        RunError, match="another set-up: attention standard instead of quest; audit both in the same way"
+    ):
         formula("other", "clean", "top1", ())
     assert formula("other", "clean", "top1", ["attention"])
-    others = r"d2… here: images, labels or the choice of them \(--limit, --ids, --seed\) are others; audit both alike$"
+    others = (
+        r"d2… here: images, labels or the choice of them \(--limit, --ids, --seed\) are others; "
+        r"audit both in the same way$"
+    )
     for key, value, shown in (
         ("protocol", "standard@2:1", "standard@2:1"),
         ("data digest", "d2", others),

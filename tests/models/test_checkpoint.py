@@ -294,7 +294,7 @@ def test_what_does_not_fit_is_grouped_and_counted(tmp_path: Path) -> None:
     )
     assert all(torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
     (note,) = load_into(network, file, allow_partial=True)
-    assert note.startswith("loaded in part, 5 of 8 tensors; 2 missing: 3.weight, 3.bias; 2 unexpected")
+    assert note.startswith("partially loaded, 5 of 8 tensors; 2 missing: 3.weight, 3.bias; 2 unexpected")
     assert torch.equal(network[1].weight, tensors["1.weight"])
     assert torch.equal(network[3].weight, before[6])
     with pytest.raises(CheckpointError, match="nothing in it fits; check --arch"):

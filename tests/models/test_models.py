@@ -288,7 +288,7 @@ def test_positions_of_another_grid_with_as_many_patches_are_resampled(tmp_path: 
     assert not torch.equal(known.network.pos_embed, model.pos_embed)
     unknown = load(saved(tmp_path / "b.safetensors", model), **options)
     assert torch.equal(unknown.network.pos_embed, model.pos_embed)
-    assert "position embeddings taken for those of 2 x 8 patches; the file does not say" in unknown.identity.notes
+    assert "position embeddings assumed to be for 2 x 8 patches; the file does not record it" in unknown.identity.notes
 
 
 def test_image_size_and_classes_change_only_when_asked(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_unfinished_conditions_are_flagged_and_other_files_left_alone(place: Pat
     assert own.exists() and not left.exists()
     flags = {row["condition"]: row["flags"] for row in run.results().to_dict("records")}
     assert flags["clean"] == []
-    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; the same command continues"]
+    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; rerun the same command to continue"]
 
 
 def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
             )
         )
     assert files(runs[0].path) == files(runs[1].path)
-    assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded in part; the rest is random"]
+    assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded only partially; the rest is random"]
 
 
 @pytest.mark.parametrize("name", ["vit", "elliptical-quest", "resnet18"])

@@ -75,7 +75,7 @@ def test_stages_and_accuracy_come_from_the_records(finished: Run) -> None:
     assert finished.stage_seconds(name, TEXT) == {}
     refresh(finished)
     page = (finished.path / "report.html").read_text()
-    assert "Attacks in stages" in page and "apgd-t" in page and "Can these numbers be trusted?" in page
+    assert "AutoAttack by stage" in page and "apgd-t" in page and "Can these numbers be trusted?" in page
 
 
 def test_same_bytes_for_fresh_runs_and_after_an_interruption(place: Path, finished: Run, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_severities_of_a_corruption_are_one_line(tmp_path: Path, hears: Callable
         path.touch()  # no record, so that there is no figure: the line comes all the same
         reporter.written("net", condition)
     said = [line for line in hears() if line[0] == "["]
-    assert said == ["[1/1] net corruption(fog) x2: 20 samples, 0.0 s; elapsed 0:00, summary and report are left"]
+    assert said == ["[1/1] net corruption(fog) x2: 20 samples, 0.0 s; elapsed 0:00, writing summary and report"]
 
 
 def test_a_log_has_the_lines_and_quiet_silences_them(place: Path, tmp_path: Path) -> None:

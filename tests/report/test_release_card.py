@@ -283,7 +283,7 @@ def test_flags_and_caveats_come_first(tmp_path: Path) -> None:
     text = card.read_text("utf-8")
     first = text[: text.index("### What was measured")]
     assert "### Read first\n\n- only a sketch\n" in first
-    assert "- `clean` and 1 more: incomplete: 9 of 10 samples; the same command continues\n" in first
+    assert "- `clean` and 1 more: incomplete: 9 of 10 samples; rerun the same command to continue\n" in first
     assert f"- `{PGD}`: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255\n" in first
     assert "- left out: no folder fog; means that need it are not given\n" in first
     assert f"| `{PGD}` ⚑ | 9 |" in text and "No flag" not in text

@@ -113,11 +113,11 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     two = verdicts(make_run(tmp_path, checkpoints=[{"name": "b"}, {"name": "a"}]), [CLEAN])
     assert [v.checkpoint for v in two] == ["b", "a"] and two[0] == Headline("b", "Nothing was evaluated.", ())
     lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full"])
-    assert "AG-CAM has too few maps to be compared with a map that marks everything on ABPC" in sentence(tmp_path, lead)
+    assert "AG-CAM has too few maps to compare with the all-ones map on ABPC" in sentence(tmp_path, lead)
 
 
 def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_path: Path) -> None:
-    part = ["incomplete: 3 of 4 samples; the same command continues"]
+    part = ["incomplete: 3 of 4 samples; rerun the same command to continue"]
     weak, strong = row(FGSM, "top1", 0.7, 0.6, 0.78), row(PGD, "top1", 0.1333, 0.069, 0.242)
     start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
     for rows, said in (

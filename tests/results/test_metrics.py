@@ -123,7 +123,7 @@ def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
         Run.existing(tmp_path)
     run = make_run(tmp_path, {"clean": [row(0, True)]})
     run.shard_path("vit <b>&", "clean", 0).write_bytes(b"PAR1 nonsense")
-    with pytest.raises(RunError, match="the same command of the audit computes it again"):
+    with pytest.raises(RunError, match="rerun the same audit command to compute it again"):
         survey(run)
     run.manifest_path.write_text("{")
     with pytest.raises(RunError, match=r"run\.json: cannot be read"):

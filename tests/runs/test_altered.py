@@ -249,8 +249,9 @@ def test_a_line_names_the_file_and_the_reason(place: Path, runs: dict[str, Run],
     said = str(invoke("report", run.path).exception)
     path = record(run, AUTO, 0)
     assert said == (
-        f"{path}: a record that does not belong to this run: its condition is clean and not {AUTO}; the same command "
-        "of the audit computes it again"
+        f"{path}: a record that does not belong to this run: its condition is clean and not {AUTO}; rerun the same "
+        "audit command to compute it again"
+        ""
     )
     audited(place, run.path, say=lines.append)
     assert f"{path}: its condition is clean and not {AUTO}; computed again" in lines

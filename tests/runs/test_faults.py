@@ -159,7 +159,7 @@ def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.strip().splitlines()[-1] == "interrupted; the same command continues where this one stopped"
+    assert said.strip().splitlines()[-1] == "interrupted; rerun the same command to resume"
     assert not list(out.rglob("*.tmp"))
 
 

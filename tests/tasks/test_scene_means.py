@@ -96,7 +96,7 @@ def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_o
             {name: sum(figures[s][name] for s in range(1, 6)) / 5 for name in ("miou", "nll", "mean_accuracy")}
         )
         ratios.append(means_of[-1]["miou"] / figures[0]["miou"])
-    lines = [part, "1 of 13 samples lack some of its conditions; left out"]
+    lines = [part, "1 of 13 samples lack some of its conditions; excluded"]
     for metric, expected in {name: [one[name] for one in means_of] for name in means_of[0]}.items():
         value, n, *bounds, flags = found["corruption(fog)", metric]
         assert (value, n, flags[:2]) == (pytest.approx(expected[0], rel=1e-6), 12, lines)

@@ -93,7 +93,7 @@ def _judged(figures: Mapping[str, Any], available: Mapping[str, Any]) -> list[Do
 
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
-_MISSING = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
+_MISSING = Doubt("evidence", "not there", "evidence is missing: rerun the same audit to take it", _AGAIN)
 _DECLINED = "no evidence was taken on this attack: --evidence none was given"
 _FULL = "--evidence full"
 _NAMED = 4  # checks that were left out

@@ -231,12 +231,12 @@ def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 CONTROLS_IN_WORDS = {
     "random": "a random map",
     "centre": "a centred Gaussian",
-    "full": "a map that marks everything",
-    "nothing": "a map that marks nothing",
+    "full": "the all-ones map",
+    "nothing": "the all-zeros map",
 }
 LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
-_HEADING = "maps: IoU in % and ABPC, more is better"
+_HEADING = "maps: IoU in % and ABPC, higher is better"
 
 
 def _called(text: str) -> str:
@@ -250,7 +250,7 @@ def _verb(lead: SummaryRow) -> str:
     """Return what a lead's interval says; without one, only that there are too few maps."""
     low, high = lead["ci_low"], lead["ci_high"]
     if not (is_finite(low) and is_finite(high)):
-        return "has too few maps to be compared with"
+        return "has too few maps to compare with"
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
 
 
@@ -318,4 +318,4 @@ class MapsPresenter(Presenter):
             grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
-        yield Section("maps", "What it looks at", values, tuple(map_figures(scores(results, boxes), looks)))
+        yield Section("maps", "Attribution maps", values, tuple(map_figures(scores(results, boxes), looks)))

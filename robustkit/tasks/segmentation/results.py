@@ -123,7 +123,7 @@ def _mean(
     if n == 0:
         return
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
-    lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
+    lack = f"{expected - n} of {expected} samples lack some of its conditions; excluded"
     flags = merged_flags(members) + [lack] * (n < expected)
     _, values, resampled = weighted_mean(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}

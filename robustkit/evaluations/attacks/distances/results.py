@@ -425,7 +425,7 @@ class DistancesPresenter(Presenter):
             lines, note = flag_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
             parts = [part_of(table) for table in tables]
             # A row for each figure, a column for each checkpoint.
-            title, figures = "Smallest changes", tuple(distance_figures(results, looks))
+            title, figures = "Minimal adversarial perturbations", tuple(distance_figures(results, looks))
             grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
             values = {"grids": with_flags([grid], lines)}
             yield Section("distances", f"{title} that mislead", lambda: values, figures)

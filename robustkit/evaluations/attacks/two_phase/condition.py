@@ -1,4 +1,4 @@
-"""Attacks in two phases: `two-phase(autoattack(…),second=200)`. Loads no torch."""
+"""Two-phase attacks: `two-phase(autoattack(…),second=200)`. Loads no torch."""
 
 from __future__ import annotations
 

@@ -163,8 +163,8 @@ class TwoPhasePresenter(Presenter):
                 }
             )
         lines = tuple(tuple(row.values()) for row in rows)
-        return [TextTable("attacks in two phases", tuple(rows[0]), lines, note=_NOTE)] if rows else []
+        return [TextTable("two-phase attacks", tuple(rows[0]), lines, note=_NOTE)] if rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
-            yield of_tables("two-phases", "Attacks in two phases", tuple(tables))
+            yield of_tables("two-phases", "Two-phase attacks", tuple(tables))
