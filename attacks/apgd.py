@@ -362,7 +362,7 @@ class AutoAttack(Attack):
         """Attack what stands by the gradients of each of the model's surrogates, as the stage `attention`."""
         if not (surrogates := oracle.surrogates()):
             raise ValueError(
-                "version is 'attention', and the model has no surrogates; expected one whose attention is understood, "
+                "version is 'attention', and the model has no surrogates; expected one with a supported attention, "
                 "or another version, such as 'standard'"
             )
         tally.enter("attention")

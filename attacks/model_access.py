@@ -256,7 +256,7 @@ class Oracle:
         """Return logits (B, K) and the model's `key_loss` (B,) for boxes (B, 3); of_class: the class token's alone."""
         if (key_loss := getattr(self._model, "key_loss", None)) is None:
             raise ValueError(
-                "loss is 'kq', and the model has no key_loss; expected one whose attention is understood, or loss 'ce'"
+                "loss is 'kq', and the model has no key_loss; expected one with a supported attention, or loss 'ce'"
             )
         answers: list[Tensor] = []
 

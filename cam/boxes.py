@@ -286,4 +286,4 @@ def _box(
     if not (x0 < x1 and y0 < y1):
         raise BoxFileError(f"{where}: box ({shown}) is empty; expected xmin < xmax and ymin < ymax")
     image = "the image" if size is None else f"the image of {size[0]}x{size[1]}"
-    raise BoxFileError(f"{where}: box ({shown}) reaches outside {image}; correct it or drop it")
+    raise BoxFileError(f"{where}: box ({shown}) extends beyond {image}; correct it or drop it")

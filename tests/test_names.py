@@ -154,8 +154,11 @@ REFUSED = [
     ('find("ViT-Base-Patch16-224")', "no such file; did you mean timm:vit_base_patch16_224?"),
     ('find("Shapes-ViT-Standard")', "no such file; did you mean zoo:shapes-vit-standard?"),
     ('parse_statement("accuracy under clean >= 0.7")', "unknown metric 'accuracy'; did you mean 'top1'?"),
-    ('request(corruptions="none,fog")', "none,fog: none is for nothing at all; leave it, or the others, out"),
-    ('request(cams=("agcam", "none"))', "agcam,none: none is for nothing at all; leave it, or the others, out"),
+    ('request(corruptions="none,fog")', "none,fog: none cannot be combined with others; leave out none, or the others"),
+    (
+        'request(cams=("agcam", "none"))',
+        "agcam,none: none cannot be combined with others; leave out none, or the others",
+    ),
 ]
 
 

@@ -57,7 +57,8 @@ Number = tuple[str, float, int, float, float]  # A metric, its value, n, and the
 Rows = NDArray[np.int64]
 
 STOPPED = (
-    "what the samples show may have ended the run here, and intervals know nothing of that; read the gate's verdicts"
+    "this run stopped as soon as its rules were decided, which its intervals do not account for; use the gate's "
+    "verdicts"
 )
 """The flag of results of a sequential run that is not whole."""
 
@@ -172,12 +173,12 @@ class RecordReader:
         if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
             broken = int((~np.isfinite(column_of(read, "nll"))).sum())
             if broken:
-                flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+                flags.append(f"{broken} of {len(read)} samples have non-finite logits; counted as wrong")
         if condition == CLEAN.text:
             some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
             flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
         if unread := len(table) - len(read):
-            flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
+            flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")
         return [*flags, *self._of_setup]
 
     @cached_property

@@ -111,8 +111,9 @@ class Allowance(TorchDispatchMode):
         self.numbers -= numbers
         if self.numbers < 0 or self.tensors < 0:
             raise CheckpointError(
-                f"{self.where}: what it says about its network asks for many times the {self.held} numbers that it "
-                "holds; refused, for it would fill the memory; check the file, or give --arch"
+                f"{self.where}: its metadata describe a network many times larger than the {self.held} numbers it "
+                "holds;"
+                " refused, since it would exhaust the memory; check the file, or give --arch"
             )
 
 
@@ -152,7 +153,7 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     if channels != 3 or patch != patch_width:
         raise _refusal(f"patches of {channels} channels and {patch} x {patch_width} pixels")
     if dim not in SIZES:
-        raise _refusal(f"width {dim}, which is none of the family's ({', '.join(map(str, SIZES))})")
+        raise _refusal(f"width {dim}, which is not one of the family's ({', '.join(map(str, SIZES))})")
     size, heads = SIZES[dim]
     convention = f"{heads} heads by the family's convention (the shapes do not determine the number)"
     if "blocks.0.attn.q_norm.weight" in shapes and "blocks.0.attn.q_norm.bias" not in shapes:
@@ -325,7 +326,7 @@ def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
         formula = next((name for name in FORMULAS if str(said).strip().lower() == name), None)
         if formula is None and str(said).partition("(")[0] not in FORMULAS:
             del claims.metadata["attention"], claims.sources["attention"]
-            claims.notes.append(f"the file says attention {str(said)[:40]!r}, which is none of robustkit's formulas")
+            claims.notes.append(f"the file says attention {str(said)[:40]!r}, which is not one of robustkit's formulas")
         elif formula is not None:
             claims.metadata["attention"] = formula
     for holder in holders[1:]:
@@ -377,7 +378,7 @@ def _three(value: Any) -> Any:
 def _drop(claims: Claims, name: str, expected: str) -> None:
     value = claims.metadata.pop(name)
     del claims.sources[name]
-    claims.notes.append(f"the file says {name} {repr(value)[:40]}, which is left out; {expected}")
+    claims.notes.append(f"the file says {name} {repr(value)[:40]}, which is ignored; {expected}")
 
 
 def _fixed_by(arguments: Mapping[str, Any], size: Any) -> Iterator[tuple[str, dict[str, Any]]]:

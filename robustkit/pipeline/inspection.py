@@ -197,7 +197,7 @@ class Stated:
     def heading(self) -> str:
         """The line above the command."""
         doubt = f" (not confirmed: {', '.join(self.unsure)})" if self.unsure else ""
-        return f"this command states the whole set-up{doubt}:"
+        return f"this command states the complete set-up{doubt}:"
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,9 @@ def look_into(
     options of images for classifiers, of masks for segmenters. segments: whether it is a segmenter in memory. check:
     raises for options that do not fit the kind."""
     if stability and data_dir is None:
-        raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
+        raise ProtocolError(
+            "--stability measures attention on images, and --data-dir is missing; give a folder of them"
+        )
     where = pick_device(device)
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in kept}
@@ -355,7 +357,7 @@ def look_into(
         if fingerprint.verdict == "another-fits-better":
             found.formula = fingerprint.best
     if segments:
-        yield "set-up: which preprocessing fits is looked at for classifiers only"
+        yield "set-up: preprocessing candidates are compared for classifiers only"
     else:
         with found.under_formula(opened):
             fits, lines = fit_on(opened.to(where), dataset, batch_size, seed)
@@ -372,7 +374,7 @@ def look_into(
 
 def _check_stable(opened: Classifier) -> None:
     if isinstance(opened, Segmenter):
-        why = "--stability watches classifiers, and this is a segmenter; leave it out"
+        why = "--stability applies to classifiers, and this is a segmenter; leave it out"
         raise ModelError(f"{opened.identity.name}: {why}")
     check_watchable(opened.network, opened.identity.name, "--stability")
 

@@ -318,7 +318,7 @@ class Request:
         given = self.usual_attacks if self.attacks is None else self.attacks
         text = given if isinstance(given, str) else ",".join(given)
         if "none" in (names := [name.strip().lower() for name in text.split(",")]) and len(names) > 1:
-            raise ProtocolError(f"--attacks {text}: none is for no attack at all; leave it, or the others, out")
+            raise ProtocolError(f"--attacks {text}: none cannot be combined with others; leave out none, or the others")
         return "" if names == ["none"] else text
 
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:

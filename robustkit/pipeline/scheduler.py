@@ -118,15 +118,16 @@ def _cluster(address: str) -> Iterator[Any]:
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as fault:
-            raise RunError(f"--ray {address}: no cluster answers ({_line(fault)}); start one with ray start") from None
+            raise RunError(f"--ray {address}: no cluster responds ({_line(fault)}); start one with ray start") from None
     try:
         yield ray
     except ray.exceptions.RayTaskError as fault:
         raise fault.cause if isinstance(fault.cause, Exception) else fault from None
     except ray.exceptions.RayError as fault:
         raise RunError(
-            f"--ray {address}: Ray gave up ({type(fault).__name__}: {_line(fault)}); what was written is kept, and the "
-            "same command continues"
+            f"--ray {address}: Ray gave up ({type(fault).__name__}: {_line(fault)}); finished work is kept; rerun "
+            "the same command to continue"
+            ""
         ) from None
     finally:
         if ours:
@@ -230,7 +231,7 @@ def _prepared(order: _Order, device: str) -> _Kept:
         os.chdir(order.folder)
     except OSError:
         raise RunError(
-            f"--ray: the node {os.uname().nodename} has no folder {order.folder}; all nodes see the same files"
+            f"--ray: the node {os.uname().nodename} has no folder {order.folder}; all nodes must share the same files"
         ) from None
     for file in order.plugins:
         load_plugin(file)
@@ -337,7 +338,8 @@ def _check_complete(plan: Plan) -> None:
     if lacking:
         raise RunError(
             f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "
-            "all of them see this folder, and run the same command again"
+            "all of them share this folder, and run the same command again"
+            ""
         )
 
 

@@ -184,7 +184,7 @@ def checkpoint_pairs(
         raise RunError(f"{runs[0].path} holds one checkpoint, {names[0][0]}; {remedy}")
     if not paired:
         said = f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}"
-        raise RunError(f"{said}; name another with --checkpoint or --against")
+        raise RunError(f"{said}; choose others with --checkpoint or --against")
     return paired
 
 

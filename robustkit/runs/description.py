@@ -74,8 +74,9 @@ def _code(words: Sequence[str]) -> str:
 def whole_card_line(manifest: Manifest) -> str:
     """Return a line on a run of format 1, in which each record names the digest of the whole card."""
     return (
-        f"format 1: its records name the whole card {manifest.protocol.tag}, so that only runs under this very card "
-        "continue it, or compare without a doubt"
+        f"format 1: its records name the whole card {manifest.protocol.tag}, so only runs under exactly this card "
+        "can continue it or be compared without a flag"
+        ""
     )
 
 

@@ -317,9 +317,7 @@ def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, m
     check_labels(several, [parse_condition("pgd", paper)], paper)
     with pytest.raises(DataError, match=r"pgd\(.*torchattacks leads away from one label, but several count as right"):
         check_labels(several, [CLEAN, peer], card)
-    with pytest.raises(
-        DataError, match=r"pgd\(.*stops at the first prediction that is not the model's own, but several"
-    ):
+    with pytest.raises(DataError, match=r"pgd\(.*stops at the first changed prediction, but several"):
         check_labels(several, [stopping], paper)
 
 

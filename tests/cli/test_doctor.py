@@ -199,7 +199,7 @@ def parquet_loses_metadata(monkeypatch: Patch) -> str:
 
 def written_in_place(monkeypatch: Patch) -> str:
     monkeypatch.setattr(doctor, "write_whole", lambda path, data: path.write_bytes(data))
-    return "a file is not replaced as a whole"
+    return "a file is not replaced atomically"
 
 
 def something_left_behind(monkeypatch: Patch) -> str:
@@ -407,7 +407,7 @@ def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch,
     assert states == [("good", "ok"), ("slow", "warn"), ("bad", "FAIL")]
     assert "warn slow: one thread" in done.output
     assert "ok   good: as it should be" in done.output
-    assert "FAIL bad: ZeroDivisionError: division by zero; mend it" in done.output
+    assert "FAIL bad: ZeroDivisionError: division by zero; fix it" in done.output
     assert getattr(done.exception, "exit_code", 0) == 2
     monkeypatch.setattr(doctor, "CHECKS", checks[:2])
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0

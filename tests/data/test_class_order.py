@@ -59,7 +59,11 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
     root = folders(tmp_path, *names)
     torchvision, timm = ImageFolder(root).class_to_idx, find_images_and_targets(str(root))[1]
     assert torchvision != timm
-    with pytest.raises(DataError, match=r"sorted order .*: torchvision takes the one, timm the other; say which with"):
+    with pytest.raises(
+        DataError,
+        match=r"sorted order .*: torchvision uses the former, timm the latter; say which "
+        r"with",
+    ):
         open_dataset(root, num_classes=len(names))
     for layout, expected in (("folders", torchvision), ("folders-timm", timm)):
         found = open_dataset(root, num_classes=len(names), layout=layout)
@@ -116,7 +120,7 @@ def test_lists_that_are_nearly_or_doubly_met_are_flagged(tmp_path: Path) -> None
     assert by_name(stl) == {name: place for place, name in enumerate(STL10)} and not flags(stl)
     nearly = ("flier", *OTHER_WORDS[1:])
     found = open_dataset(folders(tmp_path / "nearly", *nearly), num_classes=10)
-    assert "9 of 10 are classes of CIFAR-10, which has another order and no flier" in flags(found)[0]
+    assert "9 of 10 are classes of CIFAR-10, which has a different order and lacks flier" in flags(found)[0]
     part = open_dataset(folders(tmp_path / "part", "bird", "truck"), num_classes=10)  # 2 and 9, or 1 and 9
     assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is possible, too" in flags(part)[0]
     words = ["goldfish", "tench", "great_white_shark"]  # of ImageNet-1k, whose order is none of letters
@@ -298,15 +302,13 @@ def test_images_of_another_suffix_are_read_or_counted(tmp_path: Path) -> None:
     (root / "a" / "labels.txt").write_text("words")
     found = open_dataset(root, num_classes=2)
     assert {sample.id for sample in found.samples} == {"a/1.jfif", "a/2", "b/3.JPE", "b/4.png"}
-    line = "left out 3 images of another kind or suffix than .jpeg, .jpg, .png …: "
+    line = "left out 3 images of a kind or suffix other than .jpeg, .jpg, .png …: "
     assert [note for note in found.notes if note.startswith(line)], found.notes
 
 
 def test_a_folder_of_names_that_cannot_be_printed_says_so(tmp_path: Path) -> None:
     root = tree(tmp_path, "a\u00a0b/1.png", "a/2\u00a0.png")
-    with pytest.raises(
-        DataError, match="no images in it that can be read; left out 2 images whose names are not print"
-    ):
+    with pytest.raises(DataError, match="no readable images in it; left out 2 images whose names are not print"):
         open_dataset(root)
 
 

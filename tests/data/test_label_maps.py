@@ -221,22 +221,23 @@ def test_a_bad_mask_is_named(tmp_path: Path, mask: bytes | None, message: str) -
         ),
         ("{0}/twice: a/x.png and a/x.bmp are masks of the same image; keep one", "images", {"masks": "twice"}),
         (
-            "{0}/rivals: c/x.png and d/x.png may both be meant for a/x.png; keep one, or name it a/x",
+            "{0}/rivals: c/x.png and d/x.png both match a/x.png; keep one, or name it a/x",
             "images",
             {"masks": "rivals"},
         ),
         (
-            "{0} and {0}/masks: one holds the other, so that masks mix with images; give a folder of each",
+            "{0} and {0}/masks: one contains the other, which would mix masks with images; give separate folders",
             "",
             {},
         ),
         (
-            "{0}/images/a and {0}/images: one holds the other, so that masks mix with images; give a folder of each",
+            "{0}/images/a and {0}/images: one contains the other, which would mix masks with images; give separate "
+            "folders",
             "images/a",
             {"masks": "images"},
         ),
         (
-            "{0}/images: the number of classes is not known; give their names (--classes) or --num-classes",
+            "{0}/images: the number of classes is unknown; give their names (--classes) or --num-classes",
             "images",
             {"num_classes": None},
         ),

@@ -134,7 +134,7 @@ def test_a_model_that_waits_until_it_was_looked_at_is_flagged(place: Path, tmp_p
 
 def test_any_attack_above_clean_is_a_flag_unless_labels_are_predicted() -> None:
     clean, attacked = "0" * 20 + "1" * 3000, "1" * 3020
-    assert "20 of 3020 samples right that were wrong before it" in flag(PGD, clean=clean, pgd=attacked)
+    assert "20 of 3020 samples correct that were wrong before the attack" in flag(PGD, clean=clean, pgd=attacked)
     assert flag(FGSM, clean=clean, fgsm=attacked) and not flag("clean", clean=clean, pgd=attacked)
     assert flag(PGD, "predicted", clean=clean, pgd=attacked) == ""
     # With predicted labels only what was right counts.
@@ -172,7 +172,7 @@ def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Pat
     clean, fgsm, pgd = by_condition.values()
     assert fgsm["value"] < clean["value"] < pgd["value"] and not clean["flags"] and not fgsm["flags"]
     (odd,) = (flag for flag in pgd["flags"] if flag.startswith("attacks in order"))
-    assert "right that were wrong before it" in odd and "standing that fgsm(eps=16/255) broke" in odd
+    assert "correct that were wrong before the attack" in odd and "standing that fgsm(eps=16/255) broke" in odd
     assert any(flag.startswith("loss by steps: ") for flag in pgd["flags"])  # of the evidence, which PGD has, too
     assert odd in (run.path / "summary.json").read_text()
     page = (run.path / "report.html").read_text()

@@ -167,7 +167,7 @@ def test_attacks_are_compared_on_the_same_images() -> None:
     flag = order_flag(manifest, pgd, {fgsm: few, pgd: many})
     assert "20 of 40 samples standing that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
     alone = order_flag(manifest, pgd, {"corruption(fog,severity=3)": few, pgd: many})
-    assert "20 of 40 samples right that were wrong before it" in alone
+    assert "20 of 40 samples correct that were wrong before the attack" in alone
     others = {"clean": few, "fgsm(eps=8/255)": few, "corruption(fog,severity=2)": few, pgd: many}
     assert order_flag(manifest, pgd, others) == ""
     assert name_of(pgd, "table", manifest) == "PGD, 8/255, 20 steps, on fog, severity 3"

@@ -411,7 +411,7 @@ def test_a_model_without_attention_is_refused_in_one_line(place: Path, tmp_path:
         if False
         else nn.Sequential(type("MyAttention", (nn.Linear,), {})(2, 2))
     )
-    with pytest.raises(ModelError, match="its attention is of a kind that is not understood"):
+    with pytest.raises(ModelError, match="its attention is of an unsupported kind"):
         attention_watch.check_watchable(odd, "odd", "--stability")
 
 
@@ -432,7 +432,7 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     net = (str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build", "--num-classes", "3")
     bare = reported("inspect", *net, "--data-dir", str(place / "images"), "--stability")
     assert "there is nothing for --stability to watch, it has no attention" in bare
-    assert bare.rstrip().endswith("leave --stability out, or audit it apart")
+    assert bare.rstrip().endswith("leave --stability out, or audit it separately")
     bare = reported("inspect", *net, "--data-dir", str(place / "images"))
     assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
     assert re.search(r"attention formulas are not ranked: Sequential takes no attention formula: ", bare)

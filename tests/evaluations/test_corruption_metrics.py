@@ -185,7 +185,7 @@ def test_without_imagenet_mce_is_refused_and_says_why() -> None:
     found = rows(all_of(ALEXNET, ",preset=cifar"), why)
     assert not {metric for _, metric in found} & {"mce", "relative_mce", "ce"}
     assert found["in-c(preset=cifar)", "mean_error"][4] == [
-        "no mCE: AlexNet's errors are known for the 1000 ImageNet classes only, not for cifar10-test"
+        "no mCE: AlexNet's errors are known only for the 1000 ImageNet classes, not for cifar10-test"
     ]
     assert why_no_mce(run_on({"layout": "imagenet", "classes": 1000, "name": "val"})) == ""
     assert "ImageNet" in why_no_mce(run_on({"layout": "imagenet-r", "classes": 1000, "name": "r"}))

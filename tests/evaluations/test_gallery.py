@@ -326,10 +326,10 @@ def test_own_pictures(tmp_path: Path) -> None:
     twice = robustkit.cam([MODEL, MODEL], picture, cams="agcam")
     assert list(twice.maps) == [f"{name}/agcam/predicted/{picture}" for name in (NAME, f"{NAME}-2")]
     for out, message in (
-        (picture, f"--out {picture} is one of the pictures itself; give another name"),
+        (picture, f"--out {picture} is one of the input images; give another name"),
         (
             tmp_path / "maps",
-            f"--out {tmp_path / 'maps'}: maps of pictures are a PNG; give a name that ends in .png, or a folder",
+            f"--out {tmp_path / 'maps'}: maps of images are written as a PNG; give a name ending in .png, or a folder",
         ),
     ):
         done = CliRunner().invoke(cli, [*words, "--out", str(out)])
@@ -338,7 +338,7 @@ def test_own_pictures(tmp_path: Path) -> None:
 
 
 SHAPES = [MODEL, "--data-dir", "embedded:shapes", "--limit", "12"]
-ONLY = "only for a data set, and pictures of your own are given; leave out, or give --data-dir in place of the pictures"
+ONLY = "only for a data set, but single images are given; leave out, or give --data-dir instead of the images"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ),
         (
             [*SHAPES, "--eps", "1/255"],
-            "--eps: only for attacks, and --attacks is none; name some, or leave it out",
+            "--eps: needs attacks, but --attacks is none; name some, or leave it out",
         ),
         (
             [*SHAPES, "--choose", "wrost"],
@@ -369,7 +369,8 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ),
         (
             [*SHAPES, "--choose", "disagreement"],
-            "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose worst",
+            "--choose disagreement: a single checkpoint cannot disagree with another; give another one, or --choose "
+            "worst",
         ),
         (
             [*SHAPES, "--choose", "class:strr"],
@@ -397,7 +398,8 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ([MODEL, "cat.jpg", "--gallery=12", "--choose=best", "--show=x"], f"--gallery, --choose, --show: {ONLY}"),
         (
             [MODEL, "cat.jpg", "--cams", "agcam(threshold=0.3)"],
-            "--cams agcam(threshold=0.3): a picture has neither label nor score; give methods alone, such as agcam, "
+            "--cams agcam(threshold=0.3): a single image has neither label nor score; give methods alone, such as "
+            "agcam, "
             "and the class with --target",
         ),
         (
@@ -423,7 +425,8 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError) as caught:
         choice.check(request)
     assert str(caught.value) == (
-        "--choose worst: no map is scored, because no objects are known and --faithfulness is none; give --boxes or "
+        "--choose worst: no map is scored, because there are no object locations and --faithfulness is none; give "
+        "--boxes or "
         "--masks, or --choose random"
     )
     choice.check(replace(request, masks=tmp_path))

@@ -65,7 +65,7 @@ def test_chances_are_those_of_a_coin() -> None:
     for stand, said in ((0, False), (4, True), (5, False)):  # of four, even all broken could be chance
         figures = alike | {"stand_plain": stand, "stand_surrogates": stand}
         doubt = next(one for one in findings(figures) if one.check == "attention")
-        assert doubt.figure.endswith(": too few stand to tell") == said and not doubt.flag
+        assert doubt.figure.endswith(": too few remain to decide") == said and not doubt.flag
     before = next(one for one in findings({"right": 9}) if one.check == "attention")  # of an earlier release
     assert not before.flag and before.figure == "not measured"
 

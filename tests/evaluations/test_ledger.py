@@ -138,7 +138,7 @@ def test_a_comparison_has_the_two_figures_that_answer_and_pairs_samples_that_bot
     with pytest.raises(RunError, match="top1"):
         paired_difference(*sides, LEDGER, "top1")
     page = (run.path / "report.html").read_text("utf-8")
-    assert "Why logits change" in page and "What makes logits change, layer by layer, under" in page
+    assert "Causes of logit changes" in page and "What changes logits, layer by layer, under" in page
 
 
 def test_the_page_of_figures_is_made_from_runs(run: Run) -> None:

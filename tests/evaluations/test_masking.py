@@ -198,7 +198,7 @@ def test_what_could_not_be_measured_is_a_flag_with_its_reason(net: Net, batch: t
     assert reasons({"slope_samples": 0, "slope": None, "slope_error": None}).keys() == {"slope"}
     nothing = reasons({"right": 0, "slope": None, "slope_error": None, "loss": None, "accuracy": None})
     assert nothing.keys() == {"slope", "slope afar", "loss by steps", "accuracy by radius", "known images"}
-    assert all(f"none of {figures['samples']} samples is predicted right" in flag for flag in nothing.values())
+    assert all(f"none of {figures['samples']} samples is classified correctly" in flag for flag in nothing.values())
     assert "there is no loss" in findings({name: value for name, value in figures.items() if name != "loss"})[7].flag
     gone = look(lambda x: net(x.detach()), batch)  # the one reason is said once
     assert flags(gone) == {"gradient path"} and not any("not measured" in one.flag for one in findings(gone))

@@ -225,7 +225,7 @@ def test_evidence_that_is_deleted_or_damaged_is_flagged_and_taken_again(tmp_path
     path.write_text(path.read_text().replace("inconclusive", "another-fits-better"))
     lines: list[str] = []
     small(place, tmp_path / "run", attacks="none", say=lines.append)
-    assert any("evidence: it was altered after it was written" in line for line in lines)
+    assert any("evidence: it was modified after it was written" in line for line in lines)
     assert path.read_bytes() == whole_evidence
 
 

@@ -169,7 +169,7 @@ def test_terminal_and_page_show_it_next_to_the_plain_figure(
     plain, better = (figures(run, SOME)[metric]["value"] for metric in ("top1", "supported_top1"))
     assert f"{100 * plain:.1f} [" in line and f"{100 * better:.1f}" in line and WHOLE in line and " 18" in line
     page = (run.path / "report.html").read_text("utf-8")
-    assert "Figures of few samples, supported" in page and 'href="#term-supported"' in page
+    assert "Figures of few samples, with support" in page and 'href="#term-supported"' in page
 
 
 def test_maps_of_a_part_are_supported_by_confidence(tmp_path: Path) -> None:

@@ -141,19 +141,21 @@ def test_a_box_is_held_against_its_own_image(tmp_path: Path) -> None:
         (
             ["cat/001.png", "dog/001.png"],
             ["001.png"],
-            "{001} may be meant for cat/001.png and for dog/001.png; name it with the folder of its image, such as "
+            "{001} matches both cat/001.png and dog/001.png; include the folder of its image in its name, "
+            "such as "
             "cat/001",
         ),
         (
             ["cat/001.png", "dog/001.png"],
             ["cat/001.png", "001.png"],
-            "{001} may be meant for cat/001.png and for dog/001.png; name it with the folder of its image, such as "
+            "{001} matches both cat/001.png and dog/001.png; include the folder of its image in its name, "
+            "such as "
             "cat/001",
         ),
         (
             ["cat/001.png", "dog/002.png"],
             ["a/001.png", "b/001.png"],
-            "{a/001} and {b/001} may both be meant for cat/001.png; keep one, or name it cat/001",
+            "{a/001} and {b/001} both match cat/001.png; keep one, or name it cat/001",
         ),
         (
             ["cat/001.bmp", "cat/001.png"],
@@ -424,7 +426,8 @@ def test_a_run_with_maps_keeps_to_its_truth(place: Path, tmp_path: Path) -> None
             audit(place, run, **MAPS | given)
         assert str(refused.value) == (
             f"{run} holds another run: the digest of boxes or masks is {there} there and {here} here; use another "
-            f"--out, or delete that folder"
+            "--out, or delete the folder"
+            f""
         )
         assert (run / "run.json").read_bytes() == before
     audit(place, bare, **MAPS)
@@ -558,7 +561,7 @@ def test_boxes_of_xml_follow_the_image_where_its_proportions_are_those_stated(tm
         assert "boxes of 1 images are scaled from the size that their files state" in truth.notes
     with pytest.raises(DataError, match="of 60x100 pixels, the image of 100x60; expected the same, or the same propor"):
         open_truth(dataset, xml(tmp_path, 10, 10, 45, 30, size=(60, 100)))
-    with pytest.raises(DataError, match="a box reaches outside the image of 100x60"):
+    with pytest.raises(DataError, match="a box extends beyond the image of 100x60"):
         open_truth(dataset, xml(tmp_path, 10, 10, 145, 30))
 
 

@@ -214,7 +214,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
     manifest = beyond.manifest
-    reported = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
+    reported = ["layout folders: 1 images", "left out 9 images with unprintable names; rename them"]
     data = replace(manifest.data, notes=tuple(reported))
     beyond.write_manifest(replace(manifest, claims={}, data=data))  # which decide nothing
     assert verdict(beyond, "no flags").reason == f"1 flag: data: {reported[1]}"

@@ -173,7 +173,7 @@ def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) 
     found = verdict(run, "drop against baseline <= 0.5", other)
     here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)
-    of_data = "…", ": images, labels or the choice of them (--limit, --ids, --seed) are others"
+    of_data = "…", ": images, labels or their selection (--limit, --ids, --seed) differ"
     cut, why = of_data if key == "data digest" else ("", "")
     what = f"{key} is 7{cut} in the baseline and {str(here)[:12] if cut else here}{cut} here{why}"
     assert found.reason == f"the runs cannot be paired: {what}; audit both in the same way"

@@ -293,7 +293,7 @@ def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
     command = "robustkit audit vit.pth --data-dir 'my images'"
     found = {"vit": {"clean": right(90, 100), PGD: right(30, 100)}, "late": {"clean": right(90, 100)}}
     partial = make(tmp_path / "partial", found, command=command)
-    said = f"unfinished: 1 of 4 units are missing; this completes it: {command}"
+    said = f"unfinished: 1 of 4 units are missing; to complete it: {command}"
     for every in (False, True):
         text = draft(partial, every)
         assert f"\n# This run is {said}\n" in text and "incomplete" not in text

@@ -212,7 +212,7 @@ def test_options_outweigh_metadata_and_say_so(tmp_path: Path) -> None:
     metadata = {"arch": "resnet18", "arch_kwargs": {"depth": 3}, "mean": [0, 0, 0], "std": [0.7] * 3}
     file = saved(tmp_path / "a.safetensors", network(depth=12), **metadata)
     identity = load(file, arch="vit_tiny_patch16_224", img_size=32, num_classes=4, mean=(0.3, 0.3, 0.3)).identity
-    said = "architecture vit_tiny_patch16_224 from --arch; the file says resnet18, with depth, which are left out"
+    said = "architecture vit_tiny_patch16_224 from --arch; the file says resnet18, with depth, which are ignored"
     assert said in identity.notes
     assert (identity.preprocessing.mean, identity.preprocessing.std) == ((0.3, 0.3, 0.3), (0.7, 0.7, 0.7))
 

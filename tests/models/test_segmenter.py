@@ -282,7 +282,7 @@ class Shell:
 
 def test_code_in_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"model": {"encoder.patch_embed.proj.weight": torch.zeros(1)}, "args": Shell()}, tmp_path / "bad.pth")
-    with pytest.raises(CheckpointError, match=r"refused, it is a pickle that would call (builtins|__builtin__)\.print"):
+    with pytest.raises(CheckpointError, match=r"refused, a pickle that would call (builtins|__builtin__)\.print"):
         load_segmenter(tmp_path / "bad.pth")
     assert capsys.readouterr().out == ""
 
@@ -403,7 +403,11 @@ def test_bad_metadata_and_options_are_one_line(
 
 def test_specs_and_encoders_that_are_none(tmp_path: Path) -> None:
     path, _ = public(tmp_path / "linear.pth")
-    with pytest.raises(ModelError, match=r"^timm:resnet18: timm has classifiers only; give the file of a segmenter$"):
+    with pytest.raises(
+        ModelError,
+        match=r"^timm:resnet18: timm provides classifiers only; give the file of a "
+        r"segmenter$",
+    ):
         load_segmenter("timm:resnet18")
     with pytest.raises(
         ModelError, match="unknown attention 'qest'; did you mean 'quest'"

@@ -71,7 +71,7 @@ FITS: dict[str, tuple[Any, str, str]] = {
             "epoch": 3,
         },
         "teacher",
-        "of student and teacher the teacher is taken; to evaluate 'student.module.backbone', save it alone",
+        "the teacher is used, not the student; to evaluate 'student.module.backbone', save it alone",
     ),
     "DINOv2, FSDP": (
         {"model": {**under("student.backbone.", OTHER), **under("teacher.backbone."), **some("teacher.dino_head.w")}},
@@ -232,7 +232,7 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     content = {"model": OTHER, "ema": {"shadow": shadow()}}
     found = select_network(saved(tmp_path, content, use_ema=True), Small().state_dict())
     assert is_right(found, {**OTHER, **shadow()})
-    assert "3 running statistics taken from the plain weights, for the average has none" in found.notes
+    assert "3 running statistics taken from the plain weights, since the average has none" in found.notes
     listed = {"model": RIGHT, "ema": {"shadow_params": list(shadow(OTHER).values())}}
     found = select_network(saved(tmp_path, listed), Small().state_dict())
     assert is_right(found)

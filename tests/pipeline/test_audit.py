@@ -419,7 +419,7 @@ def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path
     assert [bad["sample_id"] for bad in manifest["bad_images"]] == ["a/00.png"]
     results = json.loads((tmp_path / "run" / "summary.json").read_text())["results"]
     assert {row["n"] for row in results} == {29}
-    assert all(row["flags"] == ["1 of 30 images could not be read; left out"] for row in results)
+    assert all(row["flags"] == ["1 of 30 images could not be read; excluded"] for row in results)
     assert run_cli([*line, "--skip-bad"]).returncode == 0
 
 

@@ -168,7 +168,7 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
         write_tree(tmp_path / name, here, {"contrast": severities}, ("x",) * 10)
     for path in (tmp_path / "one" / "contrast" / "2").rglob("*.png"):
         Image.open(path).resize((72, 80)).save(path)
-    with pytest.raises(ProtocolError, match="released files are read as they are; leave both out"):
+    with pytest.raises(ProtocolError, match="released files are used unchanged; leave both out"):
         audit(**clean, corrupted_dir=tmp_path / "one", variant="bethgelab")
     for name, asked in (("one", "contrast(severity=1+2)"), ("two", "contrast(severity=3+4+5)")):
         run = audit(**clean, corrupted_dir=tmp_path / name, corruptions=asked)

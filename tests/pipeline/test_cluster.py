@@ -130,7 +130,7 @@ def test_what_is_no_address_is_refused_and_a_foreign_one_is_not_repeated(place: 
     (tmp_path / "c.toml").write_text('ray = "evil:6379"\n')
     words = [*small_audit.command(place, tmp_path / "run")[3:], "--config", str(tmp_path / "c.toml")]
     status, _, errors = called(words)
-    assert status == 2 and "names a cluster, which may run code here" in errors
+    assert status == 2 and "names a cluster, which may run code on this machine" in errors
 
 
 def test_without_ray_one_line_says_what_to_install(

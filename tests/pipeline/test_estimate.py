@@ -143,10 +143,10 @@ def test_what_comes_before_the_conditions_is_announced_for_the_samples_that_it_t
     card = load_card("standard")
     attack = parse_condition("fgsm(eps=8/255)", card)
     doubted = {attack.text: (looked_at, Cost(70, 16))}
-    lines = work_lines([CLEAN, attack], 2, samples, 4, 0, [*doubted.values()] * 2, card, 10, 1, ["it was done before"])
+    lines = work_lines([CLEAN, attack], 2, samples, 4, 0, [*doubted.values()] * 2, card, 10, 1, ["it was already done"])
     assert lines[2:] == [
         f"set-up check: 1 time at least 15 + 0 passes, for {tried} samples",
-        "set-up check skipped: it was done before",
+        "set-up check skipped: it was already done",
         f"evidence on attacks: 2 times at least 70 + 16 passes, for {looked_at} samples",
     ]
     assert work_lines([CLEAN], 1, samples, 1, 1, [], card, 10, 0, ["as asked"])[1:] == []

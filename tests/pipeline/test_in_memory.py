@@ -146,9 +146,9 @@ class Wrapped(nn.Module):
 
 X, Y = images()
 ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
-    (Net(), (X, Y), {}, ModelError, "nothing says how its images are normalised; give mean= and std=, or pixels=True"),
+    (Net(), (X, Y), {}, ModelError, "the normalisation of its images is unknown; give mean= and std=, or pixels=True"),
     (Net(), (X * 2 - 1, Y), {"pixels": True}, DataError, r"from -1 to .*; expected floats in \[0, 1\]: leave out Norm"),
-    (Net(), (X, Y[:3]), {"pixels": True}, DataError, "12 images and 3 labels; expected as many"),
+    (Net(), (X, Y[:3]), {"pixels": True}, DataError, "12 images and 3 labels; expected equal numbers"),
     (Net(), (X[:, :1], Y), {"pixels": True}, DataError, r"shape \(1, 32, 32\); expected \(3, H, W\)"),
     (Net(), (X, Y + 2), {"pixels": True}, DataError, "labels go up to 5, the model has classes 0 to 3"),
     (Net(), (X[:0], Y[:0]), {"pixels": True}, DataError, "the data set has no images; expected one or more"),

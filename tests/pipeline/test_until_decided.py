@@ -141,7 +141,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     assert "An audit of all of them is made by a command that is not repeated here: " in box  # it runs a file of code
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 1  # with ordinary intervals: cannot tell
     said = capsys.readouterr()
-    assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 inconclusive" in said.err
+    assert "stops when its rules are decided: " in said.out and "0 pass, 0 fail, 2 inconclusive" in said.err
     command = shlex.split(run.manifest.command)
     assert command[:2] == ["robustkit", "audit"] and "--shuffle" in command
     assert not {"--policy", "--until-decided", "--junit", str(policy)} & set(command)

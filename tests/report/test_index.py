@@ -58,7 +58,7 @@ def test_every_run_is_listed_and_nothing_else_is_opened(folder: Path) -> None:
     }
     why = listed.unreadable
     assert why.keys() == {"broken", "altered", "half-linked"}
-    assert "cannot be read" in why["broken"] and "was altered after it was written" in why["altered"]
+    assert "cannot be read" in why["broken"] and "was modified after it was written" in why["altered"]
     assert "run.json is a link to " in why["half-linked"]
     assert listed.runs["forged"].problem.startswith("summary.json is not as an audit writes it (Expected `str`")
     assert (listed.runs["half"].missing, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)

@@ -310,7 +310,7 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
     ]
     assert math.isnan(found[2].points["full"].low) and found[2].points["agcam"] == point(0.5)
     odd, plain_kind = figures(make_run(tmp_path), rows)
-    assert odd.title == "Scores of maps next to controls (threshold=0.3)" and "↓" not in odd.caption
+    assert odd.title == "Scores of maps and controls (threshold=0.3)" and "↓" not in odd.caption
     assert plain_kind.alt == (
         "IoU of boxes. a: agcam 0.700. ABPC. a: agcam 0.500, best control centre 0.375. "
         "deletion, lower is better. a: agcam 0.100, best control random 0.200."

@@ -140,7 +140,7 @@ def outcome(
         assert evidence(run) == evidence(whole)
         names = ("computed again", "taken again", "removed, the report", "were there already")
         reported = [line for line in lines if any(name in line for name in names)]
-        alike = reported == ["12 units of work were there already and were not computed again"]
+        alike = reported == ["12 units of work were already done and were not recomputed"]
         return "same" if alike and before == evidence(whole) else "recomputed"
     out = folder / "out.json"
     words = {
@@ -254,7 +254,7 @@ def test_a_line_names_the_file_and_the_reason(place: Path, runs: dict[str, Run],
         ""
     )
     audited(place, run.path, say=lines.append)
-    assert f"{path}: its condition is clean and not {AUTO}; computed again" in lines
+    assert f"{path}: its condition is clean and not {AUTO}; recomputed" in lines
     run = altered(runs["whole"], tmp_path / "other", records_from("weights"), runs)
     assert "its checkpoint sha256 is " in str(invoke("report", run.path).exception)
 

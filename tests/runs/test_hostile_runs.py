@@ -305,7 +305,7 @@ def columns(**other: Any) -> pa.Table:
 
 
 RECORDS: dict[str, tuple[Callable[[], pa.Table], str]] = {
-    "rows": (lambda: pa.table({"sample_id": repeated("a", 5_000_000)}), "5000000 rows, more than one can have"),
+    "rows": (lambda: pa.table({"sample_id": repeated("a", 5_000_000)}), "5000000 rows, too many for one record"),
     "text": (
         lambda: pa.table({"sample_id": repeated("x" * 100_000, 10_000), "error": pa.nulls(10_000, pa.string())}),
         "953 MB of text in column 'sample_id'",
@@ -351,7 +351,7 @@ def test_text_of_all_row_groups_counts_and_so_do_all_columns(monkeypatch: pytest
     with pytest.raises(DamagedRecord, match="MB of text in column 'error'"):
         untrusted.read_rows(here, buffer.getvalue(), most=399_999)
     monkeypatch.setattr(untrusted, "WHOLE", 1000)
-    with pytest.raises(DamagedRecord, match="0 MB, more than one can have"):
+    with pytest.raises(DamagedRecord, match="0 MB, too many for one record"):
         untrusted.read_rows(here, buffer.getvalue())
 
 

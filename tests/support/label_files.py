@@ -62,7 +62,7 @@ NO_NUMBERS = {
     "inverted": (grey_tiff(NUMBERS, 8, 0), f"a TIFF of 8 bits that counts from white; {REMEDY}"),
     "text": (
         b"no image",
-        "not an image of a format that is read (starts with b'no image'); expected JPEG, PNG, WEBP, BMP, TIFF, GIF, "
+        "not an image of a supported format (starts with b'no image'); expected JPEG, PNG, WEBP, BMP, TIFF, GIF, "
         "PPM or AVIF",
     ),
     "empty": (b"", "the file is empty (0 bytes); expected an image"),

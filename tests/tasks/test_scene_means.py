@@ -83,7 +83,7 @@ def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_o
     rows = {s: random_rows(s, 13, 5) for s in range(6)}
     rows[3] = [*rows[3][:7], {"sample_id": "007", "error": "damaged"}, *rows[3][:7:-1]]
     part = "weights in part"
-    reported = {1: (part,), 2: (part,), 3: ("1 of 13 images could not be read; left out",), 0: (part, "of clean")}
+    reported = {1: (part,), 2: (part,), 3: ("1 of 13 images could not be read; excluded",), 0: (part, "of clean")}
     texts = {s: f"corruption(fog,severity={s})" if s else "clean" for s in rows}
     found = means({texts[s]: Counts.of(table(rows[s]), reported.get(s, ())) for s in rows}, 13, "01234")
     kept = {

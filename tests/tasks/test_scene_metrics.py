@@ -191,7 +191,9 @@ def test_it_is_said_where_classes_in_few_images_bias_an_interval() -> None:
     for k in range(1, 21):  # each of these is in one image, and wrong there: a third of resamples leaves it out
         often[k - 1]["labelled"][k] = 9
     found = {"clean": counts(*often)} | {text: counts(*often) for text in shares_of("corruption(fog)")}
-    line = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
+    line = (
+        "classes that occur in few images bias its interval by over a quarter of a standard error; evaluate more images"
+    )
     own = by_key([*scene_rows("clean", found["clean"], names), *scene_mean_rows(found, 20, names)])
     figures = [slow(often, drawn)["miou"] for drawn in draws(20)]
     assert np.mean(figures) - own["clean", "miou"][0] > np.std(figures) / 4

@@ -235,7 +235,7 @@ def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, fol
     assert len(list(again.path.rglob("*.parquet"))) == 3
     lines: list[str] = []
     segment(folder, again.path, "plain", batch_size=1, say=lines.append)
-    assert "3 units of work were there already and were not computed again" in lines
+    assert "3 units of work were already done and were not recomputed" in lines
     for condition in ("clean", PGD, FOG, NOISE):
         first, second = run.table("plain", condition).to_pylist(), again.table("plain", condition).to_pylist()
         for row, other in zip(first, sorted(second, key=lambda row: row["sample_id"]), strict=True):
@@ -280,7 +280,7 @@ def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path
             out.results()
         lines: list[str] = []
         segment(folder, out.path, "plain", shard_size=2, say=lines.append)
-        assert any(line.startswith(f"{path}: ") and line.endswith("; computed again") for line in lines)
+        assert any(line.startswith(f"{path}: ") and line.endswith("; recomputed") for line in lines)
         assert path.read_bytes() == whole.shard_path("plain", "clean", place).read_bytes()
         path.unlink()
         assert "incomplete" in str(out.results()["flags"].tolist())
@@ -321,7 +321,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     assert "2.png: no mask for this image" in errors["2.png"]
     assert str(masks / "3.png") in errors["3.png"]
     assert value(bad, "miou")["n"] == 1
-    assert "4 of 5 images could not be read; left out" in value(bad, "miou")["flags"]
+    assert "4 of 5 images could not be read; excluded" in value(bad, "miou")["flags"]
     own = next(row for row in run.table("plain", "clean").to_pylist() if row["sample_id"] == "4.png")
     assert value(bad, "pixel_accuracy")["value"] == pytest.approx(sum(own["intersections"]) / own["pixels"])
     assert CliRunner().invoke(cli, ["segment", *words, "--skip-bad"]).exit_code == 0
@@ -409,7 +409,7 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         (tmp_path / "names.txt").write_text("car\nroad\nsky")
         segment(folder, out, classes=tmp_path / "names.txt")
     make(tmp_path / "four.safetensors", classes=(*NAMES, "tree"))
-    with pytest.raises(DataError, match="plain has 3 classes and four 4; evaluate them in runs of their own"):
+    with pytest.raises(DataError, match="plain has 3 classes and four 4; evaluate them in separate runs"):
         robustkit.segment(
             [folder / "plain.safetensors", tmp_path / "four.safetensors"],
             data_dir=folder / "images",

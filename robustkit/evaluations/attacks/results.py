@@ -103,8 +103,9 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
 
 STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")
 STRENGTH_NOTE = (
-    "Of the samples right when clean that any attack of the run in the same norm broke within the radius, the share "
-    "that this attack broke itself."
+    "Of the samples that are correct when clean and that any attack of the run in the same norm broke within the "
+    "radius, the share that this attack broke itself."
+    ""
 )
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 Rows = Iterator[tuple[str, str, tuple[str, ...]]]  # checkpoint, condition, and texts of a row
@@ -216,8 +217,9 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
     counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
     title, height = f"{title} against eps, {norm}", 40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2)
     caption = (
-        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little apart "
-        "so that none hides another."
+        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are offset slightly so "
+        "that none hides another."
+        ""
     )
     return Figure(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
 

@@ -183,7 +183,7 @@ def why_no_mce(manifest: Manifest) -> str:
     """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest.data
     known = data.layout == "imagenet" and data.classes == 1000
-    return "" if known else f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
+    return "" if known else f"AlexNet's errors are known only for the 1000 ImageNet classes, not for {data.name}"
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -244,7 +244,7 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     lines = [*flags]
     if broken := pc.sum(read["degenerate"]).as_py():
-        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out")
+        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; excluded")
     for column in ("rank_correlation", "map_iou"):
         values = column_of(read, column)
         for suffix, group in groups.items():
@@ -375,4 +375,4 @@ class MapsAggregator(Aggregator):
         return read.ids.take(kept), figures[kept]
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        return ["Maps are compared on images that both predict right."] if shown else []
+        return ["Maps are compared on images that both classify correctly."] if shown else []

@@ -107,13 +107,12 @@ def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Fi
     said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
     return Figure(
         "maps",
-        f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
+        f"Scores of maps and controls{f' ({kind})' if kind else ''}",
         20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
         paint,
         alt=" ".join(said),
-        caption="With 95 % intervals. Controls do not look at the image: a map is informative where it "
-        "is better than all of them."
-        + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
+        caption="With 95 % intervals. Controls ignore the image: a map is informative where it beats all of them."
+        "" + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
     )
 
 
@@ -289,7 +288,7 @@ class MapsPresenter(Presenter):
 
     def card(self, results: Results) -> Iterable[CardPart]:
         if maps := map_tables(results, only_boxes(results.manifest)):
-            note = "Controls do not look at the image; below a score stands its lead over the best of them."
+            note = "Controls ignore the image; below each score is its lead over the best of them."
             parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
             yield CardPart("Maps", note, parts)
 

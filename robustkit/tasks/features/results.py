@@ -80,7 +80,7 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
             continue
         flags = [*reading.flags(condition, table), *notes]
         if odd := int((column_of(read, "knn") < 0).sum()):
-            flags.append(f"{odd} of {len(read)} samples have features that are not finite; counted as wrong")
+            flags.append(f"{odd} of {len(read)} samples have non-finite features; counted as wrong")
         values = {
             metric: figures({name: column_of(read, name) for name in columns_of(metric, draws)})
             for metric in metrics_of(read.column_names)

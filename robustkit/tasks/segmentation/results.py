@@ -79,7 +79,9 @@ def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
     return replace(counts, intersections=hits[chosen, images].astype(np.int32), predicted=predicted)
 
 
-BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
+BIASED = (
+    "classes that occur in few images bias its interval by over a quarter of a standard error; evaluate more images"
+)
 _NAMED = 5  # classes that a flag names
 
 

@@ -220,7 +220,8 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
     formula = get_attention(network)
     if attention not in (None, formula):
         raise ModelError(
-            f"--attention {attention} does not go with {spec}, which was trained with {formula} attention; leave it out"
+            f"--attention {attention} does not apply to {spec}, which was trained with {formula} attention; leave it "
+            "out"
         )
     named = "name" if formula_in(file.path.name) else "default"
     source = "metadata" if "attention" in file.metadata else "option" if attention else named

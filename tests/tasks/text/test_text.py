@@ -322,7 +322,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
 def test_two_vocabularies_are_not_compared(tmp_path: Path, page: Path) -> None:
     pytest.importorskip("transformers")
     words, folder = word_model(tmp_path / "m.safetensors"), library_model(tmp_path / "hf")
-    with pytest.raises(DataError, match="m and hf have other vocabularies; evaluate them in runs of their own"):
+    with pytest.raises(DataError, match="m and hf have other vocabularies; evaluate them in separate runs"):
         run(TextRequest(checkpoints=[words, f"hf:{folder}"], data_dir=page, out=tmp_path / "run"))
 
 

@@ -153,7 +153,11 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"vocabulary": json.dumps(["<unk>", "cat"])}, CheckpointError, "2 words, and weights for 5; expected as many"),
+        (
+            {"vocabulary": json.dumps(["<unk>", "cat"])},
+            CheckpointError,
+            "2 words, and weights for 5; expected equal numbers",
+        ),
         (
             {"vocabulary": json.dumps(["the", *WORDS.words[1:]])},
             CheckpointError,

@@ -115,8 +115,9 @@ class TwoPhaseSummary(Summary):
 
 
 _NOTE = (
-    "Two-phase: all n samples go through the first phase; of those that stand after it at most m, drawn at random, go "
-    "through the rest of the attack. The interval of the estimate holds what both phases leave to chance."
+    "Two-phase: all n samples go through the first phase; at most m of those still correct, drawn at random, go "
+    "through the rest of the attack. The interval of the estimate covers the uncertainty of both phases."
+    ""
 )
 
 
@@ -126,8 +127,9 @@ class TwoPhaseAggregator(Aggregator):
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (
-            "Estimates from two phases are not compared here: of each checkpoint other samples went through the "
-            "second. They are in each report; what stands after the first phase is compared."
+            "Two-phase estimates are not compared here, since different samples of each checkpoint went through the "
+            "second phase. They are in each report; the accuracy after the first phase is compared."
+            ""
         )
         return [line] if there else []
 
