@@ -119,7 +119,10 @@ def test_without_early_stop_the_first_wrong_point_is_returned(where: str) -> Non
         (lambda: Patch(ThreatModel("patch", bounds=None, size=2))(Linear(), images()), "there are none; state them"),
         (lambda: Patch(ThreatModel("linf"))(Linear(), images()), "norm is 'linf'; Patch knows patch"),
         (lambda: PGD(ThreatModel("patch"))(Linear(), images()), "norm is 'patch'; PGD knows linf, l2"),
-        (lambda: patch(loss="kq")(Linear(), images()), "the model has no key_loss; expected one whose attention"),
+        (
+            lambda: patch(loss="kq")(Linear(), images()),
+            "the model has no key_loss; expected one with a supported attention",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(make: Any, said: str) -> None:

@@ -315,7 +315,11 @@ def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, m
         check_labels(one, [stopping], paper)
     check_labels(several, [parse_condition("autoattack", card), parse_condition("pgd", card), CLEAN], card)
     check_labels(several, [parse_condition("pgd", paper)], paper)
-    with pytest.raises(DataError, match=r"pgd\(.*torchattacks leads away from one label, but several count as right"):
+    with pytest.raises(
+        DataError,
+        match=r"pgd\(.*torchattacks moves away from a single label, but several count as "
+        r"correct",
+    ):
         check_labels(several, [CLEAN, peer], card)
     with pytest.raises(DataError, match=r"pgd\(.*stops at the first changed prediction, but several"):
         check_labels(several, [stopping], paper)

@@ -297,7 +297,10 @@ def test_capture_leaves_everything_as_it_was(images: Tensor) -> None:
             lambda: timm.create_model("swinv2_tiny_window8_256", depths=(1, 1), embed_dim=24),
             "SwinTransformerV2 .* class WindowAttention",
         ),
-        (lambda: timm.create_model("resnet10t"), "ResNet takes no attention formula: it has no attention layer"),
+        (
+            lambda: timm.create_model("resnet10t"),
+            "ResNet does not support attention formulas: it has no attention layer",
+        ),
     ],
 )
 def test_other_attention_is_refused_by_name(make: Callable[[], nn.Module], words: str) -> None:
@@ -336,7 +339,7 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     assert (result.best, result.declared, result.verdict, result.n) == ("quest", "quest", "fits", 100)
     assert set(result.left_out) == {"qknorm", "qknorm-hs", "qknorm-ds", "qknorm-ln", "qana"}
     assert "softcap" not in {row.name for row in result.rows}
-    assert result.text.endswith("softcap is not ranked: logits below its cap are those of standard")
+    assert result.text.endswith("softcap is not ranked: below its cap, its logits equal those of standard")
     assert result.rows[0].top1 == 1.0
     assert "quest attention fits best, as declared; the next is" in result.text
     # the paired interval, by hand for the last row

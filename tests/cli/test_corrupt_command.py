@@ -139,7 +139,7 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     words = (first, second, small, "--corruptions", "contrast", "--out", tmp_path / "sheets", "--device", "cpu")
     done = run(*words)
     assert done.status == 0
-    assert done.err.count("images of 48x40 are enlarged to 224x224; --img-size takes another size") == 2
+    assert done.err.count("images of 48x40 are enlarged to 224x224; --img-size sets another size") == 2
     assert (
         "CIFAR-10-C's constants (--constants cifar, in conditions preset=cifar), since the images are 32x32" in done.err
     )
@@ -166,7 +166,7 @@ def test_without_frosts_photographs_a_sheet_has_our_own_textures(
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     listed = ("--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
     done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *listed)
-    assert done.status == 0 and "frost(texture=own): the benchmark's photographs are not here" in done.err
+    assert done.status == 0 and "frost(texture=own): the benchmark's photographs are missing" in done.err
     assert done.out.endswith("under 2 corruptions\n")
     done = run("--write", tmp_path / "tree", "--data-dir", photos, *listed)
     assert done.status == 2 and "frost(texture=own)" in done.err and not (tmp_path / "tree").exists()
@@ -255,10 +255,10 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
     for index in range(0, 10, 2):
         picture(99 + index, (48, 40)).save(next((other / "a").glob(f"{index}.*")))
     for extra, message in (
-        (("--seed", "1"), "made with seed 0, and now it is 1"),
-        (("--format", "png"), "made with format 'jpeg', and now it is 'png'"),
-        (("--crop-pct", "1"), "made with crop pct 0.875, and now it is 1.0"),
-        (("--constants", "cifar"), "made with preset 'imagenet', and now it is 'cifar'"),
+        (("--seed", "1"), "made with seed 0, not 1"),
+        (("--format", "png"), "made with format 'jpeg', not 'png'"),
+        (("--crop-pct", "1"), "made with crop pct 0.875, not 1.0"),
+        (("--constants", "cifar"), "made with preset 'imagenet', not 'cifar'"),
         (("--data-dir", other), "made with source digest"),
     ):
         done = run(*words, "--corruptions", "contrast(severity=1)", *extra)
@@ -273,7 +273,7 @@ def test_a_tree_is_not_mixed_of_two_sets_of_photographs(photos: Path, tmp_path: 
     words = ("--write", tmp_path / "tree", "--data-dir", photos, "--corruptions", "frost(severity=1)", *SMALL)
     assert run(*words, "--limit", "2", "--frost-dir", tmp_path / "one").status == 0
     done = run(*words, "--frost-dir", tmp_path / "two")
-    assert done.status == 2 and "the tree was made with other photographs of frost" in done.err
+    assert done.status == 2 and "the tree was made with different frost photographs" in done.err
 
 
 def test_drift_sees_severities_that_changed_places(photos: Path, tmp_path: Path, run: Command) -> None:
@@ -418,9 +418,9 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
     assert run("--write", small_tree, *data, "--corruptions", "fog(severity=1)", *SMALL).status == 0
     before = tree_files(tmp_path)
     cases: list[tuple[tuple[object, ...], str]] = [
-        ((), "give IMAGE..., --write DIR or --drift TREE, and only one; here is none of them"),
-        ((image, *write, *data), "and only one; here is several of them"),
-        ((*write, "--drift", full, *data), "and only one; here is several of them"),
+        ((), "give IMAGE..., --write DIR or --drift TREE, exactly one of them; got none of them"),
+        ((image, *write, *data), "exactly one of them; got several of them"),
+        ((*write, "--drift", full, *data), "exactly one of them; got several of them"),
         (write, "--write needs --data-dir, the clean images to corrupt"),
         (("--drift", small_tree), "--drift needs --data-dir, the clean images that the tree was made of"),
         ((tmp_path / "nowhere.png",), "nowhere.png: No such file or directory; give image files"),
@@ -434,7 +434,7 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((image, "--variant", "x"), "unknown variant 'x'; known: bethgelab, hendrycks"),
         ((image, "--constants", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
         ((image, "--interpolation", "cubic"), "unknown interpolation 'cubic'; did you mean 'bicubic'?"),
-        ((image, "--img-size", "8"), "--img-size 8: the corruptions are defined from 16x16 on"),
+        ((image, "--img-size", "8"), "--img-size 8: the corruptions need at least 16x16 on"),
         ((image, "--img-size", "5000"), "'--img-size': 5000 is not in the range"),
         ((image, "--json", "x.json"), "--json means nothing for a contact sheet; leave it out"),
         ((image, "--limit", "3"), "--limit means nothing for a contact sheet; leave it out"),
@@ -442,14 +442,14 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         (("--drift", small_tree, *data, "--format", "png"), "--format means nothing for --drift; leave it out"),
         ((image, "--crop-pct", "1.5"), "--crop-pct 1.5: expected a number above 0, at most 1"),
         ((image, "--device", "abacus"), "unknown device 'abacus'; known: auto, cpu, cuda"),
-        ((image, "--out", tmp_path / "sheet.jpg"), "a contact sheet is a PNG; give a name that ends in .png"),
+        ((image, "--out", tmp_path / "sheet.jpg"), "a contact sheet is a PNG; give a name ending in .png"),
         ((image, photos / "a/2.png", "--out", tmp_path / "s.png"), "is one file for 2 images; give a folder"),
         ((image, "--out", image), "1.png is the input image; give another name"),
         ((image, image, "--out", tmp_path), "another image has the same name"),
         ((image, "--out", text / "s.png", "--corruptions", "contrast"), "cannot write"),
         ((*write, "--data-dir", tmp_path / "nowhere"), "no such folder or zip file; check --data-dir"),
         ((*write, *data, "--limit", "0"), "'--limit': 0 is not in the range"),
-        (("--write", full, *data), "holds files but no corruptions.json; choose an empty folder"),
+        (("--write", full, *data), "contains files but no corruptions.json; choose an empty folder"),
         (("--write", text, *data), "text.jpg is not a folder; choose another one"),
         (("--write", text / "tree", *data), "is not a folder; choose another one"),
         (("--write", photos / "c", *data), "and would become part of it; choose another folder"),

@@ -210,7 +210,7 @@ def something_left_behind(monkeypatch: Patch) -> str:
         path.with_name(".half.tmp").write_bytes(b"")
 
     monkeypatch.setattr(doctor, "write_whole", leaving)
-    return "is not replaced as a whole: ['.half.tmp']"
+    return "is not replaced atomically: ['.half.tmp']"
 
 
 def opencv_gone(monkeypatch: Patch) -> str:
@@ -322,7 +322,7 @@ def test_a_gpu_that_torch_does_not_see_is_said(monkeypatch: Patch, tmp_path: Pat
     (tmp_path / "nvidia0").touch()
     found = finding("device", monkeypatch)
     assert found.state == "warn" and "has an NVIDIA device that torch" in found.text
-    assert "install torch's build for CUDA" in found.text
+    assert "install the CUDA build of torch" in found.text
 
 
 def test_one_thread_is_said(monkeypatch: Patch) -> None:

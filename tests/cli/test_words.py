@@ -41,14 +41,17 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     ("report ''", f".*'RUN': {EMPTY} a value. See.*"),
     (
         f"audit {VIT} {SHAPES} --attacks none,pgd",
-        "--attacks none,pgd: none is for nothing at all; leave it, or .*",
+        "--attacks none,pgd: none cannot be combined with others; leave out none, or .*",
     ),
-    (f"segment {SEG} {SHAPES} --attacks pgd,none", "--attacks pgd,none: none is for nothing at all; leave it, or .*"),
-    (f"audit {VIT} {SHAPES} --attacks none --eps 1/255", "--eps: only for attacks, and --attacks is none; name some.*"),
+    (
+        f"segment {SEG} {SHAPES} --attacks pgd,none",
+        "--attacks pgd,none: none cannot be combined with others; leave out none, or .*",
+    ),
+    (f"audit {VIT} {SHAPES} --attacks none --eps 1/255", "--eps: needs attacks, but --attacks is none; name some.*"),
     (f"audit {VIT} {SHAPES} --stability --boxes a.csv", "--stability, --boxes: only for maps, .*; give --cams, or .*"),
     (
         f"audit {VIT} {SHAPES} --constants cifar",
-        "--constants: only for corruptions, and there are none; give --corru.*",
+        "--constants: needs corruptions; give --corru.*",
     ),
     (
         f"audit {VIT} {SHAPES} --preset cifar",
@@ -61,9 +64,9 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     ),
     (
         f"attack {VIT} {SHAPES} --preset full --attacks none --eps 1",
-        "--eps: only for attacks, and --attacks is none; .*",
+        "--eps: needs attacks, but --attacks is none; .*",
     ),
-    (f"segment {SEG} {SHAPES} --attacks none --norm l2", "--norm: only for attacks, and --attacks is none; .*"),
+    (f"segment {SEG} {SHAPES} --attacks none --norm l2", "--norm: needs attacks, but --attacks is none; .*"),
     (f"inspect {VIT} --limit 3 --masks m", "--masks, --limit: only for images, and --data-dir is missing; give .*"),
     (f"inspect {VIT} {SHAPES} --masks m", "--masks: only for a segmenter's images, and this is a classifier; leave .*"),
     (f"inspect {SEG} {SHAPES} --layout csv", "--layout: only for a classifier's images, and this is a segmenter; .*"),

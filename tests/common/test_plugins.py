@@ -103,7 +103,7 @@ def test_the_digest_is_of_all_code_of_a_package(site: Path) -> None:
         (
             "spin = plugged:Spin",
             "class Spin(Exception):\n    name = 'pgd'",
-            "it brings is called 'pgd'; expected 'spin'",
+            "its object is called 'pgd'; expected 'spin'",
         ),
     ],
 )

@@ -308,7 +308,7 @@ def test_images_of_another_suffix_are_read_or_counted(tmp_path: Path) -> None:
 
 def test_a_folder_of_names_that_cannot_be_printed_says_so(tmp_path: Path) -> None:
     root = tree(tmp_path, "a\u00a0b/1.png", "a/2\u00a0.png")
-    with pytest.raises(DataError, match="no readable images in it; left out 2 images whose names are not print"):
+    with pytest.raises(DataError, match="no readable images in it; left out 2 images with unprintable"):
         open_dataset(root)
 
 

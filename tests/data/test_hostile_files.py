@@ -133,7 +133,7 @@ def test_a_thin_picture_is_no_harm_to_any_resize() -> None:
         ):
             to_pixels(image, p, "x")
     assert to_pixels(image, Preprocessing(input_size=(700, 700), crop_mode="squash")).shape == (3, 700, 700)
-    with pytest.raises(BadImageError, match="resized they would be 0 x 256"):
+    with pytest.raises(BadImageError, match="since resized it would be 0 x 256"):
         to_pixels(Image.new("RGB", (1, 2000)), Preprocessing(crop_mode="border"))
 
 

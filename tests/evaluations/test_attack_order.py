@@ -84,7 +84,7 @@ def test_a_result_that_its_own_evidence_contradicts_is_a_flag() -> None:
         return contradiction_flag(manifest, condition, right(answers), figures)
 
     found = said(PGD, "1" * 40, [1] * 6 + [0] * 4 + [-1] * 2)
-    assert "it left 6 of 10 samples standing that PGD with 5 steps broke for its evidence, and 0 the other" in found
+    assert "it left 6 of 10 samples correct that PGD with 5 steps broke as evidence, and 0 the other" in found
     assert findings_of([found])[0].check == "attacks in order"
     assert said(PGD, "1" * 40, [1] * 5 + [0] * 5) == ""  # one in 32
     assert said(PGD, "0" * 40, [1] * 12) == said(PGD, "1" * 6 + "0" * 6, [1] * 6 + [0] * 6) == ""

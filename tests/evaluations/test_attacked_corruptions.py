@@ -145,7 +145,7 @@ def test_rules_tell_attacks_on_corrupted_images_from_those_on_clean_ones() -> No
         ("pgd(under=fog,severity=1+3)", "severity '1+3'; expected a whole number"),
         ("pgd(severity=3)", "severity=3 is of a corruption; name it, such as under=fog"),
         ("pgd(under=fog,severity=3,source=released)", "leave out source=released"),
-        ("fmn(under=fog,severity=3)", "under is for attacks of a fixed radius; leave it out of fmn"),
+        ("fmn(under=fog,severity=3)", "under applies to attacks of a fixed radius; leave it out of fmn"),
         ("pgd(under=fog,severity=3,texture=own)", "unknown parameter of corruption 'texture'"),
         ("pgd(under=fog,severity=3,step=2)", "unknown parameter of pgd 'step'"),
     ],

@@ -100,7 +100,7 @@ def test_an_audit_has_a_distance_for_each_sample(made: tuple[Path, Run]) -> None
 def test_too_few_steps_are_flagged_on_both_sides(made: tuple[Path, Run]) -> None:
     _, run = made
     flags = {row["condition"]: " ".join(row["flags"]) for row in run.results().to_dict("records")}
-    assert "too weak: pgd(eps=" in flags[WEAK] and "give it more steps" in flags[WEAK]
+    assert "too weak: pgd(eps=" in flags[WEAK] and "use more steps" in flags[WEAK]
     assert "no wrong point was found for" in flags[WEAK]
     assert "too weak" not in flags["fmn(steps=40)"]
 
@@ -129,7 +129,8 @@ def test_an_attack_that_leaves_standing_what_is_near_is_flagged(tmp_path: Path) 
         tuple(r["flags"]) for r in run.results().to_dict("records") if r["metric"] == "nll" and "pgd" in r["condition"]
     }
     assert any(
-        "samples standing for which fmn(steps=40) found a wrong point in the same ball" in flag for flag in flags
+        "samples correct for which fmn(steps=40) found an adversarial example in the same ball" in flag
+        for flag in flags
     )
 
 

@@ -69,7 +69,7 @@ def test_what_evidence_rests_on_is_said() -> None:
     assert flag.startswith("probabilities: ") and flag.endswith(" (evidence on 4 samples)")
     assert findings(figures | {"quick": {"passes": 9, "left_out": []}})[0].flag == ""
     none, _ = findings({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})
-    assert none.flag.startswith("no evidence, for which a quarter of the passes")
+    assert none.flag.startswith("no evidence, since a quarter of the attacks' passes")
 
 
 def test_evidence_comes_last_and_may_be_declined_and_made_up_for(

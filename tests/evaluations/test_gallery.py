@@ -81,7 +81,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     page = (tmp_path / "gallery.html").read_text("utf-8")
     assert page.count("<script>") == 1 and "<script>alert" not in page and "<u>" not in page and "<i>" not in page
     assert "cat &amp; dog" in page and page.count("data:image/webp;base64,") == 4
-    assert "<p>Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot" in page
+    assert "<p>Each map is scaled to its own minimum and maximum, so colours cannot" in page
     sheet = np.asarray(draw(gallery))
     assert sheet.shape[1] > 2 * 224 and sheet.shape[0] > 2 * 224
     scale = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[None], cv2.COLORMAP_CIVIDIS)[0, :, ::-1]
@@ -378,16 +378,17 @@ ONLY = "only for a data set, but single images are given; leave out, or give --d
         ),
         (
             [*SHAPES[:-1], "1", "--choose", "class:star"],
-            "--choose class:star: none of the 1 samples is of that class; loosen --limit or --ids",
+            "--choose class:star: none of the 1 samples is of that class; relax --limit or --ids",
         ),
         (
             [*SHAPES, "--show", "nope"],
-            "--show nope: no single one of the 12 samples of embedded:shapes is named so; an id looks like "
+            "--show nope: the name does not identify exactly one of the 12 samples of embedded:shapes; an id looks "
+            "like "
             "'test/00075'",
         ),
         (
             [*SHAPES, "--cams", "random"],
-            "--cams random: controls only, which do not look at the image; add a method such as agcam, or leave the "
+            "--cams random: controls only, which ignore the image; add a method such as agcam, or leave the "
             "gallery out with --gallery 0",
         ),
         ([MODEL, "cat.jpg", "--limit", "3"], f"--limit: {ONLY}"),
@@ -404,7 +405,7 @@ ONLY = "only for a data set, but single images are given; leave out, or give --d
         ),
         (
             [MODEL, "cat.jpg", "--cams", "full"],
-            "--cams full: controls only, which do not look at the image; give a method such as agcam",
+            "--cams full: controls only, which ignore the image; give a method such as agcam",
         ),
     ],
 )
@@ -439,7 +440,7 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
 def test_the_help_says_what_faithfulness_is() -> None:
     text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
     assert "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a randomised head." in text
-    assert "default: disagreement; worst for one checkpoint." in text
+    assert "default: disagreement, or worst for one checkpoint." in text
 
 
 def test_a_class_is_found_by_number_name_and_synonym() -> None:

@@ -61,7 +61,9 @@ def test_chances_are_those_of_a_coin() -> None:
     assert chance_of(0, 0) == 1 and chance_of(5, 0) == 1 / 32 < HIDES <= chance_of(4, 0) and chance_of(7, 1) == 9 / 256
     alike = {"stand_plain": 5, "stand_surrogates": 5, "only_surrogates": 0, "only_restarts": 0, "right": 9}
     doubt = next(one for one in findings(alike) if one.check == "attention")
-    assert not doubt.flag and doubt.figure.startswith("5 of 9 right samples stand under PGD, 5 under gradients led")
+    assert not doubt.flag and doubt.figure.startswith(
+        "5 of 9 correct samples stay correct under PGD, 5 under gradients that"
+    )
     for stand, said in ((0, False), (4, True), (5, False)):  # of four, even all broken could be chance
         figures = alike | {"stand_plain": stand, "stand_surrogates": stand}
         doubt = next(one for one in findings(figures) if one.check == "attention")

@@ -41,7 +41,9 @@ def test_maps_need_the_clean_images(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="a tree of corrupted images: expected the clean ones"):
         robustkit.audit([MODEL], data_dir=tree, **options)
     options |= {"corrupted_dir": tree, "corruptions": "fog", "stability": True}
-    with pytest.raises(ProtocolError, match="--stability with released corruptions: it needs the clean image next to"):
+    with pytest.raises(
+        ProtocolError, match="--stability with released corruptions: it needs the clean image as well as"
+    ):
         robustkit.audit([MODEL], data_dir=tmp_path / "clean", **options)
 
 

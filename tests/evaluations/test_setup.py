@@ -133,8 +133,8 @@ def flags_of(evidence: Any, checkpoint: dict[str, Any] | None = None, **more: An
 def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
     open_one = {"setup": [part("inconclusive")]}
     assert flags_of(open_one) == [] and setup_notes(open_one) == [
-        "normalisation: cannot tell CLIP (in use) from ImageNet, which is ahead: NLL lower by 0.300 [-0.020, 0.610], "
-        "20 images, which chance may explain in the best of several; more images may tell"
+        "normalisation: inconclusive, ImageNet is ahead of CLIP (in use): NLL lower by 0.300 [-0.020, 0.610], "
+        "20 images, not significant for the best of several; more images may settle it"
     ]
     for quiet in (part("inconclusive", same=True), part("inconclusive", best="CLIP"), part("fits")):
         assert setup_notes({"setup": [quiet]}) == []
@@ -191,7 +191,7 @@ def test_what_is_assumed_is_confirmed_or_flagged(verdicts: tuple[str, str], said
         (
             {},
             {},
-            f"the set-up was not checked: {GONE}; the same command takes it",
+            f"the set-up was not checked: {GONE}; rerun the same command to take it",
         ),
         ({"data": {"n": 9}}, {}, ""),
         (
@@ -248,9 +248,9 @@ def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None
     guess, order = guessing_flags(clean_records(moved, 7.99, labels), 5)
     assert guess.startswith("no better than chance on clean data: NLL 7.99, chance 1.61; check the weights")
     assert order.startswith(
-        "labels may be in another order: 100 % of the images are predicted as the others of their class are, and 0 % "
+        "labels may be in a different order: 100 % of the images are predicted as the rest of their class, and 0 % "
         "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …)"
     )
     counts = {"nll": [1.0, 1.0], "intersections": [[3, 1], [2, 0]], "labelled": [[5, 3], [3, 1]]}
     (frequent,) = guessing_flags(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
-    assert "most frequent class everywhere: 50.0% of pixels are right, that class has 66.7%" in frequent
+    assert "most frequent class everywhere: 50.0% of pixels are correct, that class covers 66.7%" in frequent

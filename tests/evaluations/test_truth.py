@@ -130,7 +130,7 @@ def test_a_box_is_held_against_its_own_image(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         open_truth(dataset, **files)
     assert str(refused.value) == (
-        f"{tmp_path / 'csv'}, line 4: box (5, 0, 21, 5) reaches outside the image of 20x20; correct it or drop it"
+        f"{tmp_path / 'csv'}, line 4: box (5, 0, 21, 5) extends beyond the image of 20x20; correct it or drop it"
     )
 
 
@@ -155,12 +155,12 @@ def test_a_box_is_held_against_its_own_image(tmp_path: Path) -> None:
         (
             ["cat/001.png", "dog/002.png"],
             ["a/001.png", "b/001.png"],
-            "{a/001} and {b/001} both match cat/001.png; keep one, or name it cat/001",
+            "{a/001} and {b/001} both match cat/001.png; keep one, or rename it to cat/001",
         ),
         (
             ["cat/001.bmp", "cat/001.png"],
             ["cat/001.png"],
-            "{cat/001} may be meant for cat/001.bmp and for cat/001.png; rename one of them",
+            "{cat/001} matches both cat/001.bmp and cat/001.png; rename one of them",
         ),
         (["cat/001.png", "dog/001.png"], ["002.png"], "{what} of none of the 2 images; expected names such as cat/001"),
     ],
@@ -391,7 +391,7 @@ def test_masks_that_are_all_empty_are_refused_and_some_are_told(tmp_path: Path) 
     (where / "001.png").write_bytes(b"no image")
     truth = open_truth(dataset, **files)
     assert truth.notes == (f"masks of 2 of 2 images from {where}",)
-    with pytest.raises(BadImageError, match=r"001\.png: not an image of a format that is read"):
+    with pytest.raises(BadImageError, match=r"001\.png: not an image of a supported format"):
         located(truth)
 
 
@@ -425,7 +425,7 @@ def test_a_run_with_maps_keeps_to_its_truth(place: Path, tmp_path: Path) -> None
         with pytest.raises(RunError) as refused:
             audit(place, run, **MAPS | given)
         assert str(refused.value) == (
-            f"{run} holds another run: the digest of boxes or masks is {there} there and {here} here; use another "
+            f"{run} contains another run: the digest of boxes or masks is {there} there and {here} here; use another "
             "--out, or delete the folder"
             f""
         )
@@ -475,7 +475,10 @@ def test_boxes_as_shares_of_the_sides_are_refused(tmp_path: Path, row: str) -> N
 
 
 def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
-    dataset, flag = one_image(tmp_path), "boxes were assumed to be xmin, ymin, xmax, ymax; each would fit its image"
+    dataset, flag = (
+        one_image(tmp_path),
+        "boxes were assumed to be xmin, ymin, xmax, ymax; each would also fit its image",
+    )
     sides = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="x,y,width,height"))
     assert sides.boxes["a.png"].boxes == ((10, 5, 40, 25),) and len(sides.notes) == 1
     edges = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="left,top,right,bottom"))
@@ -587,7 +590,9 @@ def test_boxes_of_an_image_that_exif_data_turn_are_of_the_pixels_that_they_fit(t
     assert stored.boxes["a.png"].boxes == ((10, 70, 50, 90),) and "of stored pixels" in stored.notes[1]
     upright = open_truth(dataset, table(tmp_path, "10,70,50,90"))
     assert upright.boxes["a.png"].boxes == ((10, 70, 50, 90),) and len(upright.notes) == 1
-    with pytest.raises(DataError, match=r"EXIF data turn a\.png, and nothing says whether the boxes are of stored or"):
+    with pytest.raises(
+        DataError, match=r"EXIF data rotate a\.png, and it is unclear whether the boxes match the stored or"
+    ):
         open_truth(dataset, table(tmp_path, "10,10,50,50"))
     sized = open_truth(dataset, xml(tmp_path, 10, 20, 50, 50, size=(200, 120)))  # stored, and twice as large
     assert sized.boxes["a.png"].boxes == ((35, 5, 50, 25),)
@@ -598,7 +603,7 @@ def test_boxes_of_an_image_that_exif_data_turn_are_of_the_pixels_that_they_fit(t
                 open_truth(dataset, boxes)
         (tmp_path / "masks").mkdir(exist_ok=True)
         Image.new("L", size, 255).save(tmp_path / "masks" / "a.png")
-        with pytest.raises(BadImageError, match="EXIF data turn the image, and nothing says whether its mask"):
+        with pytest.raises(BadImageError, match="EXIF data rotate the image, and it is unclear whether the mask"):
             located(open_truth(dataset, masks=tmp_path / "masks"))
 
 

@@ -183,7 +183,7 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
     for number in (2, 1):
         part = audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
         assert part.missing_units("shapes-vit-quest", two_phase(3)) == 3
-    waits = f"shapes-vit-quest: {two_phase(3)} waits for the first phase of all parts; then run each part again"
+    waits = f"shapes-vit-quest: {two_phase(3)} waits for the first phase of all parts; then rerun each part"
     assert sum(line.startswith(waits) for line in lines) == 2
     with pytest.raises(RunError, match=r"3 of 9 units are missing: part 1/2 lacks 2 \(shapes-vit-quest under two-ph"):
         robustkit.merge(part.path)
@@ -324,7 +324,7 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
         ("autoattack(second=9,first=square)", "expected the stages that it begins with: first=apgd-ce or"),
         ("autoattack(second=9,first=)", "expected the stages that it begins with"),
         ("autoattack(second=9,second=8)", "first or second is given twice"),
-        ("autoattack(second=9,only=apgd-ce)", "only leaves out stages, which the second phase runs"),
+        ("autoattack(second=9,only=apgd-ce)", "only leaves out stages that the second phase would run"),
         ("autoattack(second=9,first=apgd-ce+apgd-t+fab-t+square)", "expected the stages that it begins with"),
         ("autoattack(second=9,engine=pyautoattack)", "engine pyautoattack runs all stages at once"),
         ("autoattack(second=9,version=rand)", "only is for models that answer alike"),

@@ -116,7 +116,7 @@ def test_only_checkpoints_that_rules_are_about_are_subjects(tmp_path: Path, weig
     assert tests["passedTests"] == ["good: top1 under clean >= 0.8", 'protocol == "standard@1:0"']
     assert tests["failedTests"] == ["bad: top1 under clean >= 0.8"]
     about_the_run = parse_policy("[[rule]]\nrequire = 'protocol == \"standard@1:0\"'", "p.toml")
-    with pytest.raises(Exception, match=r"p\.toml: no rule is about a checkpoint"):
+    with pytest.raises(Exception, match=r"p\.toml: no rule concerns a checkpoint"):
         as_statement(judge(about_the_run, run), run.manifest, None, "test-result")
     unfiled = audited(tmp_path / "timm", weights, path=None, spec="timm:vit")
     with pytest.raises(Exception, match=r"vit \(timm:vit\) came from no file whose SHA-256"):
@@ -190,7 +190,7 @@ def test_a_flipped_byte_is_found(
     assert call(monkeypatch, *words) == 0
     capsys.readouterr()
     assert call(monkeypatch, weights, "--verify-attestation", file) == 1
-    assert "whose result is WARNED: some rule could not tell" in capsys.readouterr().err
+    assert "whose result is WARNED: some rule was inconclusive" in capsys.readouterr().err
     assert call(monkeypatch, weights, "--verify-attestation", file, "--allow-warned") == 0
     assert capsys.readouterr().out == f"{weights} is vit of {file}: WARNED\n"
     assert call(monkeypatch, run.path, "--allow-warned") == 2

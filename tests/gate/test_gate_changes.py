@@ -72,7 +72,7 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
     found = verdict(run, "mean_error of corruption(fog) <= 0.1 with 95 % confidence")
     assert found.state == UNDECIDED and found.figure is not None and found.figure.high == rare_share_bound(20) > 0.16
     assert verdict(run, "mean_error of corruption(fog) <= 0.17 with 95 % confidence").state == PASS
-    assert "it has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
+    assert "the figure has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
     row = {"value": 0.2, "n": 20, "ci_low": 0.2, "ci_high": 0.2, "flags": []}
     assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + rare_share_bound(20)
     assert math.isnan(figure_of(row | {"metric": "cam_iou_over_control"}).high)  # a difference, not a share
@@ -189,4 +189,4 @@ def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: 
     found = verdict(run, "drop against baseline <= 0.5", same)
     assert found.figure is not None and found.figure.value == 0
     files = make(tmp_path / "files", {"vit": {"clean": [1] * 100}}, corrupted={"digests": {"clean": "x"}})
-    assert "reads other files here" in verdict(run, "drop against baseline <= 0.5", files).reason
+    assert "reads different files here" in verdict(run, "drop against baseline <= 0.5", files).reason

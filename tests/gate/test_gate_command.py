@@ -122,13 +122,13 @@ def test_no_file_is_written_over_the_policy_or_another(
     monkeypatch.chdir(tmp_path)
     for option in ("--junit", "--json", "--attestation"):
         assert call(monkeypatch, run.path, option, rules) == 2  # found without --policy, by another path
-        assert f"{option} {rules}: is the file of --policy; give another one" in capsys.readouterr().err
+        assert f"{option} {rules}: is also the file of --policy; give another one" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--junit", twice, "--json", "twice.json") == 2
-    assert "--json twice.json: is the file of --junit" in capsys.readouterr().err
+    assert "--json twice.json: is also the file of --junit" in capsys.readouterr().err
     kept = run.path / "run.json"
     before = kept.read_bytes()
     assert call(monkeypatch, run.path, "--json", kept) == 2 and kept.read_bytes() == before
-    assert f"--json {kept}: is the file of {run.path}; give another one" in capsys.readouterr().err
+    assert f"--json {kept}: is also the file of {run.path}; give another one" in capsys.readouterr().err
     assert not twice.exists() and rules.read_text().startswith("[[rule]]")
 
 
@@ -185,7 +185,7 @@ def test_exit_codes_and_files(
     assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
     assert call(monkeypatch, tmp_path / "none", "--policy", "strict.toml") == 2
     assert call(monkeypatch, run.path.parent, "--policy", "strict.toml") == 2
-    assert "but holds some: run; give one, such as " in capsys.readouterr().err
+    assert "but holds some: run; give one of them, such as " in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--baseline", tmp_path / "none") == 2
     empty = make(tmp_path / "empty", {"vit": {}})
     assert call(monkeypatch, empty.path, "--policy", "strict.toml") == 3
@@ -273,7 +273,7 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     low = math.floor(100 * wilson(30, 100)[0]) / 100
     assert requires[:2] == ['protocol == "standard@1:0"', 'data digest == "d1"']
     assert {"n under clean >= 100", 'attention == "quest"', f"top1 under {PGD} >= {low:.2f}"} <= set(requires)
-    assert "no bound that a run could miss" in text and not any("8/255" in rule for rule in requires)
+    assert "no rule, since every run would meet it" in text and not any("8/255" in rule for rule in requires)
     means = [rule.split(" <= ")[0] for rule in requires if rule.startswith("mean_error")]
     assert sorted(means) == ["mean_error under corruption(fog)", "mean_error under noise"]
     assert not any("severity" in rule for rule in requires)
@@ -393,7 +393,7 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
         (f"top1 under {PGD} >=", "*"),
         (f"top1 under {PGD} >=", "strong"),
     ]
-    assert judge(policy, several).passed and "as they are: alike, 0.88" in text
+    assert judge(policy, several).passed and "clean accuracy: alike, 0.88" in text
     fallen = run_of("fallen", weak=shown, alike=shown, strong=shown)
     (failed,) = (verdict for verdict in judge(policy, fallen).verdicts if verdict.state != "pass")
     assert (failed.checkpoint, failed.condition) == ("strong", PGD)
@@ -407,9 +407,7 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     assert [verdict.rule.require for verdict in urgent] == [rules[k] for k in (3, 4, 5, 1, 2)]
     assert [verdict.rule.require for verdict in passed] == [rules[k] for k in (0, 6, 7)]
     said = {verdict.rule.require: advice(verdict) for verdict in found.verdicts}
-    assert said[rules[3]].startswith("audit the checkpoint that is meant") and not any(
-        said[r.rule.require] for r in passed
-    )
+    assert said[rules[3]].startswith("audit the intended checkpoint") and not any(said[r.rule.require] for r in passed)
     assert said[rules[4]] == "see what changed with robustkit compare RELEASED RUN"
     assert said[rules[5]] == "audit that many samples (--limit 500)"
     assert sentence(urgent[2]) == "n under clean >= 500: n is 100, bound >= 500, missed by 400"

@@ -99,7 +99,7 @@ def test_a_map_and_its_stability_are_conditions() -> None:
         ("top1 under clean >= 0.3 with 95 %", 34, "expected confidence after with 95 %, found the end"),
         ("n under clean >= 10.5", 1, "n is a whole number of samples; the bound is 10.5"),
         ("n under clean >= 10 with 95 % confidence", 21, "expected the end of the rule, found 'with'"),
-        ("drop in ece under clean against baseline <= 0.1", 9, "ece of two runs cannot be paired by sample"),
+        ("drop in ece under clean against baseline <= 0.1", 9, "ece cannot be paired by sample"),
         ("drop in nll under clean against baseline <= 0.1", 9, "nll is better lower: expected rise in nll"),
         ("rise in top1 under clean against baseline <= 0.1", 9, "top1 is better higher: expected drop in top1"),
         ("rise against baseline <= 0.1", 6, "expected in METRIC after rise, found 'against'"),
@@ -111,7 +111,7 @@ def test_a_map_and_its_stability_are_conditions() -> None:
         ("no flags except 'a", 17, "this quote is not closed"),
         ("attention = 'quest'", 11, "expected == and a text in quotes after attention, found '='"),
         ("attention == quest", 14, "expected a text in quotes, found 'quest'"),
-        ("top1 under clean ≥ 0.3", 18, "'≥' has no meaning here"),
+        ("top1 under clean ≥ 0.3", 18, "'≥' is not valid here"),
     ],
 )
 def test_what_is_not_understood_is_refused_at_its_column(text: str, column: int, message: str) -> None:
@@ -149,8 +149,8 @@ def test_faults_are_found_in_the_file_by_line_and_column(text: str, line: int, c
         ("[[rule]]\nrequire = '''a\n", r"not valid TOML: .*at line 3, column 1, the end of the document"),
         ("[[rule]]\nrequire = 'no flags'\nrequire = 'no flags'\n", "not valid TOML: .*line 3"),
         ("a = " + "[" * 100_000, "not valid TOML|nested too deeply"),
-        ("", "no rule, so nothing would be checked"),
-        ("rule = 3", "no rule, so nothing would be checked"),
+        ("", "no rules, so nothing would be checked"),
+        ("rule = 3", "no rules, so nothing would be checked"),
         ("undecidd = 'pass'\n", "line 1, column 1: unknown field 'undecidd'; did you mean 'undecided'"),
         ("undecided = 'maybe'\n", "line 1, column 1: undecided 'maybe'; expected fail or pass"),
         ("[[rules]]\nrequire = 'no flags'", "line 1, column 3: unknown field 'rules'; did you mean 'rule'"),

@@ -47,7 +47,7 @@ def test_a_mean_over_corruptions_needs_all_of_them() -> None:
     {
         "top1 under pgd >= 0.5": r"pgd may be pgd\(eps=1/255,steps=20\) or pgd\(eps=2/255,steps=20\); write one",
         "top1 under fgsm >= 0.5": "fgsm is no condition of this audit",
-        "top1_after_apgd-ce under pgd(eps=1/255) >= 0.5": "is no mean over samples",
+        "top1_after_apgd-ce under pgd(eps=1/255) >= 0.5": "is not a mean over samples",
     }.items(),
 )
 def test_a_rule_means_one_condition(rule: str, why: str) -> None:
@@ -87,7 +87,7 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
     planned = make(tmp_path / "planned", {"vit": {"clean": right(8, 10)}, "other": {"clean": right(8, 10)}}).manifest
     figures = baseline_of(run, planned)
     assert list(figures("other", "clean", "top1", ()).values()) == [1.0] * 8 + [0.0] * 2
-    with pytest.raises(RunError, match="the baseline is this very checkpoint"):
+    with pytest.raises(RunError, match="the baseline is this same checkpoint"):
         figures("vit", "clean", "top1", ())
     entries = tuple(replace(entry, attention="standard") for entry in planned.checkpoints)
     formula = baseline_of(run, replace(planned, checkpoints=entries))
@@ -97,7 +97,7 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
         formula("other", "clean", "top1", ())
     assert formula("other", "clean", "top1", ["attention"])
     others = (
-        r"d2… here: images, labels or the choice of them \(--limit, --ids, --seed\) are others; "
+        r"d2… here: images, labels or their selection \(--limit, --ids, --seed\) differ; "
         r"audit both in the same way$"
     )
     for key, value, shown in (
@@ -115,7 +115,7 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
         baseline_of(run, replace(planned, protocol=card))("other", "clean", "top1", ())
     with pytest.raises(RunError, match="the baseline has no pgd"):
         figures("other", PGD, "top1", ())
-    with pytest.raises(RunError, match="clean reads other files there"):
+    with pytest.raises(RunError, match="clean reads different files there"):
         elsewhere = replace(planned.corrupted, digests={"clean": "elsewhere"})
         baseline_of(run, replace(planned, corrupted=elsewhere))("other", "clean", "top1", ())
     two = make(tmp_path / "two", {"a": {"clean": right(8, 10)}, "b": {"clean": right(8, 10)}})

@@ -55,7 +55,7 @@ class Network(nn.Module):
         (
             {"n_averaged": torch.tensor(7), **prefixed("module.")},
             "bare",
-            "'n_averaged' of torch's AveragedModel left out",
+            "'n_averaged' of torch's AveragedModel ignored",
         ),
         ({"my_weights": WEIGHTS, "optimizer": {"lr": 0.1}}, "my_weights", "taken from 'my_weights'"),
         ({"model_ema": WEIGHTS, "epoch": 3}, "model_ema", "taken from 'model_ema' (EMA)"),

@@ -82,7 +82,7 @@ FITS: dict[str, tuple[Any, str, str]] = {
     "mean teacher in Lightning": (
         {"state_dict": {**under("student_model.net.", OTHER), **under("teacher_model.net.")}, **LIGHTNING},
         "state_dict",
-        "the teacher is taken",
+        "the teacher is used",
     ),
     "distilled from a larger network": (
         {"teacher": {name: torch.ones(9, 9) for name in RIGHT}, "student": RIGHT},
@@ -198,11 +198,11 @@ def test_a_normalisation_is_not_applied_twice_nor_guessed(tmp_path: Path) -> Non
     two = {**under("model."), **pixels("a.mean", "a.std"), **pixels("b.mean", "b.std", scale=0.5)}
     found = select_network(saved(tmp_path, two), Small().state_dict())
     assert found.metadata == {}
-    assert "different normalisations (a.mean, b.mean), none is taken; give --mean and --std" in "; ".join(found.notes)
+    assert "different normalisations (a.mean, b.mean), so none is used; give --mean and --std" in "; ".join(found.notes)
     arguments = {"args": {"mean": [0.5, 0.5, 0.5]}, "model": {**under("1."), **pixels("0.mean", "0.std")}}
     found = select_network(saved(tmp_path, arguments), Small().state_dict())
     assert found.metadata["mean"] == list(MEAN)
-    assert "outweigh the mean and std that the file names" in found.notes[-1]
+    assert "take precedence over the mean and std that the file names" in found.notes[-1]
     found = select_network(saved(tmp_path, under("1.")), Small().state_dict())  # a Normalize without tensors
     assert "what came before '1.' in the Sequential is not in the file; give --mean and --std" in found.notes[-1]
 
@@ -251,7 +251,11 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     ],
 )
 def test_two_sets_that_fit_equally_are_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"2 sets of weights fit equally.*: '.*', '.*'; save the one .* alone"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"2 sets of weights fit equally.*: '.*', '.*'; save only the intended "
+        r"one",
+    ):
         select_network(saved(tmp_path, content), Small().state_dict())
 
 
@@ -266,7 +270,7 @@ def test_two_sets_that_fit_equally_are_refused(tmp_path: Path, content: Any) -> 
     ],
 )
 def test_adapters_are_refused_by_name(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"an adapter of a network .*; merge it first: model.merge_and_unload"):
+    with pytest.raises(CheckpointError, match=r"an adapter .*; merge it first: model.merge_and_unload"):
         select_network(saved(tmp_path, content), Small().state_dict())
     save_file({k: v.clone() for k, v in some("a.lora_A.weight").items()}, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')

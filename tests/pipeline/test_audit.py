@@ -80,7 +80,7 @@ def test_the_same_command_computes_once_and_the_same_bytes(place: Path, tmp_path
     before = files(tmp_path / "a")
     said: list[str] = []
     audit(place, tmp_path / "a", progress=again, say=said.append)
-    assert len(first.units) == 18 and again.units == [] and "16 units of work were there already" in " ".join(said)
+    assert len(first.units) == 18 and again.units == [] and "16 units of work were already done" in " ".join(said)
     assert files(tmp_path / "a") == before
     audit(place, tmp_path / "b", progress=other)
     assert files(tmp_path / "b") == before and other.units == first.units
@@ -270,7 +270,7 @@ def test_what_a_run_rests_on_cannot_change_under_it(place: Path, tmp_path: Path)
     with pytest.raises(RunError, match="code_sha256 of net is"):
         audit(tmp_path / "p", out, attacks="fgsm")
     (out / "run.json").unlink()
-    with pytest.raises(RunError, match=r"holds records but no run\.json"):
+    with pytest.raises(RunError, match=r"contains records but no run\.json"):
         audit(tmp_path / "p", out, attacks="", seed=5)
 
 

@@ -216,7 +216,7 @@ def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
         patch.setattr("robustkit.evaluations.attacks.evidence.examine", fails)
         said: list[str] = []
         run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", say=said.append)
-    text = "evidence could not be gathered: RuntimeError: out of memory"
+    text = "evidence could not be collected: RuntimeError: out of memory"
     flags = run.results().query(f"condition == '{TEXT}'")["flags"]
     assert (
         len(flags) > 5

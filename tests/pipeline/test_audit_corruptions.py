@@ -216,7 +216,7 @@ def test_other_photographs_of_frost_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_images_too_small_are_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="takes 8x8 pixels; corruptions are defined from 16x16 on"):
+    with pytest.raises(DataError, match="takes 8x8 pixels; corruptions need at least 16x16"):
         small_audit(place, tmp_path / "run", corruptions="fog")
 
 

@@ -130,7 +130,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     run, dataset = Run(out), in_order(many)
     flags = {flag for row in run.summary() for flag in row["flags"]}
     assert any(flag.startswith("incomplete") for flag in flags)
-    assert any(flag.startswith("what the samples show may have ended the run here") for flag in flags)
+    assert any(flag.startswith("this run stopped as soon as its rules were decided") for flag in flags)
     page = page_of(run)
     box = page.text()
     assert (
@@ -237,17 +237,17 @@ def test_samples_run_out(
 
 
 REFUSED = {
-    "mce <= 0.5": "mce is no mean over samples, as top1 is",
-    "ece under clean <= 0.1": "ece is no mean over samples",
-    "nll under clean <= 1": "nll of a sample is not between 0 and 1",
-    "n under clean >= 100": "how many samples are evaluated follows from the other rules",
-    "no flags": "flags are of whole results",
+    "mce <= 0.5": "mce is not a mean over samples, as top1 is",
+    "ece under clean <= 0.1": "ece is not a mean over samples",
+    "nll under clean <= 1": "nll of a sample is not limited to [0, 1]",
+    "n under clean >= 100": "the number of samples follows from the other rules",
+    "no flags": "flags are about complete results",
     "drop against baseline <= 0.1": "it covers every condition of the baseline; name one: drop in top1 under",
     "drop in top1 under clean against baseline <= 0.1": "there is no baseline; give its run folder with --baseline",
     "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, exclusive",
-    "top1 under spsa(on=10) >= 0.5": "takes a choice of all samples",
+    "top1 under spsa(on=10) >= 0.5": "uses only some of the samples",
     "top1 under corruption(noise) >= 0.5": "noise",
-    "cam_iou under cam(agcam) >= 0.5": "needs --cams, which --until-decided does not know",
+    "cam_iou under cam(agcam) >= 0.5": "needs --cams, which --until-decided does not support",
 }
 
 
@@ -283,9 +283,9 @@ def test_options_that_do_not_fit_are_refused(
     assert "without --data-dir" in said(base[:data] + base[data + 2 :])
     rules = base.index("--policy")
     assert "policy policy.toml: No such file" in said(base[:rules] + base[rules + 2 :])
-    assert "is the file of --policy" in said([*base, "--attestation", base[rules + 1]])
+    assert "is also the file of --policy" in said([*base, "--attestation", base[rules + 1]])
     assert "2 runs; expected one" in said(["check", "a", "b", "--policy", base[rules + 1]])
-    assert "no rule needs samples" in said(words(many, tmp_path / "none", ["attention == 'none'"]))
+    assert "no rule depends on samples" in said(words(many, tmp_path / "none", ["attention == 'none'"]))
     assert not (tmp_path / "run").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "leave torchrun out" in said(base)
@@ -293,7 +293,7 @@ def test_options_that_do_not_fit_are_refused(
     model = {"arch": f"{many / 'net.py'}:build", "num_classes": 3}
     made = {"data_dir": many / "images", "model": model, "device": "cpu", "attacks": "none"}
     robustkit.audit(many / "net.pth", out=tmp_path / "run", **made)
-    assert "holds another run: " in (line := said(base)) and "--shuffle is False there and True here" in line
+    assert "contains another run: " in (line := said(base)) and "--shuffle is False there and True here" in line
 
 
 def test_records_of_the_first_shards_are_those_of_an_audit(

@@ -220,7 +220,7 @@ def test_new_comparisons_are_bounded_and_old_ones_go(tmp_path: Path) -> None:
     (place / "r1" / "report.html").write_text("new", "utf-8")
     index = write_index(place)
     assert other.read_text("utf-8") == "mine" and list(index.pairs.failed) == [("r1", "r2")]
-    assert "was altered or damaged" in index.pairs.failed["r1", "r2"]
+    assert "was modified or damaged" in index.pairs.failed["r1", "r2"]
 
 
 @contextmanager

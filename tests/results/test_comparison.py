@@ -165,7 +165,7 @@ def test_scores_of_maps_are_those_that_both_have(tmp_path: Path) -> None:
     records["plain", "cam(agcam)"] = [row | {"mask_iou": 0.5} for row in records["plain", "cam(agcam)"]]
     (pair,) = compared(run_of(tmp_path / "x", records)).pairs
     assert pair.left_out == (
-        f"{tmp_path / 'x'}: plain and other have no sample in common under cam(agcam,mode=mask); audit both again",
+        f"{tmp_path / 'x'}: plain and other have no common sample under cam(agcam,mode=mask); audit both again",
     )
 
 
@@ -296,7 +296,7 @@ def test_which_pairs(tmp_path: Path, runs: list[str], options: dict[str, Any], e
         (
             "ab",
             {"checkpoints": ["a"]},
-            "a: nothing is left to compare with a; name another with --checkpoint or --against",
+            "a: nothing is left to compare with a; choose others with --checkpoint or --against",
         ),
     ],
 )
@@ -336,7 +336,7 @@ def two(tmp_path: Path, change: Change, second: Mapping[str, Rows] | None = None
         (
             None,
             {"clean": [r | {"sample_id": "x" + r["sample_id"]} for r in rows_of(0)]},
-            "no sample in common under clean",
+            "no common sample under clean",
         ),
         (
             None,

@@ -154,9 +154,9 @@ def avif(width: int, height: int, **options: Any) -> Callable[[], bytes]:
     return plain("RGB", width, height, "AVIF", **options)
 
 
-REFUSED = "not an image of a format that is read"
+REFUSED = "not an image of a supported format"
 TOO_LARGE = "million are supported; shrink it"
-TOO_MANY = "it has too many parts"
+TOO_MANY = "it has too many or self-referencing parts"
 SHARED = r"TIFF entries of \d+ MB in \d+ kB"
 BROKEN = "broken image: "
 FINE = "fine: "

@@ -256,7 +256,7 @@ def test_a_difference_by_hand() -> None:
         assert np.isnan([found.ci_low, found.ci_high, found.p_value]).all()  # two images tell nothing of others
     assert compared(tables, "clean", "miou", "ba").value == pytest.approx(-3 / 20)
     tables["b", "clean"] = second[2:]
-    with pytest.raises(RunError, match="a and b have no sample in common under clean; audit both again"):
+    with pytest.raises(RunError, match="a and b have no common sample under clean; audit both again"):
         compared(tables, "clean", "miou")
     many = [record(f"{i:02}", ([hit], [hit], [10])) for i, hit in enumerate((9, 2, 4) * 4)]
     same = compared({("a", "clean"): many, ("b", "clean"): many}, "clean", "miou")

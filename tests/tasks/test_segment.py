@@ -348,7 +348,7 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
     for row in void.table("plain", "clean").to_pylist():
         assert row["predicted"][1] == row["labelled"][1] == 0
         assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
-    assert all(flag.startswith("no better than guessing") for flag in value(void, "miou")["flags"])  # a random network
+    assert all(flag.startswith("no better than chance") for flag in value(void, "miou")["flags"])  # a random network
     page = (void.path / "report.html").read_text("utf-8")
     assert "windows of 32 x 32 every 24 x 24" in page and "none crop" not in page
     assert not any(row["metric"] == "iou(car)" for row in void.summary())
@@ -422,13 +422,13 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", protocol="segmentation", out=out)
     with pytest.raises(ProtocolError, match="unknown attack 'autoattack'"):
         segment(folder, out, attacks="autoattack")
-    with pytest.raises(ProtocolError, match="engine torchattacks: it attacks classifiers"):
+    with pytest.raises(ProtocolError, match="engine torchattacks: only attacks classifiers"):
         segment(folder, out, attacks="pgd(engine=torchattacks)")
     with pytest.raises(CheckpointError, match="is a segmenter; evaluate it with robustkit segment"):
         robustkit.load(folder / "plain.safetensors")
     with pytest.raises(CheckpointError, match=r"not a Segmenter \(its tensors begin .*\); expected encoder"):
         robustkit.load_segmenter("zoo:shapes-vit-quest")
-    with pytest.raises(ModelError, match="timm has classifiers only"):
+    with pytest.raises(ModelError, match="timm provides classifiers only"):
         robustkit.load_segmenter("timm:vit_tiny_patch16_224")
     assert not out.exists()
     for words, message in (

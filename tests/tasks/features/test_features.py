@@ -285,7 +285,7 @@ def test_another_training_set_or_other_heads_are_not_mixed_in(place: Path, tmp_p
     next((tmp_path / "train" / "amber").iterdir()).unlink()
     for more in (("--train", str(tmp_path / "train")), ("--shots", "2"), ("--probe", "0.5"), ("--train-limit", "40")):
         status, _, errors = called([*words, *more])
-        assert status == 2 and "holds another run: heads of net is " in errors and errors.count("\n") == 1
+        assert status == 2 and "contains another run: heads of net is " in errors and errors.count("\n") == 1
     assert len(digest) == 64
 
 
