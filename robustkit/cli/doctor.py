@@ -239,7 +239,7 @@ def _draws(device: torch.device) -> str:
         if got != expected:
             raise UnexpectedAnswer(f"{what} gives {got} instead of {expected}")
     _expect_close("the normal draw", rng.normal((3,), "doctor")[0].tolist(), NORMAL)
-    return "stateless random numbers are correct"
+    return "stateless random numbers are right"
 
 
 def _linear(images: Tensor) -> Tensor:

@@ -227,7 +227,7 @@ def corrupted(device: torch.device) -> str:
             raise UnexpectedAnswer(
                 f"{name} gives pixels {pixels}, mean {pixel_mean}, instead of {expected}, mean {mean}"
             )
-    return f"{len(CORRUPTED)} corruptions reproduce the reference pixels"
+    return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 
 def corrupted_pixels(name: str, device: torch.device | str = "cpu") -> tuple[float, list[int]]:
@@ -254,7 +254,7 @@ def formulas(device: torch.device) -> str:
         rounding = 1e-8 if dtype is torch.float64 else 1e-4
         if not np.allclose(logits, expected, rtol=rounding, atol=rounding):
             raise UnexpectedAnswer(f"{name}: logits {logits.round(6).tolist()} instead of {expected.round(6).tolist()}")
-    return f"{len(FORMULAS)} attention formulas are correct"
+    return f"{len(FORMULAS)} attention formulas are right"
 
 
 @on_all_devices

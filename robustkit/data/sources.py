@@ -171,7 +171,7 @@ class _Found:
     def notes(self) -> Iterator[str]:
         """Yield a line on each kind of image that is left out: an id must survive a text file and a table."""
         if self.unprintable:
-            yield f"left out {self.unprintable} images with unprintable names; rename them"
+            yield f"left out {self.unprintable} images whose names are not printable; rename them"
         if self.others:
             kinds = ", ".join(f"{suffix[:12]!a} ({count})" for suffix, count in Counter(self.others).most_common(3))
             usual = ", ".join(SUFFIXES[:3])

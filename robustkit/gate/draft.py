@@ -111,7 +111,8 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
             yield from _rule("no samples lost", f"n under clean >= {min(clean[name] for name in some)}", checkpoint)
     for condition, metric, why in chief_figures(subject.cells.values(), subject.task.headline):
         if _is_understood(condition):
-            yield from _chief(subject, condition, metric, why)
+            what = f"clean {metric_of(metric).word}" if condition == CLEAN.text else why
+            yield from _chief(subject, condition, metric, what)
 
 
 def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Iterator[str]:

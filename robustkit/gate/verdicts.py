@@ -212,7 +212,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     return Measured(value, difference.n, low, high, (), difference.first, same)
 
 
-_USUAL = "use of maps of misclassified images left out"
+_USUAL = "use of maps of wrong predictions left out"
 
 
 def compare_identity(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntry | None) -> tuple[bool, str]:

@@ -261,7 +261,7 @@ def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, li
     if not held.use_ema:
         notes += [_averaged_note(each.label) for each in averaged if each is not chosen]
         lists = [place for place in held.unnamed if _AVERAGED.search(place)]
-        notes += [f"averaged weights under {place!r} left aside: a list without names is not read" for place in lists]
+        notes += [f"averaged weights under {place!r} ignored: a list without names is not supported" for place in lists]
     return chosen, named, notes
 
 
@@ -297,7 +297,7 @@ def _taken(place: str, prefix: str) -> list[str]:
 
 
 def _averaged_note(place: str) -> str:
-    return f"EMA weights under {place!r} left aside; --use-ema takes them"
+    return f"EMA weights under {place!r} ignored; --use-ema uses them"
 
 
 def adapters(names: Sequence[str] | Mapping[str, Any]) -> list[str]:

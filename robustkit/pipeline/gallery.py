@@ -182,8 +182,7 @@ class Choice:
         self.classes(dataset, identity)
         if unscored and dataset.mask(dataset.samples[0]) is None:
             raise ProtocolError(
-                f"--choose {self.how}: no map is scored, because there are no object locations and --faithfulness is "
-                "none; give "
+                f"--choose {self.how}: no map is scored, because objects are unknown and --faithfulness is none; give "
                 "--boxes or --masks, or --choose random"
             )
         samples = self.samples(dataset)  # also where it only refuses a class
@@ -575,9 +574,7 @@ def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
     if path.suffix.lower() != ".png":
-        raise ProtocolError(
-            f"--out {out}: maps of images are written as a PNG; give a name ending in .png, or a folder"
-        )
+        raise ProtocolError(f"--out {out}: maps of images are PNGs; give a name ending in .png, or a folder")
     if path.resolve() in {Path(picture).resolve() for picture in pictures}:
         raise ProtocolError(f"--out {path} is one of the input images; give another name")
     return path

@@ -235,7 +235,7 @@ def test_a_killed_writer_goes_on_and_the_bytes_are_the_same(photos: Path, tmp_pa
     broken = sorted((tmp_path / "killed").rglob("*.JPEG"))[7]
     broken.write_bytes(broken.read_bytes()[:-9])  # as after a loss of power
     done = run("--write", tmp_path / "killed", *words, "--batch-size", "4")
-    assert done.status == 0 and f"{len(whole) - 99} files written, 98 were there already" in done.out
+    assert done.status == 0 and f"{len(whole) - 99} files written, 98 already existed" in done.out
     assert tree_files(tmp_path / "killed") == whole
     assert kept == broken or kept.stat().st_mtime_ns == stamp
 
@@ -247,7 +247,7 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
     done = run(*words, "--corruptions", "contrast(severity=2),pixelate(severity=5)", "--limit", "6")
     assert done.status == 0 and "12 files written; 2 corruptions of 6 images" in done.out
     done = run(*words, "--corruptions", "contrast(severity=1)", "--limit", "6")
-    assert done.status == 0 and "2 files written, 4 were there already" in done.out
+    assert done.status == 0 and "2 files written, 4 already existed" in done.out
     assert json.loads((tree / "corruptions.json").read_text())["corruptions"] == {"contrast": [1, 2], "pixelate": [5]}
     before = tree_files(tree)
     other = tmp_path / "photos"
@@ -306,7 +306,7 @@ def test_an_unreadable_image_is_counted_and_decides_the_exit_status(photos: Path
     words = ("--data-dir", tmp_path / "photos", "--corruptions", "contrast", *SMALL)
     done = run("--write", tmp_path / "tree", *words)
     assert done.status == 2 and "50 files written" in done.out
-    assert "1 of 11 images could not be read and were left out, the first: a/text.jpg: not an image" in done.err
+    assert "1 of 11 images could not be read and were skipped, the first: a/text.jpg: not an image" in done.err
     assert len(list((tmp_path / "tree").rglob("*.JPEG"))) == 50
 
 
@@ -434,7 +434,7 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((image, "--variant", "x"), "unknown variant 'x'; known: bethgelab, hendrycks"),
         ((image, "--constants", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
         ((image, "--interpolation", "cubic"), "unknown interpolation 'cubic'; did you mean 'bicubic'?"),
-        ((image, "--img-size", "8"), "--img-size 8: the corruptions need at least 16x16 on"),
+        ((image, "--img-size", "8"), "--img-size 8: corruptions need at least 16x16 pixels"),
         ((image, "--img-size", "5000"), "'--img-size': 5000 is not in the range"),
         ((image, "--json", "x.json"), "--json means nothing for a contact sheet; leave it out"),
         ((image, "--limit", "3"), "--limit means nothing for a contact sheet; leave it out"),

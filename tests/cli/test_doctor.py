@@ -82,7 +82,7 @@ def wrong_normal(monkeypatch: Patch) -> str:
 def ascent_downhill(monkeypatch: Patch) -> str:
     own = attacks.ThreatModel.steepest
     monkeypatch.setattr(attacks.ThreatModel, "steepest", lambda self, gradient: -own(self, gradient))
-    return "the step on a linear model is [0.6, 0.4, 0.11] and not [0.4, 0.6, 0.0]"
+    return "the step on a linear model is [0.6, 0.4, 0.11] instead of [0.4, 0.6, 0.0]"
 
 
 def no_projection(monkeypatch: Patch) -> str:
@@ -97,7 +97,7 @@ def wide_l2(monkeypatch: Patch) -> str:
         return far if self.norm == "l2" else own(self, far, clean)
 
     monkeypatch.setattr(attacks.ThreatModel, "project", project)
-    return "the l2 projection is [0.8, 0.9] and not [0.65, 0.7]"
+    return "the l2 projection is [0.8, 0.9] instead of [0.65, 0.7]"
 
 
 def wrong_linf(monkeypatch: Patch) -> str:
@@ -107,7 +107,7 @@ def wrong_linf(monkeypatch: Patch) -> str:
         return own(replace(self, bounds=None) if self.norm == "linf" else self, far, clean)
 
     monkeypatch.setattr(attacks.ThreatModel, "project", project)
-    return "the l-inf projection is [0.6, -0.05, 1.05] and not [0.6, 0.0, 1.0]"
+    return "the l-inf projection is [0.6, -0.05, 1.05] instead of [0.6, 0.0, 1.0]"
 
 
 def scaled_quest(monkeypatch: Patch) -> str:
@@ -399,7 +399,7 @@ def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: Patch) -> N
 def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch, tmp_path: Path) -> None:
     checks = (
         *(("good", lambda: "as it should be", ""), ("slow", lambda: Caution("one thread"), "")),
-        ("bad", lambda: 1 / 0, "mend it"),
+        ("bad", lambda: 1 / 0, "fix it"),
     )
     monkeypatch.setattr(doctor, "CHECKS", checks)
     done = CliRunner().invoke(cli, ["doctor", "--json", str(tmp_path / "checks.json")])

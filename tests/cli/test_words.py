@@ -48,7 +48,7 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
         "--attacks pgd,none: none cannot be combined with others; leave out none, or .*",
     ),
     (f"audit {VIT} {SHAPES} --attacks none --eps 1/255", "--eps: needs attacks, but --attacks is none; name some.*"),
-    (f"audit {VIT} {SHAPES} --stability --boxes a.csv", "--stability, --boxes: only for maps, .*; give --cams, or .*"),
+    (f"audit {VIT} {SHAPES} --stability --boxes a.csv", "--stability, --boxes: needs maps; give --cams, or .*"),
     (
         f"audit {VIT} {SHAPES} --constants cifar",
         "--constants: needs corruptions; give --corru.*",

@@ -61,8 +61,7 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
     assert torchvision != timm
     with pytest.raises(
         DataError,
-        match=r"sorted order .*: torchvision uses the former, timm the latter; say which "
-        r"with",
+        match=r"sorted order .*: torchvision uses the former, timm the latter; choose one with" r"",
     ):
         open_dataset(root, num_classes=len(names))
     for layout, expected in (("folders", torchvision), ("folders-timm", timm)):
@@ -122,7 +121,7 @@ def test_lists_that_are_nearly_or_doubly_met_are_flagged(tmp_path: Path) -> None
     found = open_dataset(folders(tmp_path / "nearly", *nearly), num_classes=10)
     assert "9 of 10 are classes of CIFAR-10, which has a different order and lacks flier" in flags(found)[0]
     part = open_dataset(folders(tmp_path / "part", "bird", "truck"), num_classes=10)  # 2 and 9, or 1 and 9
-    assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is possible, too" in flags(part)[0]
+    assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is also possible" in flags(part)[0]
     words = ["goldfish", "tench", "great_white_shark"]  # of ImageNet-1k, whose order is none of letters
     some = open_dataset(folders(tmp_path / "words", *words), num_classes=1000)
     assert by_name(some) == {"tench": 0, "goldfish": 1, "great_white_shark": 2}
@@ -234,7 +233,7 @@ def test_numbers_are_numbers_however_they_are_written(tmp_path: Path, spelling: 
         ("٣", "line 3: label '٣'; expected a whole number"),
         ("inf", "line 3: label 'inf'; expected a whole number"),
         ("cat", "line 3: label 'cat' is a name, but t.csv line 2 has the number 1"),
-        ("2", "line 3: label '2' is none of the 2 classes"),
+        ("2", "line 3: label '2' is not one of the 2 classes"),
     ],
 )
 def test_a_label_that_is_no_index_is_refused_with_its_line(tmp_path: Path, label: str, message: str) -> None:
@@ -248,12 +247,20 @@ def test_a_label_that_is_no_index_is_refused_with_its_line(tmp_path: Path, label
     [
         ("filename,label,class_name", ("1,dog", "0,cat"), [1, 0]),
         ("filename,label,class_name", ("1,cat", "0,dog"), [1, 0]),  # names of no checkpoint only go along
-        ("filename,label,class_name", ("1,cat", "0,cat"), "line 3: label '0' and class_name 'cat' do not agree"),
-        ("filename,label,label", ("1,1", "0,1"), "line 3: label '0' and label '1' do not agree"),
-        ("filename,class,target", ("0,1", "1,0"), "line 2: class '0' and target '1' do not agree"),
+        (
+            "filename,label,class_name",
+            ("1,cat", "0,cat"),
+            "line 3: label '0' and class_name 'cat' contradict each other",
+        ),
+        ("filename,label,label", ("1,1", "0,1"), "line 3: label '0' and label '1' contradict each other"),
+        ("filename,class,target", ("0,1", "1,0"), "line 2: class '0' and target '1' contradict each other"),
         ("filename,index,label", ("0,1", "1,1"), [1, 1]),  # the index of a row, as pandas writes it
         ("filename,label,wnid", ("1,n01443537", "0,n01440764"), [1, 0]),
-        ("filename,label,wnid", ("2,n01443537", "1,n01440764"), "line 2: label '2' and wnid 'n01443537' do not agree"),
+        (
+            "filename,label,wnid",
+            ("2,n01443537", "1,n01440764"),
+            "line 2: label '2' and wnid 'n01443537' contradict each other",
+        ),
     ],
 )
 def test_columns_of_labels_must_agree(
@@ -308,7 +315,7 @@ def test_images_of_another_suffix_are_read_or_counted(tmp_path: Path) -> None:
 
 def test_a_folder_of_names_that_cannot_be_printed_says_so(tmp_path: Path) -> None:
     root = tree(tmp_path, "a\u00a0b/1.png", "a/2\u00a0.png")
-    with pytest.raises(DataError, match="no readable images in it; left out 2 images with unprintable"):
+    with pytest.raises(DataError, match="no readable images in it; left out 2 images whose names are not print"):
         open_dataset(root)
 
 

@@ -105,11 +105,11 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     root = tree(tmp_path / "set", *images)
     dataset = open_dataset(root, num_classes=1000)
     reported = f"these are the 200 classes of ImageNet-{letter.upper()}, and all "
-    flag = f"{reported}1000 compete; in published figures only the 200 do: --layout imagenet-{letter}"
+    flag = f"{reported}1000 classes compete; in published figures only the 200 do: --layout imagenet-{letter}"
     assert flag in dataset.notes and dataset.valid_labels is None
     if letter == "r":  # wider models know not all of the others; that layout is not for them
         notes = open_dataset(root, num_classes=21843).notes
-        assert f"{reported}21843 compete; in published figures only the 200 do" in notes
+        assert f"{reported}21843 classes compete; in published figures only the 200 do" in notes
     named = open_dataset(root, layout=f"imagenet-{letter}", num_classes=1000)
     assert not any("all 1000" in note for note in named.notes) and "only these 200 logits compete" in named.notes
     fog = {f"corruption(fog,severity={severity})": [row(0, True), row(1, False)] for severity in range(1, 6)}
@@ -162,7 +162,11 @@ def test_class_folders_follow_the_models_own_names(tmp_path: Path) -> None:
     assert labels(open_dataset(root, num_classes=4, class_names=names)) == {"Dog/a.png": 3, "bird/b.png": 1}
     with pytest.raises(DataError, match="class folders that the model does not name: Dog"):
         open_dataset(root, class_names=names[:3])
-    with pytest.raises(DataError, match=r"2 class folders \(Dog, bird\), but the model has 4 classes; a label would"):
+    with pytest.raises(
+        DataError,
+        match=r"2 class folders \(Dog, bird\), but the model has 4 classes; the labels "
+        r"would",
+    ):
         open_dataset(root, num_classes=4)
     with pytest.raises(DataError, match=r"is the name of a class of the checkpoint \(x, y\)"):
         open_dataset(root, class_names=("x", "y"))
@@ -187,7 +191,7 @@ def test_a_zip_says_which_images_it_leaves_out_as_a_folder_does(tmp_path: Path) 
     for place in (root, tmp_path / "set.zip"):
         dataset = open_dataset(place)
         assert len(dataset.samples) == 2
-        assert "left out 1 images with unprintable names; rename them" in dataset.notes
+        assert "left out 1 images whose names are not printable; rename them" in dataset.notes
 
 
 def test_some_cifar_folders_keep_cifars_labels(tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ def test_label_tables(tmp_path: Path, table: str) -> None:
         ("C:\\a.png,0\n", r"points outside"),
         ("same.png,0\n", r"'same\.png' names 2 images under"),
         ("a.png,0\nx/a.png,0\n", r"line 2: 'x/a\.png' is named twice"),
-        ("a.png,7\n", r"label '7' is none of the 5 classes"),
+        ("a.png,7\n", r"label '7' is not one of the 5 classes"),
         ("a.png,n01440764\nsame.png,\n", r"'same\.png' names 2"),
         ("a.png,cat\nb.png,dog\n", r"2 class names \(cat, dog\), but the model has 5 classes"),
         ("", r"t\.csv: empty"),

@@ -63,7 +63,7 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
     lines: list[str] = []
     caplog.set_level(logging.INFO, "robustkit.plan")
     run = audit(tmp_path / "right", lines)
-    assert "set-up check: 1 time 15 + 0 or more, for 16 samples" in caplog.messages
+    assert "set-up check: 1 time at least 15 + 0 passes, for 16 samples" in caplog.messages
     evidence = run.evidence("shapes-vit-standard", "clean")
     assert evidence and {part["verdict"] for part in evidence["setup"]} <= {"fits", "inconclusive"}
     looked = sum(n for part in evidence["setup"] for n, _ in part["losses"].values())
@@ -74,7 +74,7 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"limit": 9}, ["set-up check left out: 9 images, and fewer than 10 tell nothing"]),
+        ({"limit": 9}, ["set-up check skipped: 9 images, and fewer than 10 are too few"]),
         ({"limit": 12, "setup_check": False}, []),  # who asked for it knows
     ],
 )
@@ -96,7 +96,7 @@ def test_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     for picture in pictures[: len(pictures) - 9]:
         picture.write_bytes(b"none")
     run = small(place, tmp_path / "run", attacks="none", say=lines.append)
-    said = f"net: set-up check left out: 9 of {len(pictures)} images could be read, and fewer than 10 tell nothing"
+    said = f"net: set-up check skipped: 9 of {len(pictures)} images could be read, and fewer than 10 are too few"
     assert said in lines and not run.evidence_path("net", "clean").exists()
 
 

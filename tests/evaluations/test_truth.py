@@ -489,7 +489,7 @@ def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
         assert len(open_truth(dataset, table(tmp_path, row)).notes) == 1
     with pytest.raises(DataError, match=r"line 2: box \(60, 20, 30, 25\) is empty"):
         open_truth(dataset, table(tmp_path, "60,20,30,25"))
-    with pytest.raises(DataError, match=r"line 2: box \(60, 20, 50, 5\) reaches outside"):
+    with pytest.raises(DataError, match=r"line 2: box \(60, 20, 50, 5\) extends beyond"):
         open_truth(dataset, table(tmp_path, "60,20,50,5", columns="x,y,width,height"))
 
 

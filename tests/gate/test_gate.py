@@ -73,7 +73,7 @@ def test_every_kind_of_rule_passes_fails_or_cannot_tell(run: Run, rule: str, sta
 def test_the_samples_needed_are_the_fewest_whose_interval_leaves_the_bound(run: Run, bound: float) -> None:
     found = verdict(run, f"top1 under clean >= {bound} with 95 % confidence")
     needed = found.needed or 0
-    assert f"about {needed} samples would tell" in found.reason
+    assert f"about {needed} samples would settle it" in found.reason
 
     def holds(n: float) -> bool:  # Wilson's score test of the bound, at a share of 0.6
         return abs(0.6 - bound) <= 1.959963984540054 * math.sqrt(bound * (1 - bound) / n)
@@ -214,7 +214,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
     manifest = beyond.manifest
-    reported = ["layout folders: 1 images", "left out 9 images with unprintable names; rename them"]
+    reported = ["layout folders: 1 images", "left out 9 images whose names are not printable; rename them"]
     data = replace(manifest.data, notes=tuple(reported))
     beyond.write_manifest(replace(manifest, claims={}, data=data))  # which decide nothing
     assert verdict(beyond, "no flags").reason == f"1 flag: data: {reported[1]}"

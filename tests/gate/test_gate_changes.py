@@ -60,7 +60,7 @@ def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
     assert unsure.state == UNDECIDED and unsure.needed == 381
     assert of_outcomes(0, 0, 381)[1] <= 0.01 < of_outcomes(0, 0, 380)[1]
     itself = verdict(before, rule, before)  # the same weights cannot differ, so that no rule about it could fail
-    assert (itself.state, itself.short_of_samples) == (UNDECIDED, False) and "this very checkpoint" in itself.reason
+    assert (itself.state, itself.short_of_samples) == (UNDECIDED, False) and "this same checkpoint" in itself.reason
     assert verdict(after, "rise in nll under clean against baseline <= 0.1 with 95 % confidence", before).state == (
         UNDECIDED
     )

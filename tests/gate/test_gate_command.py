@@ -411,7 +411,10 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     assert said[rules[4]] == "see what changed with robustkit compare RELEASED RUN"
     assert said[rules[5]] == "audit that many samples (--limit 500)"
     assert sentence(urgent[2]) == "n under clean >= 500: n is 100, bound >= 500, missed by 400"
-    assert re.fullmatch(r"audit that many \(--limit \d+\), or relax the bound", said[rules[2]]) and said[rules[1]] == ""
+    assert (
+        re.fullmatch(r"audit that many samples \(--limit \d+\), or relax the bound", said[rules[2]])
+        and said[rules[1]] == ""
+    )
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:

@@ -59,7 +59,7 @@ def test_a_rule_means_one_condition(rule: str, why: str) -> None:
 def test_after_an_early_stop_only_top1_can_be_decided() -> None:
     """As in a whole run, which has no other figure there."""
     assert trial(["top1 under autoattack >= 0.5"]).questions[0].condition == STOPS.text
-    with pytest.raises(ProtocolError, match="at their first wrong prediction, so top5 has no meaning there; ask for"):
+    with pytest.raises(ProtocolError, match="at their first wrong prediction, so top5 has no meaning there; use"):
         trial(["top5 under autoattack >= 0.5"])
 
 
@@ -92,7 +92,7 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
     entries = tuple(replace(entry, attention="standard") for entry in planned.checkpoints)
     formula = baseline_of(run, replace(planned, checkpoints=entries))
     with pytest.raises(
-        RunError, match="another set-up: attention standard instead of quest; audit both in the same way"
+        RunError, match="a different set-up: attention standard instead of quest; audit both in the same way"
     ):
         formula("other", "clean", "top1", ())
     assert formula("other", "clean", "top1", ["attention"])

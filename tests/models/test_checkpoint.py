@@ -227,7 +227,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, kind: str, words: str) -> No
     [
         ({"epoch": 3, "lr": 0.1}, "no weights found in it .it holds epoch, lr.; expected weights at the top or under"),
         ([1, 2], "holds a list; expected a state_dict"),
-        ({"a": torch.tensor([1e39]).double() * 1e3, "b": torch.ones(1)}, r"infinite weights in 1 of 2 tensors \(a\)"),
+        ({"a": torch.tensor([1e39]).double() * 1e3, "b": torch.ones(1)}, r"infinite values in 1 of 2 tensors \(a\)"),
         ({"a": torch.tensor([1e39], dtype=torch.float64), "b": torch.ones(1)}, r"NaN or infinite values in 1 of 2"),
         (
             {"a": torch.ones(2, dtype=torch.complex64)},

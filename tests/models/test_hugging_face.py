@@ -318,7 +318,7 @@ def test_pixels_are_the_processors_own(tmp_path: Path, which: str) -> None:
         ({"resample": 6}, "resample is 6; expected one of 0"),
         (
             bit(40) | {"do_center_crop": False},
-            "do_center_crop is false, and size {'shortest_edge': 40}: not expressed",
+            "do_center_crop is false, and size {'shortest_edge': 40}: not supported",
         ),
         (bit(40) | {"crop_size": None}, "do_center_crop is true without a crop_size"),
         ({"do_rescale": False}, "do_rescale is false; expected true, with rescale_factor 1/255"),
@@ -511,7 +511,7 @@ def test_a_segformer_gives_the_logits_of_the_librarys_own_pipeline(segformer: Pa
     changed(segformer, "preprocessor_config.json", size={"height": 64, "width": 96}, do_reduce_labels=True)
     assert any("class 0 is label 1" in note for note in load_segmenter(f"hf:{segformer}").identity.notes)
     changed(segformer, "preprocessor_config.json", do_center_crop=True, crop_size={"height": 32, "width": 32})
-    with pytest.raises(CheckpointError, match="not expressed here"):
+    with pytest.raises(CheckpointError, match="not supported"):
         load_segmenter(f"hf:{segformer}")
     changed(segformer, "preprocessor_config.json", do_center_crop=False, crop_size=None, resample=2)
     windows = load_segmenter(f"hf:{segformer}", window=32, stride=16)

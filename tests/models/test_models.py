@@ -564,7 +564,7 @@ def test_own_factory_from_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -
         ("fixed", "nets.py:raises", {}, r"raises\(\) raised RuntimeError: no such thing"),
         ("fixed", "nets.py:number", {}, r"number\(\) returned a int; expected a torch nn.Module"),
         ("maps", "nets.py:maps", {"img_size": 32}, r"Conv2d returned shape \(1, 2, 8, 8\); expected logits of shape"),
-        ("fixed", "nets.py:fixed", {"attention": "quest"}, "Sequential takes no .*; leave --attention out$"),
+        ("fixed", "nets.py:fixed", {"attention": "quest"}, "Sequential does not support .*; leave --attention out$"),
     ],
 )
 def test_own_factories_fail_in_one_line(

@@ -171,7 +171,7 @@ def test_public_file_gives_the_public_inference(tmp_path: Path, arch: str, name:
     assert identity.preprocessing.crop_mode == "none"
     notes = "\n".join(identity.notes)
     assert f"{4 if arch == DISTILLED else 2} tensors of the encoder's classifier ignored" in notes
-    assert f"encoder guessed from the tensors: {arch}, 1 blocks, patch 16, 32 pixels" in notes
+    assert f"encoder inferred from the tensors: {arch}, 1 blocks, patch 16, 32 pixels" in notes
     assert "images keep their size and are enlarged to a window where they are smaller, as in the public inf" in notes
     assert "pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k" in notes
     assert "1 classes" not in notes

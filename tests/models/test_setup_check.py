@@ -110,7 +110,7 @@ def test_what_does_the_same_is_not_in_doubt(lead: float, spread: float, verdict:
     assert fit.best.name == "rival" and fit.verdict == verdict
     if verdict == FITS:
         same = "rival would be equivalent, within 0.02 of NLL"
-        assert fit.text.startswith(f"crop: used fits best, and is in use; {same}; the next is far (NLL +1.00")
+        assert fit.text.startswith(f"crop: used fits best and is in use; {same}; the next is far (NLL +1.00")
 
 
 @pytest.mark.parametrize(("close", "verdict"), [(2.1, FITS), (1.5, UNKNOWN)])

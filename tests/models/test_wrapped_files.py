@@ -78,7 +78,7 @@ FITS: dict[str, tuple[Any, str, str]] = {
         "model",
         "prefix 'teacher.backbone.' taken off",
     ),
-    "DINOv2, exported": ({"teacher": {**under("backbone."), **some("dino_head.w", "ibot_head.w")}}, "teacher", "aside"),
+    "DINOv2, exported": ({"teacher": {**under("backbone."), **some("dino_head.w", "ibot_head.w")}}, "teacher", "ignored"),
     "mean teacher in Lightning": (
         {"state_dict": {**under("student_model.net.", OTHER), **under("teacher_model.net.")}, **LIGHTNING},
         "state_dict",
@@ -87,14 +87,14 @@ FITS: dict[str, tuple[Any, str, str]] = {
     "distilled from a larger network": (
         {"teacher": {name: torch.ones(9, 9) for name in RIGHT}, "student": RIGHT},
         "student",
-        "left aside: teacher.conv.weight",
+        "ignored: teacher.conv.weight",
     ),
     # prefixes, of one part of a pipeline
     "backbone.": ({"model": under("backbone.")}, "model", "prefix 'backbone.'"),
     "net. and a head of a task": (
         {**under("net."), **some("projector.0.weight")},
         "bare",
-        "left aside: projector.*.weight",
+        "ignored: projector.*.weight",
     ),
     "encoder. in Lightning": ({"state_dict": under("encoder."), **LIGHTNING}, "state_dict", "prefix 'encoder.'"),
     "detector's backbone": (
@@ -106,7 +106,7 @@ FITS: dict[str, tuple[Any, str, str]] = {
     "criterion": (
         {"state_dict": {**under("model."), **some("criterion.weight")}},
         "state_dict",
-        "left aside: state_dict.criterion.weight",
+        "ignored: state_dict.criterion.weight",
     ),
     "metrics": (
         {"state_dict": {**under("model."), **some("train_acc.confmat", "val.f1.tp")}},
@@ -117,12 +117,12 @@ FITS: dict[str, tuple[Any, str, str]] = {
     "with an average": (
         {"state_dict": {**under("model."), **under("ema_model.module.", OTHER)}, **LIGHTNING},
         "state_dict",
-        "EMA weights under 'state_dict.ema_model' left aside; --use-ema takes them",
+        "EMA weights under 'state_dict.ema_model' ignored; --use-ema uses them",
     ),
     "nested mappings": (
         {"state": {"network": under("module."), "head": some("w")}},
         "state.network",
-        "left aside: state.head.w",
+        "ignored: state.head.w",
     ),
     # wrappers inside names
     "_orig_mod in the middle": ({"model": under("module.", midway("_orig_mod"))}, "model", "prefix 'module.'"),
@@ -222,7 +222,7 @@ def test_a_normalisation_is_not_applied_twice_nor_guessed(tmp_path: Path) -> Non
 def test_averaged_weights_are_named_and_taken_when_asked(tmp_path: Path, content: Any, weights: str) -> None:
     plain = select_network(saved(tmp_path, content), Small().state_dict())
     assert is_right(plain, OTHER)
-    assert re.search(r"EMA weights under '.*' left aside; --use-ema takes them", "; ".join(plain.notes))
+    assert re.search(r"EMA weights under '.*' ignored; --use-ema uses them", "; ".join(plain.notes))
     averaged = select_network(saved(tmp_path, content, use_ema=True), Small().state_dict())
     assert is_right(averaged)
     assert averaged.weights == weights
@@ -236,7 +236,7 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     listed = {"model": RIGHT, "ema": {"shadow_params": list(shadow(OTHER).values())}}
     found = select_network(saved(tmp_path, listed), Small().state_dict())
     assert is_right(found)
-    assert "averaged weights under 'ema.shadow_params' left aside: a list without names is not read" in found.notes
+    assert "averaged weights under 'ema.shadow_params' ignored: a list without names is not read" in found.notes
     with pytest.raises(CheckpointError, match=r"has no EMA weights .*'ema.shadow_params' is a list without names"):
         select_network(saved(tmp_path, listed, use_ema=True), Small().state_dict())
 

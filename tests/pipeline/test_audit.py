@@ -412,7 +412,7 @@ def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path
     done = run_cli(line)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(
-        "error: 1 of 30 images could not be read and were left out, the first:"
+        "error: 1 of 30 images could not be read and were skipped, the first:"
     )
     assert "a/00.png" in done.stderr.splitlines()[-1] and "--skip-bad" in done.stderr
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -68,7 +68,7 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
     hears()
     audit(place, tmp_path, **OPTIONS)
     said = hears()
-    assert "to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work, of which 11 are there already" in said
+    assert "to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work, of which 11 are already done" in said
     reported = lines(said)
     assert [(line[0], line[2]) for line in reported][:2] == [
         ("3", "pgd(eps=8/255,steps=2)"),

@@ -293,7 +293,7 @@ TABLES: dict[str, Case] = {
         boxes(lambda: f'{HEAD}a/1.png,"n\n' + "x\n" * 300_000),
         "field larger than field limit",
     ),
-    "boxes, NUL": (boxes(lambda: f"{HEAD}a/1.png,n\0,0,0,2,2\n"), "line contains NUL|fine: |reaches outside"),
+    "boxes, NUL": (boxes(lambda: f"{HEAD}a/1.png,n\0,0,0,2,2\n"), "line contains NUL|fine: |extends beyond"),
     "xml, a billion laughs": (
         xml(lambda: f'<!DOCTYPE a [<!ENTITY l0 "ha">{LAUGHS}]><annotation>&l9;</annotation>'),
         "a DOCTYPE; expected none, remove it",

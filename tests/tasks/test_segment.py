@@ -312,7 +312,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     words += ["--classes", str(folder / "names.txt"), "--attacks", "none", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(cli, ["segment", *words])
     assert isinstance(done.exception, DataError)
-    assert str(done.exception).startswith("4 of 5 images could not be read and were left out, the first: ")
+    assert str(done.exception).startswith("4 of 5 images could not be read and were skipped, the first: ")
     bad = Run.existing(tmp_path / "run")
     errors = {row["sample_id"]: row["error"] for row in bad.table("plain", "clean").to_pylist() if row["error"]}
     assert errors.keys() == broken.keys()
