@@ -61,7 +61,7 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
     assert torchvision != timm
     with pytest.raises(
         DataError,
-        match=r"sorted order .*: torchvision uses the former, timm the latter; choose one with" r"",
+        match=r"sorted order .*: torchvision uses the former, timm the latter; choose one with",
     ):
         open_dataset(root, num_classes=len(names))
     for layout, expected in (("folders", torchvision), ("folders-timm", timm)):
@@ -72,7 +72,7 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
         found = open_dataset(root, num_classes=len(names), class_names=own, layout=layout)
         assert by_name(found) == {name: own.index(name) for name in names}
     without = open_dataset(root)  # no model, whose outputs could be meant
-    assert by_name(without) == torchvision and any("timm the other; sorted here" in line for line in without.notes)
+    assert by_name(without) == torchvision and any("timm the latter; sorted here" in line for line in without.notes)
 
 
 def flags(dataset: Dataset) -> list[str]:

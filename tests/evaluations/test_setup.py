@@ -74,7 +74,7 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"limit": 9}, ["set-up check skipped: 9 images, and fewer than 10 are too few"]),
+        ({"limit": 9}, ["set-up check skipped: 9 images; at least 10 are needed"]),
         ({"limit": 12, "setup_check": False}, []),  # who asked for it knows
     ],
 )
@@ -96,7 +96,7 @@ def test_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     for picture in pictures[: len(pictures) - 9]:
         picture.write_bytes(b"none")
     run = small(place, tmp_path / "run", attacks="none", say=lines.append)
-    said = f"net: set-up check skipped: 9 of {len(pictures)} images could be read, and fewer than 10 are too few"
+    said = f"net: set-up check skipped: 9 of {len(pictures)} images could be read; at least 10 are needed"
     assert said in lines and not run.evidence_path("net", "clean").exists()
 
 

@@ -129,7 +129,7 @@ def test_more_samples_of_a_part_are_asked_for_by_the_part(tmp_path: Path) -> Non
     part, whole = "pgd(eps=1/255,on=10)", "clean"
     for condition, option in ((part, "on={}, with as many in the data"), (whole, "--limit {}")):
         found = verdict(run, f"top1 under {condition} >= 0.5 with 95 % confidence")
-        assert f"audit that many ({option.format(found.needed)})" in advice(found)
+        assert f"audit that many samples ({option.format(found.needed)})" in advice(found)
     assert "audit that many samples (on=20, with" in advice(verdict(run, f"n under {part} >= 20"))
 
 

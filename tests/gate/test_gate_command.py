@@ -283,7 +283,7 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     assert "unfinished" not in text
     worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
     assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
-    assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
+    assert np.all([line.startswith("#") for line in text.split("# To compare with a release")[1].splitlines()[1:]])
 
 
 def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
@@ -393,7 +393,7 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
         (f"top1 under {PGD} >=", "*"),
         (f"top1 under {PGD} >=", "strong"),
     ]
-    assert judge(policy, several).passed and "clean accuracy: alike, 0.88" in text
+    assert judge(policy, several).passed and "clean top-1: alike, 0.88" in text
     fallen = run_of("fallen", weak=shown, alike=shown, strong=shown)
     (failed,) = (verdict for verdict in judge(policy, fallen).verdicts if verdict.state != "pass")
     assert (failed.checkpoint, failed.condition) == ("strong", PGD)

@@ -59,7 +59,7 @@ class Network(nn.Module):
         ),
         ({"my_weights": WEIGHTS, "optimizer": {"lr": 0.1}}, "my_weights", "taken from 'my_weights'"),
         ({"model_ema": WEIGHTS, "epoch": 3}, "model_ema", "taken from 'model_ema' (EMA)"),
-        ({"model": WEIGHTS, "model_ema": OTHER}, "model", "EMA weights under 'model_ema' left aside; --use-ema takes"),
+        ({"model": WEIGHTS, "model_ema": OTHER}, "model", "EMA weights under 'model_ema' ignored; --use-ema uses"),
     ],
 )
 def test_wrapped_and_prefixed_files(tmp_path: Path, zipped: bool, content: Any, part: str, words: str) -> None:

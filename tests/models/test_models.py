@@ -201,7 +201,7 @@ def test_attention_comes_from_option_then_metadata_then_default(tmp_path: Path, 
     assert "attention elliptical from --attention; the file's metadata says quest" in by_user.identity.notes
     silent = load(saved(tmp_path / "s.safetensors", model)).identity
     assert (silent.attention, silent.attention_source) == ("standard", "default")
-    assert any("attention standard is assumed: the file does not record" in note for note in silent.notes)
+    assert any("the file does not record its attention formula; assuming standard" in note for note in silent.notes)
     with pytest.raises(ModelError, match=r"unknown attention 'qest'; did you mean 'quest'.*from the metadata of .*;"):
         load(saved(tmp_path / "w.safetensors", model, attention="qest"))
     with pytest.raises(CheckpointError, match=r"2 missing: blocks.\*.attn.q_scale, .* check --attention"):

@@ -272,7 +272,7 @@ def test_files_loaded_in_part_are_the_same_at_every_load(tmp_path: Path) -> None
     second = load_segmenter(path, allow_partial=True)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert first.identity.weights == "model, in part"
-    assert any("loaded in part" in note and "1 missing: decoder.proj_patch" in note for note in first.identity.notes)
+    assert any("partially loaded" in note and "1 missing: decoder.proj_patch" in note for note in first.identity.notes)
 
 
 class Shell:

@@ -78,7 +78,11 @@ FITS: dict[str, tuple[Any, str, str]] = {
         "model",
         "prefix 'teacher.backbone.' taken off",
     ),
-    "DINOv2, exported": ({"teacher": {**under("backbone."), **some("dino_head.w", "ibot_head.w")}}, "teacher", "ignored"),
+    "DINOv2, exported": (
+        {"teacher": {**under("backbone."), **some("dino_head.w", "ibot_head.w")}},
+        "teacher",
+        "ignored",
+    ),
     "mean teacher in Lightning": (
         {"state_dict": {**under("student_model.net.", OTHER), **under("teacher_model.net.")}, **LIGHTNING},
         "state_dict",

@@ -132,7 +132,10 @@ def test_controls_of_maps_are_announced() -> None:
     lines = work_lines(conditions, 2, 60, 10, 0, [], card, 10)
     assert lines[0] == "to do: 2 checkpoints, 5 conditions, 60 samples: 10 units of work"
     assert lines[1] == "cost per image and checkpoint: 57 forward + 1 backward passes (clean 1+0, maps 56+1)"
-    assert lines[2].startswith("maps: 37 + 0 of these 56 + 1 are for controls") and "--faithfulness none" in lines[2]
+    assert (
+        lines[2].startswith("maps: 37 + 0 of their 56 + 1 passes are for controls")
+        and "--faithfulness none" in lines[2]
+    )
     assert work_lines(conditions, 2, 60, 10, 10, [], card, 10) == [lines[0] + ", of which 10 are already done"]
 
 

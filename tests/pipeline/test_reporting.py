@@ -77,7 +77,7 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
     assert reported[0][3] == "6 of 30" and len(reported) == 5  # the samples of the shard that was computed again
     audit(place, tmp_path, **OPTIONS)
     said = hears()
-    assert not lines(said) and any(line.endswith("of which 28 are there already") for line in said)
+    assert not lines(said) and any(line.endswith("of which 28 are already done") for line in said)
     assert not any("about" in line or "done in" in line for line in said)
 
 
