@@ -362,10 +362,10 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     assert get_attention(model) == "standard"
     few = rank_formulas(model, [(x[:6], y[:6]) for x, y in batches[:1]])
     assert (few.verdict, few.n) == ("inconclusive", 6)
-    assert "take more images" in few.text
+    assert "give more images" in few.text
     shuffled = rank_formulas(model, [(x, (y + 1) % 5) for x, y in batches])
     assert shuffled.verdict == "inconclusive"
-    assert "better than guessing" in shuffled.text
+    assert "better than chance" in shuffled.text
     with pytest.raises(NothingEvaluated, match="no image"):
         rank_formulas(model, [])
 

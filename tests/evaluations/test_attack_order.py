@@ -1,4 +1,4 @@
-"""An attack that leaves standing what a weaker one broke, beyond chance, is a flag; an ordinary one is not."""
+"""An attack that leaves standing what a weaker one broke, significantly, is a flag; an ordinary one is not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_chances_are_those_of_the_exact_test(more: int, fewer: int) -> None:
 
 def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
     found = flag(PGD, clean="1" * 40, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "1" * 20)
-    assert "20 of 40 samples standing that fgsm(eps=8/255) broke, and 0 the other way round" in found
+    assert "20 of 40 samples correct that fgsm(eps=8/255) broke, and 0 the other way round" in found
     (finding,) = findings_of([found, found, "incomplete: 3 of 4"])
     assert finding.flag == found and finding.figure.startswith("it left 20 of 40") and finding.instead in found
     assert flag(PGD, fgsm="0" * 9 + "1" * 31, pgd="1" * 40) == ""  # one in 512

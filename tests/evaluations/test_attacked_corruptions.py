@@ -165,7 +165,7 @@ def test_attacks_are_compared_on_the_same_images() -> None:
     ids = [f"s{place}" for place in range(40)]
     few, many = (Outcomes.of(pa.table({"sample_id": ids, "correct": [k >= n for k in range(40)]})) for n in (20, 0))
     flag = order_flag(manifest, pgd, {fgsm: few, pgd: many})
-    assert "20 of 40 samples standing that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
+    assert "20 of 40 samples correct that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
     alone = order_flag(manifest, pgd, {"corruption(fog,severity=3)": few, pgd: many})
     assert "20 of 40 samples correct that were wrong before the attack" in alone
     others = {"clean": few, "fgsm(eps=8/255)": few, "corruption(fog,severity=2)": few, pgd: many}

@@ -436,7 +436,7 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     bare = reported("inspect", *net, "--data-dir", str(place / "images"))
     assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
     assert re.search(r"attention formulas are not ranked: Sequential does not support attention formulas: ", bare)
-    assert "labels: cannot tell as given, which is in use" in bare  # the set-up is looked at all the same
+    assert "labels: inconclusive, as given (in use) cannot" in bare  # the set-up is looked at all the same
     assert "--attention" not in bare
 
 

@@ -99,9 +99,11 @@ def test_hard_attention_is_flagged_and_an_ordinary_vit_is_not(scale: float, hide
 
 
 def test_a_network_without_attention_is_refused_before_any_work(place: Path, tmp_path: Path) -> None:
-    said = r"net: autoattack\(eps=1/255,version=attention\) works on attention, .* understood; expected another version"
+    said = r"net: autoattack\(eps=1/255,version=attention\) needs a supported .* none; expected another version"
     with pytest.raises(ModelError, match=said):
         small_audit.audit(place, tmp_path / "run", eps="1/255", attacks="autoattack(version=attention)")
-    with pytest.raises(ModelError, match=r"patch\(size=4,steps=100,loss=kq\) works on attention, .* expected loss ce"):
+    with pytest.raises(
+        ModelError, match=r"patch\(size=4,steps=100,loss=kq\) needs a supported attention .* expected loss ce"
+    ):
         small_audit.audit(place, tmp_path / "run", attacks="patch(size=4,loss=kq)")
     assert not (tmp_path / "run").exists()

@@ -599,7 +599,7 @@ def test_boxes_of_an_image_that_exif_data_turn_are_of_the_pixels_that_they_fit(t
     for size, turn in (((100, 60), 3), ((60, 60), 6)):  # the size tells nothing
         dataset = one_image(tmp_path, size, turn)
         for boxes in (table(tmp_path, "10,10,50,50"), xml(tmp_path, 10, 10, 50, 50, size=size)):
-            with pytest.raises(DataError, match=r"EXIF data turn a\.png"):
+            with pytest.raises(DataError, match=r"EXIF data rotate a\.png"):
                 open_truth(dataset, boxes)
         (tmp_path / "masks").mkdir(exist_ok=True)
         Image.new("L", size, 255).save(tmp_path / "masks" / "a.png")
@@ -617,7 +617,7 @@ def test_one_decided_image_tells_of_which_pixels_the_other_boxes_are(tmp_path: P
     file.write_text(file.read_text().replace("a.png,n,10,10,50,50", "a.png,n,10,20,30,50"))
     assert open_truth(dataset, file).boxes["a.png"].boxes == ((10, 10, 40, 30),)
     file.write_text(file.read_text().replace("b.png,n,70,10,90,50", "b.png,n,20,10,30,50"))
-    with pytest.raises(DataError, match=r"EXIF data turn a\.png and 1 more"):
+    with pytest.raises(DataError, match=r"EXIF data rotate a\.png and 1 more"):
         open_truth(dataset, file)
 
 

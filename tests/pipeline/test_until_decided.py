@@ -206,7 +206,9 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
     other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and not report.exists()
-    assert "another set-up: dtype differs: bfloat16 and float32; audit both in the same way" in capsys.readouterr().err
+    assert (
+        "a different set-up: dtype differs: bfloat16 and float32; audit both in the same way" in capsys.readouterr().err
+    )
     rule += " except 'dtype differs'"
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 1

@@ -138,7 +138,7 @@ def outcome(
             return one_line(fault)
         assert small_audit.files(run.path).items() >= needed(whole).items()
         assert evidence(run) == evidence(whole)
-        names = ("computed again", "taken again", "removed, the report", "were there already")
+        names = ("recomputed", "removed; the report", "were already done")
         reported = [line for line in lines if any(name in line for name in names)]
         alike = reported == ["12 units of work were already done and were not recomputed"]
         return "same" if alike and before == evidence(whole) else "recomputed"

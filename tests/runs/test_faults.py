@@ -104,7 +104,7 @@ def test_a_record_that_is_not_what_was_written_is_refused_and_computed_again(pla
     assert (run.path / "summary.json").read_bytes() == summary
     lines: list[str] = []
     small_audit.audit(place, run.path, attacks="fgsm", say=lines.append)
-    (line,) = [line for line in lines if "altered or damaged" in line]
+    (line,) = [line for line in lines if "modified or damaged" in line]
     assert line.startswith(f"{path}: it was modified or damaged after it was written: its SHA-256 is not ")
     assert line.endswith("…; recomputed")
     assert small_audit.files(run.path) == before
