@@ -334,7 +334,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
     print_as_it_is(side, *notes)
     print_tables(console, [drift_table(rows)], "the --json file")
     print_as_it_is(
-        console, "mean absolute difference in grey levels (0-255), mean over images and severities.", DRIFT_RULE
+        console, "mean absolute difference in grey levels (0-255), averaged over images and severities.", DRIFT_RULE
     )
 
 

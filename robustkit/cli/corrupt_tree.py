@@ -380,14 +380,14 @@ def measure(
         if missing:
             count = "no files of these images" if len(missing) == len(dataset) else f"{len(missing)} files are missing"
             there = (name, severity) in tree.folders
-            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; left out")
+            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; skipped")
             tell(len(missing))
         if len(missing) == len(dataset):
             cells.remove((name, severity))
     with ThreadPoolExecutor(workers or usual_workers()) as pool:
         for start in range(0, len(dataset.samples), batch_size):
             clean, unread = recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool)
-            drift.lines += (f"{why}; left out" for why in unread.values())
+            drift.lines += (f"{why}; excluded" for why in unread.values())
             for name, severity in cells:
                 distances = _compare(tree, clean, name, severity, recipe, drift.lines)
                 drift.distances.setdefault((name, severity), {}).update(distances)
@@ -411,7 +411,7 @@ def _compare(
         try:
             image = read_image(tree.read(sample.id, name, severity), path)
         except BadImageError as fault:
-            lines.append(f"{fault}; left out")
+            lines.append(f"{fault}; excluded")
             continue
         height, width = recipe.preprocessing.input_size
         if image.size != (width, height):

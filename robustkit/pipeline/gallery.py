@@ -167,7 +167,7 @@ class Choice:
             raise ProtocolError(f"--choose {self.how}: {fault}") from None
         members = [sample for sample in dataset.samples if sample.label == target]
         if not members:
-            why = f"none of the {len(dataset)} samples is of that class"
+            why = f"none of the {len(dataset)} samples belongs to that class"
             raise DataError(f"--choose {self.how}: {why}; relax --limit or --ids")
         return members
 

@@ -215,7 +215,7 @@ def test_targets_are_the_classes_outside_the_set() -> None:
         (
             torch.tensor([[0, 1], [-1, -1]]),
             ValueError,
-            "the set of labels of image 1 is empty; expected a class or more",
+            "the set of labels of image 1 is empty; expected at least one class",
         ),
         (
             torch.zeros(2, 0, dtype=torch.int64),

@@ -378,7 +378,7 @@ ONLY = "only for a data set, but single images are given; leave out, or give --d
         ),
         (
             [*SHAPES[:-1], "1", "--choose", "class:star"],
-            "--choose class:star: none of the 1 samples is of that class; relax --limit or --ids",
+            "--choose class:star: none of the 1 samples belongs to that class; relax --limit or --ids",
         ),
         (
             [*SHAPES, "--show", "nope"],

@@ -470,7 +470,7 @@ def table(root: Path, *rows: str, columns: str = "xmin,ymin,xmax,ymax") -> Path:
 
 @pytest.mark.parametrize("row", ["0.1,0.2,0.5,0.9", "0,0,1,1", "0.0,0.5,1.0,0.75"])
 def test_boxes_as_shares_of_the_sides_are_refused(tmp_path: Path, row: str) -> None:
-    with pytest.raises(DataError, match="lies in one pixel; expected pixels, not shares of the sides"):
+    with pytest.raises(DataError, match="lies within one pixel; expected pixels, not fractions of the sides"):
         open_truth(one_image(tmp_path), table(tmp_path, "10,10,90,50", row))
 
 

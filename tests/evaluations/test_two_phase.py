@@ -327,7 +327,7 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
         ("autoattack(second=9,only=apgd-ce)", "only leaves out stages that the second phase would run"),
         ("autoattack(second=9,first=apgd-ce+apgd-t+fab-t+square)", "expected the stages that it begins with"),
         ("autoattack(second=9,engine=pyautoattack)", "engine pyautoattack runs all stages at once"),
-        ("autoattack(second=9,version=rand)", "only is for models that answer alike"),
+        ("autoattack(second=9,version=rand)", "only requires a deterministic model"),
         ("autoattack(only=apgd)", "only names 'apgd'; expected some of apgd-ce+apgd-t+fab-t+square"),
     ],
 )

@@ -112,7 +112,7 @@ def test_few_classes_are_said_aloud_and_an_ordinary_model_is_not_accused(place: 
     flags = {flag for row in run.results().to_dict("records") for flag in row["flags"]}
     assert flags == {
         "3 classes: 2 targets instead of 9",
-        "3 classes: the difference of logits as loss where DLR has too few of them",
+        "3 classes: DLR needs more classes, so the difference of logits is used as loss",
     }
 
 

@@ -78,8 +78,9 @@ class WordModel(nn.Module):
         super().__init__()
         if find_formula(attention).elliptical:
             raise ModelError(
-                f"{attention} attention compares the values of all tokens, and would tell a language model what "
-                "follows; expected a formula that can be causal, such as quest"
+                f"{attention} attention compares the values of all tokens, which would leak future tokens to a "
+                "language model; expected"
+                " a formula that can be causal, such as quest"
             )
         self.sizes = sizes
         self.words = nn.Embedding(words, sizes.width)

@@ -107,11 +107,11 @@ def test_a_beginning_alone_is_the_beginning_of_the_whole(attention: str) -> None
 @pytest.mark.parametrize("attention", [name for name, formula in FORMULAS.items() if formula.elliptical])
 def test_formulas_that_look_at_all_tokens_are_refused(attention: str) -> None:
     with pytest.raises(
-        ModelError, match=f"{attention} attention .* would tell a language model what follows; expected"
+        ModelError, match=f"{attention} attention .* would leak future tokens to a language model; expected"
     ):
         WordModel(len(WORDS), SIZES, attention)
     model = set_attention(made(), attention)
-    with pytest.raises(ModelError, match=f"{attention} attention with is_causal: .* would leak them; expected"):
+    with pytest.raises(ModelError, match=f"{attention} attention with is_causal: .* would leak them; leave"):
         model(numbers())
 
 
@@ -189,7 +189,7 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
             "5 heads for",
         ),
         ({"arch_kwargs": '{"width": 12, "depth": 3, "heads": 3, "context": 9, "hidden": 10}'}, None, "does not fit"),
-        ({"attention": "elliptical"}, ModelError, "would tell a language model what follows"),
+        ({"attention": "elliptical"}, ModelError, "would leak future tokens to a language model"),
         ({"attention": "qknorm-ds"}, CheckpointError, "trained with another attention formula"),
     ],
 )
