@@ -267,7 +267,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
     """
     ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
     if ranks.size > 1 and plan.request.ray is not None:
-        raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; leave torchrun out")
+        raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; run it without torchrun")
     with contextlib.ExitStack() as held:
 
         def begin() -> dict[str, Any]:

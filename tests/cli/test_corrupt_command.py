@@ -378,8 +378,8 @@ def test_drift_tells_the_same_tree_from_another(photos: Path, tmp_path: Path, ru
     assert odd["brightness", 3]["ours"] == other["brightness", 3]["ours"]
     assert odd["contrast", None]["severities"] == [1, 3, 4, 5] and odd["contrast", 1]["images"] == 9
     notes = json.loads((tmp_path / "5.json").read_text())["notes"]
-    assert "contrast, severity 1: 1 files are missing; excluded" in notes
-    assert "contrast, severity 2: not in the tree; excluded" in notes
+    assert "contrast, severity 1: 1 files are missing; skipped" in notes
+    assert "contrast, severity 2: not in the tree; skipped" in notes
 
 
 def test_png_trees_are_compared_without_a_jpeg_between(photos: Path, tmp_path: Path, run: Command) -> None:

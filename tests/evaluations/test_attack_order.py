@@ -172,7 +172,7 @@ def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Pat
     clean, fgsm, pgd = by_condition.values()
     assert fgsm["value"] < clean["value"] < pgd["value"] and not clean["flags"] and not fgsm["flags"]
     (odd,) = (flag for flag in pgd["flags"] if flag.startswith("attacks in order"))
-    assert "correct that were wrong before the attack" in odd and "standing that fgsm(eps=16/255) broke" in odd
+    assert "correct that were wrong before the attack" in odd and "correct that fgsm(eps=16/255) broke" in odd
     assert any(flag.startswith("loss by steps: ") for flag in pgd["flags"])  # of the evidence, which PGD has, too
     assert odd in (run.path / "summary.json").read_text()
     page = (run.path / "report.html").read_text()

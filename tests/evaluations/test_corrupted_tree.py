@@ -111,7 +111,7 @@ def test_the_fullest_folder_names_the_images(tmp_path: Path) -> None:
     assert [sample.id for sample in data.samples] == [f"{FISH}/{name}.JPEG" for name in "abc"]
     assert tree.missing(data.samples, "gaussian_noise", 1) == [f"{FISH}/b.JPEG", f"{FISH}/c.JPEG"]
     assert "labels and ids are those of fog/2" in data.notes
-    assert any(f"left out 1 images of other folders that fog/2 lacks: {FISH}/d" in n for n in data.notes)
+    assert any(f"left out 1 images of other folders that are missing in fog/2: {FISH}/d" in n for n in data.notes)
 
 
 def test_missing_files_are_named_and_each_folder_is_listed_once(

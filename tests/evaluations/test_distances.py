@@ -91,7 +91,7 @@ def test_an_audit_has_a_distance_for_each_sample(made: tuple[Path, Run]) -> None
         assert fmn[3 + (eps == 16)] <= rows[f"pgd(eps={eps}/255,steps=20)", "top1"]["value"] + 1 / 30
     assert ("fmn(steps=40)", "top1") not in rows
     page = (place / "run" / "report.html").read_text()
-    assert "Smallest changes that mislead" in page and "FMN-40 linf" in page
+    assert "Minimal adversarial perturbations" in page and "FMN-40 linf" in page
     again = audit(place, place / "small", attacks="fmn(steps=40)", batch_size=7, shard_size=16)
     records = again.table("net", "fmn(steps=40)").to_pandas()
     assert records["distance"].to_numpy() == pytest.approx(table["distance"].to_numpy(), abs=1e-5)
@@ -101,7 +101,7 @@ def test_too_few_steps_are_flagged_on_both_sides(made: tuple[Path, Run]) -> None
     _, run = made
     flags = {row["condition"]: " ".join(row["flags"]) for row in run.results().to_dict("records")}
     assert "too weak: pgd(eps=" in flags[WEAK] and "use more steps" in flags[WEAK]
-    assert "no wrong point was found for" in flags[WEAK]
+    assert "no adversarial example was found for" in flags[WEAK]
     assert "too weak" not in flags["fmn(steps=40)"]
 
 

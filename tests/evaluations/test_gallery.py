@@ -329,7 +329,7 @@ def test_own_pictures(tmp_path: Path) -> None:
         (picture, f"--out {picture} is one of the input images; give another name"),
         (
             tmp_path / "maps",
-            f"--out {tmp_path / 'maps'}: maps of images are written as a PNG; give a name ending in .png, or a folder",
+            f"--out {tmp_path / 'maps'}: maps of images are PNGs; give a name ending in .png, or a folder",
         ),
     ):
         done = CliRunner().invoke(cli, [*words, "--out", str(out)])
@@ -426,7 +426,7 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError) as caught:
         choice.check(request)
     assert str(caught.value) == (
-        "--choose worst: no map is scored, because there are no object locations and --faithfulness is none; give "
+        "--choose worst: no map is scored, because objects are unknown and --faithfulness is none; give "
         "--boxes or "
         "--masks, or --choose random"
     )

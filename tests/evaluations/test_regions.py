@@ -169,7 +169,7 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
             Image.fromarray(mask * 255).save(tmp_path / "masks" / f"{place}.png")
     where = {"data_dir": tmp_path / "images", "masks": tmp_path / "masks", "out": tmp_path / "run"}
     run = robustkit.audit(f"zoo:{MODEL}", region_noise="object,background", **(OPTIONS | {"limit": None}), **where)
-    for region, lacking in (("object", "no object"), ("background", "no background, or no known object")):
+    for region, lacking in (("object", "no known object"), ("background", "no background, or no known object")):
         text = OBJECT.replace("object", region)
         rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
         assert rows["region_top1"]["n"] == 6

@@ -412,7 +412,7 @@ def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path
     done = run_cli(line)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(
-        "error: 1 of 30 images could not be read and were skipped, the first:"
+        "error: 1 of 30 images could not be read and were left out, the first:"
     )
     assert "a/00.png" in done.stderr.splitlines()[-1] and "--skip-bad" in done.stderr
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -555,5 +555,5 @@ def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
         own = options | {"model": model | {"arch": f"{net / 'net.py'}:build"}}
         run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{net.name}", **own)
         (row,) = (row for row in run.summary() if row["metric"] == "top1")
-        said = [flag for flag in row["flags"] if flag.startswith("a prediction depends on the other samples")]
+        said = [flag for flag in row["flags"] if flag.startswith("predictions depend on the other samples")]
         assert bool(said) is odd

@@ -185,7 +185,7 @@ def test_parts_in_folders_of_their_own_are_merged_or_refused_with_what_differs(
     record = next(doubled.rglob("records/**/*.parquet"))
     inside = record.relative_to(doubled)
     record.write_bytes(record.read_bytes()[::-1])
-    with pytest.raises(DamagedRecord, match=rf"{re.escape(str(record))}: .*delete it, and run again"):
+    with pytest.raises(DamagedRecord, match=rf"{re.escape(str(record))}: .*delete it, and rerun"):
         robustkit.merge([*parts, doubled], tmp_path / "damaged")
     other = audited(two, tmp_path / "other", part="2/3", seed=1).path
     with pytest.raises(

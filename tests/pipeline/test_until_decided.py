@@ -290,7 +290,7 @@ def test_options_that_do_not_fit_are_refused(
     assert "no rule depends on samples" in said(words(many, tmp_path / "none", ["attention == 'none'"]))
     assert not (tmp_path / "run").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "leave torchrun out" in said(base)
+    assert "run it without torchrun" in said(base)
     monkeypatch.delenv("WORLD_SIZE")
     model = {"arch": f"{many / 'net.py'}:build", "num_classes": 3}
     made = {"data_dir": many / "images", "model": model, "device": "cpu", "attacks": "none"}
