@@ -254,7 +254,7 @@ def _sheet(name: str, picture: Image.Image, wanted: Wanted, recipe: Recipe, foot
     }
     size = recipe.preprocessing.input_size[0]
     as_it_is = picture.size == (size, size) and recipe.preprocessing.crop_pct == 1
-    changed = "as they are" if as_it_is else f"resized and cropped to {size}x{size}"
+    changed = "unchanged" if as_it_is else f"resized and cropped to {size}x{size}"
     subtitle = f"{picture.width}x{picture.height} pixels, {changed}; "
     subtitle += f"preset {recipe.preset}, variant {recipe.variant}, seed {recipe.seed}"
     return Sheet(name, subtitle, clean, rows, footnotes)

@@ -130,7 +130,7 @@ def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) 
         if samples == limit:
             break
     if not kept:
-        how = {True: " predicted wrong", False: " predicted right", None: ""}[wrong]
+        how = {True: " misclassified", False: " classified correctly", None: ""}[wrong]
         raise RunError(
             f"{run.path}: of the {len(ids)} samples with pictures none is{how or ' there'} under {condition or 'these'}"
         )

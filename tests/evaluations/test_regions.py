@@ -174,7 +174,7 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
         rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
         assert rows["region_top1"]["n"] == 6
         fewer = 13 + (region == "background")
-        assert f"{fewer} of 20 images have {lacking} that is known; not counted" in rows["region_top1"]["flags"]
+        assert f"{fewer} of 20 images have {lacking}; not counted" in rows["region_top1"]["flags"]
         filled = "1 of 20 images are filled by it, so it cannot be moved; not counted"
         assert (filled in rows["region_top1"]["flags"]) == (region == "object")
         assert (

@@ -202,7 +202,7 @@ def test_parts_in_folders_of_their_own_are_merged_or_refused_with_what_differs(
     run.write_shard(path, table.set_column(column, field, pa.array([9.0] * len(table), field.type)))
     inside = path.relative_to(doubled)
     with pytest.raises(
-        RunError, match=rf"again/{re.escape(str(inside))} is not what .*part-2/{re.escape(str(inside))}"
+        RunError, match=rf"again/{re.escape(str(inside))} differs from .*part-2/{re.escape(str(inside))}"
     ):
         robustkit.merge([*parts, doubled], tmp_path / "differing")
     assert not (tmp_path / "differing" / "records").exists()
