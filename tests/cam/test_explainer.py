@@ -241,7 +241,11 @@ def test_a_compiled_model_runs_as_written() -> None:
             ValueError,
             "AG-CAM needs the attention of a class token, and this VisionTransformer has none; use grad-cam or",
         ),
-        (lambda m, x: cam.AGCAM(nn.ModuleList([m, tiny_vit()])), ValueError, "ModuleList contains 2 vision transformers;"),
+        (
+            lambda m, x: cam.AGCAM(nn.ModuleList([m, tiny_vit()])),
+            ValueError,
+            "ModuleList contains 2 vision transformers;",
+        ),
         (
             lambda m, x: cam.AGCAM(
                 timm.create_model(

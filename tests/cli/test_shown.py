@@ -78,7 +78,7 @@ def test_an_audit_is_read_back_from_what_it_prints(runs: tuple[Run, Run], column
 def test_the_short_table_has_the_headline_of_each_checkpoint(runs: tuple[Run, Run], columns: int) -> None:
     _, two = runs
     text = said("report", str(two.path), columns=columns)
-    assert "top-1 %, more is better" in text and "under corruption: mean error %, less is better" in text
+    assert "top-1 %, higher is better" in text and "under corruption: mean error %, lower is better" in text
     assert all(part in text for part in ("shapes-vit-", "a_checkpoint_", "characters_in_"))
     for row in two.results().to_dict("records"):
         if (row["condition"], row["metric"]) in (("clean", "top1"), ("noise", "mean_error")):
