@@ -95,7 +95,7 @@ def test_the_digest_is_of_all_code_of_a_package(site: Path) -> None:
         ("spin = plugged:Spin", "import not_there", "cannot be imported (ModuleNotFoundError: No module named 'not_th"),
         ("spin = plugged:Spin", "raise SystemExit('bye')", "cannot be imported (SystemExit: bye)"),
         ("spin = plugged:Spin", "x = 1", "cannot be imported (AttributeError:"),
-        ("spin = plugged:Spin", "Spin = 3", "it brings 3; expected a subclass of builtins.Exception"),
+        ("spin = plugged:Spin", "Spin = 3", "it provides 3; expected a subclass of builtins.Exception"),
         ("pgd = plugged:Spin", "", "robustkit has pgd already; rename the plug-in"),
         ("cam = plugged:Spin", "", "robustkit has cam already"),
         ("Spin(1) = plugged:Spin", "", "expected a name of a-z"),

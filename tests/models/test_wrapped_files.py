@@ -240,7 +240,7 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     listed = {"model": RIGHT, "ema": {"shadow_params": list(shadow(OTHER).values())}}
     found = select_network(saved(tmp_path, listed), Small().state_dict())
     assert is_right(found)
-    assert "averaged weights under 'ema.shadow_params' ignored: a list without names is not read" in found.notes
+    assert "averaged weights under 'ema.shadow_params' ignored: a list without names is not supported" in found.notes
     with pytest.raises(CheckpointError, match=r"has no EMA weights .*'ema.shadow_params' is a list without names"):
         select_network(saved(tmp_path, listed, use_ema=True), Small().state_dict())
 

@@ -249,12 +249,12 @@ def test_a_line_names_the_file_and_the_reason(place: Path, runs: dict[str, Run],
     said = str(invoke("report", run.path).exception)
     path = record(run, AUTO, 0)
     assert said == (
-        f"{path}: a record that does not belong to this run: its condition is clean and not {AUTO}; rerun the same "
+        f"{path}: a record that does not belong to this run: its condition is clean instead of {AUTO}; rerun the same "
         "audit command to compute it again"
         ""
     )
     audited(place, run.path, say=lines.append)
-    assert f"{path}: its condition is clean and not {AUTO}; recomputed" in lines
+    assert f"{path}: its condition is clean instead of {AUTO}; recomputed" in lines
     run = altered(runs["whole"], tmp_path / "other", records_from("weights"), runs)
     assert "its checkpoint sha256 is " in str(invoke("report", run.path).exception)
 

@@ -268,8 +268,8 @@ def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path
     whole = segment(folder, tmp_path / "whole", "plain", shard_size=2)
     for source, place, reason in (
         (run.shard_path("plain", PGD, 0), 0, "its run is|its condition is|other samples"),
-        (whole.shard_path("plain", "clean", 0), 1, "its shard is 0 and not 1"),
-        (whole.shard_path("plain", FOG, 1), 1, re.escape(f"its condition is {FOG} and not clean")),
+        (whole.shard_path("plain", "clean", 0), 1, "its shard is 0 instead of 1"),
+        (whole.shard_path("plain", FOG, 1), 1, re.escape(f"its condition is {FOG} instead of clean")),
     ):
         shutil.copytree(whole.path, out.path)
         path = out.shard_path("plain", "clean", place)
@@ -312,7 +312,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     words += ["--classes", str(folder / "names.txt"), "--attacks", "none", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(cli, ["segment", *words])
     assert isinstance(done.exception, DataError)
-    assert str(done.exception).startswith("4 of 5 images could not be read and were skipped, the first: ")
+    assert str(done.exception).startswith("4 of 5 images could not be read and were left out, the first: ")
     bad = Run.existing(tmp_path / "run")
     errors = {row["sample_id"]: row["error"] for row in bad.table("plain", "clean").to_pylist() if row["error"]}
     assert errors.keys() == broken.keys()
@@ -330,7 +330,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
 
 @pytest.mark.parametrize(("options", "size"), [({}, (16, 40_000)), ({"resize": "ade20k"}, (1, 100_000))])
 def test_a_picture_too_thin_for_windows_is_one_that_cannot_be_read(options: Any, size: tuple[int, int]) -> None:
-    """Enlarged until its short side is a window's, it would fill the memory."""
+    """Enlarged until its short side is a window's, it would exhaust the memory."""
     images = SceneImages(cast("Any", None), Windows((512, 512), (480, 480), **options))
     with pytest.raises(
         BadImageError, match=rf"a.png: {size[1]} x {size[0]} pixels are too thin: for windows they would"

@@ -129,7 +129,7 @@ def test_a_series_that_cannot_be_read_is_counted(place: Path, tmp_path: Path) ->
     bad = tmp_path / "bad.ts"
     bad.write_text("\n".join([*text[:-1], "?,?:1,2:a"]))
     status, _, errors = called([*words(place, tmp_path / "run", "--attacks", "none"), "--data", str(bad)])
-    assert status == 2 and "1 of 12 series could not be read and were skipped, the first: bad/00011" in errors
+    assert status == 2 and "1 of 12 series could not be read and were left out, the first: bad/00011" in errors
     assert CLASSES == 3
 
 

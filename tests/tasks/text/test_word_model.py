@@ -156,7 +156,7 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
         (
             {"vocabulary": json.dumps(["<unk>", "cat"])},
             CheckpointError,
-            "2 words, and weights for 5; expected equal numbers",
+            "2 words, and weights for 5; expected as many",
         ),
         (
             {"vocabulary": json.dumps(["the", *WORDS.words[1:]])},
@@ -181,7 +181,7 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
         (
             {"arch_kwargs": '{"width": 60000, "depth": 60000, "heads": 3, "context": 9, "hidden": 9}'},
             None,
-            "fill the mem",
+            "exhaust the mem",
         ),
         (
             {"arch_kwargs": '{"width": 12, "depth": 2, "heads": 5, "context": 9, "hidden": 10}'},
@@ -248,4 +248,4 @@ def test_a_formula_that_the_file_does_not_name_is_assumed_or_given(
     shipped = Path(robustkit.__file__).parent / "embedded" / "brown-lm-quest.safetensors"
     identity = load_language_model(rewritten(shipped, tmp_path / name, attention=None), attention=option).identity
     assert (identity.attention, identity.attention_source) == (attention, source)
-    assert any("is assumed" in note for note in identity.notes) == (source != "option")
+    assert any("; assuming " in note for note in identity.notes) == (source != "option")
