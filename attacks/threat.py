@@ -181,7 +181,6 @@ class ThreatModel:
             raise ValueError(
                 f"eps {self.eps:g} is wider than the bounds [{low:g}, {high:g}]: it is in the unit of the images, so "
                 "8 grey levels are 8/255 for pixels in [0, 1]"
-                f""
             )
 
     def ball(self, clean: Tensor) -> Ball:

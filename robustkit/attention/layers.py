@@ -218,7 +218,6 @@ def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal:
         raise ModelError(
             f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, which "
             "would leak them; leave the mask out, or choose another formula, such as quest"
-            ""
         )
 
 

@@ -154,7 +154,6 @@ def grid_of(tokens: int, height: int, width: int) -> tuple[int, int]:
     raise ModelError(
         f"{tokens} tokens of an image of {height} x {width} pixels do not form a square grid, which loss kq needs; "
         "use loss ce"
-        ""
     )
 
 

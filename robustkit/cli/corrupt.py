@@ -296,7 +296,6 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
         raise BadImageError(
             f"{len(bad)} of {len(dataset)} images could not be read and were skipped, the first: {bad[0]}; fix them, "
             "or exclude them with --ids"
-            ""
         )
 
 

@@ -160,7 +160,6 @@ def _device() -> str:
         slow = (
             f"; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install the CUDA "
             "build of torch, or check nvidia-smi"
-            ""
         )
     if threads == 1:
         slow += "; one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"

@@ -195,7 +195,6 @@ def nothing_common(first: CheckpointRecords, second: CheckpointRecords, conditio
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no common sample under {condition}; "
         "audit both again"
-        ""
     )
 
 

@@ -137,7 +137,6 @@ def give_attention(
             raise ModelError(
                 f"{spec} was trained with query and key norms ({norms} tensors q_norm and k_norm), which {formula} "
                 f"attention (from the {source}) would ignore; leave --attention out, or give qknorm-ln"
-                f""
             )
         return formula, source
     kind = attention_kind(network)

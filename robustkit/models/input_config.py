@@ -85,7 +85,6 @@ def resolve_preprocessing(
             f"mean and std cannot be inferred from the weights; using {why[sources[assumed[0]]]}, mean "
             f"{few_numbers(mean)} and std {few_numbers(std)}. Give --mean and --std if training used others, or "
             "check with `robustkit inspect --data-dir`"
-            ""
         )
     interpolation, crop_mode, crop_pct = choose("interpolation"), choose("crop_mode"), choose("crop_pct")
     if interpolation not in INTERPOLATIONS:

@@ -22,7 +22,6 @@ ANSWER, WAIT = 4.0, 5.0
 REMEDY = (
     "give a local file with --arch {arch}, or download the weights once on a machine with network access: files in "
     "the folder HF_HUB_CACHE are used offline"
-    ""
 )
 
 

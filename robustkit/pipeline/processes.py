@@ -130,7 +130,6 @@ class Ranks:
                     raise RunError(
                         f"process {rank} of {self.size} has not responded for {self.silence:g} s and is considered "
                         "hung; its current work is not recorded: stop all processes and run the same command again"
-                        ""
                     )
             time.sleep(_POLL)
 

@@ -127,7 +127,6 @@ def _cluster(address: str) -> Iterator[Any]:
         raise RunError(
             f"--ray {address}: Ray gave up ({type(fault).__name__}: {_line(fault)}); finished work is kept; rerun "
             "the same command to continue"
-            ""
         ) from None
     finally:
         if ours:
@@ -339,7 +338,6 @@ def _check_complete(plan: Plan) -> None:
         raise RunError(
             f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "
             "all of them share this folder, and run the same command again"
-            ""
         )
 
 

@@ -125,7 +125,6 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
     note = (
         f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: the ranks that the "
         "interval allows (1 is best); it says little about other images."
-        ""
     )
     tables = []
     for side in sides:

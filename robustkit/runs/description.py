@@ -76,7 +76,6 @@ def whole_card_line(manifest: Manifest) -> str:
     return (
         f"format 1: its records name the whole card {manifest.protocol.tag}, so only runs under exactly this card "
         "can continue it or be compared without a flag"
-        ""
     )
 
 

@@ -162,7 +162,6 @@ def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
                 raise RunError(
                     f"{part.path / inside} differs from {holder.path / inside}, though both are the same unit; other "
                     "devices and versions may round differently: delete the unwanted part"
-                    ""
                 )
     into.write_manifest(manifest)
     for inside, holder in holders.items():

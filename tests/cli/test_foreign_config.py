@@ -29,7 +29,6 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
     expected = (
         "--config c.toml names code to run (arch = 'evil.py:build'); give --arch yourself, or --trust-config if you "
         "trust the file"
-        ""
     )
     assert said_of(words, tmp_path, monkeypatch) == expected
     config.write_text("[inspect]\narch = 'evil:build'\n")

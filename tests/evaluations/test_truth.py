@@ -427,7 +427,6 @@ def test_a_run_with_maps_keeps_to_its_truth(place: Path, tmp_path: Path) -> None
         assert str(refused.value) == (
             f"{run} contains another run: the digest of boxes or masks is {there} there and {here} here; use another "
             "--out, or delete the folder"
-            f""
         )
         assert (run / "run.json").read_bytes() == before
     audit(place, bare, **MAPS)

@@ -251,7 +251,6 @@ def test_a_line_names_the_file_and_the_reason(place: Path, runs: dict[str, Run],
     assert said == (
         f"{path}: a record that does not belong to this run: its condition is clean instead of {AUTO}; rerun the same "
         "audit command to compute it again"
-        ""
     )
     audited(place, run.path, say=lines.append)
     assert f"{path}: its condition is clean instead of {AUTO}; recomputed" in lines

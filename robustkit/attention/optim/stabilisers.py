@@ -315,7 +315,6 @@ def sigma_reparam(model: nn.Module) -> None:
             raise ModelError(
                 f"{name}: queries, keys and values of nn.MultiheadAttention are not linear layers, which σReparam "
                 "does not cover; use another stabiliser"
-                ""
             )
     if len({id(layer.weight) for _, layer in layers}) < len(layers):
         raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would separate them")

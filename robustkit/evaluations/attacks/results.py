@@ -105,7 +105,6 @@ STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any
 STRENGTH_NOTE = (
     "Of the samples that are correct when clean and that any attack of the run in the same norm broke within the "
     "radius, the share that this attack broke itself."
-    ""
 )
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 Rows = Iterator[tuple[str, str, tuple[str, ...]]]  # checkpoint, condition, and texts of a row
@@ -219,7 +218,6 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
     caption = (
         f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are offset slightly so "
         "that none hides another."
-        ""
     )
     return Figure(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
 

@@ -50,8 +50,7 @@ def depends_on_batch(
         return ()
     return (
         f"predictions depend on the other samples of the batch: alone, figures change by up to {apart:.2g} of their "
-        "size (is batch normalisation still in training mode?); all numbers depend on batch size and order"
-        "",
+        "size (is batch normalisation still in training mode?); all numbers depend on batch size and order",
     )
 
 

@@ -132,7 +132,6 @@ def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple
     return "imagenet", (
         "corruptions: the images are 32x32 but are corrupted at the model's input size with ImageNet-C's constants: "
         "this is not CIFAR-10-C"
-        ""
     )
 
 

@@ -228,7 +228,6 @@ def _open(samples: Sequence[str]) -> str:
     return (
         f"EXIF data rotate {samples[0]}{f' and {len(samples) - 1} more' * (len(samples) > 1)}, and it is unclear "
         "whether the boxes match the stored or the upright pixels; save the image upright"
-        ""
     )
 
 

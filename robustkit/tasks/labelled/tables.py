@@ -119,8 +119,7 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
             paint,
             alt=f"Reliability of {shorten_name(checkpoint, 60)}. {' '.join(map(_in_words, shown))}",
             caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence equals "
-            "accuracy; below it the model is overconfident. Bottom: samples per bin."
-            "",
+            "accuracy; below it the model is overconfident. Bottom: samples per bin.",
             name=checkpoint,
         )
 

@@ -138,7 +138,6 @@ def scenes_for(
             raise DataError(
                 f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
                 "them in separate runs"
-                ""
             )
     named = next((candidate for candidate in identities if candidate.class_names), None)
     scenes = open_scenes(

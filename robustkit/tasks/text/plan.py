@@ -49,7 +49,6 @@ def plan(request: TextRequest) -> Plan:
             raise DataError(
                 f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in separate "
                 "runs"
-                ""
             )
     contenders = (_contender(model, card, dataset, request) for model in models)
     return assemble_plan(request, models, contenders, conditions, dataset, dataset.notes)

@@ -84,7 +84,6 @@ class LeftStanding(Overview):
                     found.setdefault(other, []).append(
                         f"it left {left} of {len(right)} samples correct for which {condition} found an adversarial "
                         "example in the same ball: the true accuracy is lower"
-                        ""
                     )
         return found
 

@@ -117,7 +117,6 @@ class TwoPhaseSummary(Summary):
 _NOTE = (
     "Two-phase: all n samples go through the first phase; at most m of those still correct, drawn at random, go "
     "through the rest of the attack. The interval of the estimate covers the uncertainty of both phases."
-    ""
 )
 
 
@@ -129,7 +128,6 @@ class TwoPhaseAggregator(Aggregator):
         line = (
             "Two-phase estimates are not compared here, since different samples of each checkpoint went through the "
             "second phase. They are in each report; the accuracy after the first phase is compared."
-            ""
         )
         return [line] if there else []
 

@@ -68,5 +68,4 @@ class CounterfactualsPresenter(ListedPresenter):
         "One property of each image is changed. Top-1 is of the changed images, whose label follows the outline. "
         "Flips are of the n images classified correctly when clean: predictions that change, and those that become "
         "the class whose colour or outline was inserted. 95 % intervals in brackets."
-        ""
     )
