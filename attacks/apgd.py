@@ -290,7 +290,7 @@ class AutoAttack(Attack):
         one_of(get_args(Version), self, "version")
         at_least(1, self, "steps", "targets", "queries")
         if self.only and self.version == "rand":
-            raise ValueError("only is for models that answer alike each time; leave it out of version rand")
+            raise ValueError("only requires a deterministic model; leave it out of version rand")
         known = self.stage_names
         if self.only and (odd := [name for name in self.only.split("+") if name not in known]):
             raise ValueError(f"only names {odd[0]!r}; expected some of {'+'.join(known)}")
@@ -342,7 +342,7 @@ class AutoAttack(Attack):
         classes = front.logits.shape[1]
         few = 3 if self.version == "rand" else 4
         if classes < few:
-            tally.note(f"{classes} classes: the difference of logits as loss where DLR has too few of them")
+            tally.note(f"{classes} classes: DLR needs more classes, so the difference of logits is used as loss")
         elif min(front.contenders) < few:
             tally.note(f"samples for which fewer than {few} classes compete: the difference of logits in place of DLR")
         for attack in self.stages(classes):
@@ -362,7 +362,7 @@ class AutoAttack(Attack):
         """Attack what stands by the gradients of each of the model's surrogates, as the stage `attention`."""
         if not (surrogates := oracle.surrogates()):
             raise ValueError(
-                "version is 'attention', and the model has no surrogates; expected one whose attention is understood, "
+                "version is 'attention', and the model has no surrogates; expected one with a supported attention, "
                 "or another version, such as 'standard'"
             )
         tally.enter("attention")

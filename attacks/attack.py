@@ -123,11 +123,11 @@ _THEIRS: Mapping[str, tuple[str, ...]] = {
 """Parameters of torchattacks, foolbox, ART, CleverHans and AutoAttack's own code, and what they are called here."""
 _LATER = {
     "seed": "random numbers come from torch's generator, or from rng= of the call",
-    "batch_size": "give it to run(model, images, labels, batch_size=...)",
-    "max_batch_size": "give it to run(model, images, labels, batch_size=...)",
-    "verbose": "give tell= to run(model, images, labels, tell=...) to be told how far it is",
-    "device": "it computes where the images are",
-    "targeted": "attacks lead away from labels; towards the likeliest classes leads APGD with loss='dlr-targeted'",
+    "batch_size": "pass it to run(model, images, labels, batch_size=...)",
+    "max_batch_size": "pass it to run(model, images, labels, batch_size=...)",
+    "verbose": "pass tell= to run(model, images, labels, tell=...) to receive progress",
+    "device": "it computes on the device of the images",
+    "targeted": "attacks are untargeted; for a targeted attack use APGD with loss='dlr-targeted'",
 }
 
 
@@ -170,7 +170,7 @@ class AttackType(ABCMeta):
         short = {key: given.pop(key) for key in names if key in given}
         if short and (args or "threat" in given):
             raise TypeError(
-                f"{name} has threat and {', '.join(short)}; expected one of the two: threat holds the other"
+                f"{name} has threat and {', '.join(short)}; expected one of the two: threat already contains the other"
             )
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in own):
             for key in given:
@@ -210,7 +210,7 @@ class AttackType(ABCMeta):
 
     def _of_model(cls, model: object, *args: Any, **given: Any) -> Any:
         name = cls.__name__
-        raise TypeError(f"the model is given when the attack is called: {name}(eps=8/255)(model, images, labels)")
+        raise TypeError(f"the model is passed when the attack is called: {name}(eps=8/255)(model, images, labels)")
 
 
 @dataclass(frozen=True)

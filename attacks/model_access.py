@@ -43,7 +43,9 @@ def check_labels(labels: Tensor, batch: int) -> int:
         fill = ", and -1 where a set has fewer classes" * sets
         raise ValueError(f"labels go down to {low}; expected class indices, 0 or more{fill}")
     if sets and bool((empty := labels.amax(dim=1) < 0).any()):
-        raise ValueError(f"the set of labels of image {int(empty.long().argmax())} is empty; expected a class or more")
+        raise ValueError(
+            f"the set of labels of image {int(empty.long().argmax())} is empty; expected at least one class"
+        )
     # A set repeats one of its classes or ends with -1, so a single 1 among zeros stands in its first two places.
     if sets and low == 0 and high == 1 and bool((labels.sum(dim=1) == 1).all() and labels[:, 2:].any()):
         raise ValueError(_ONE_HOT.format(f"each of the {batch} rows has a single 1 and otherwise 0"))
@@ -256,7 +258,7 @@ class Oracle:
         """Return logits (B, K) and the model's `key_loss` (B,) for boxes (B, 3); of_class: the class token's alone."""
         if (key_loss := getattr(self._model, "key_loss", None)) is None:
             raise ValueError(
-                "loss is 'kq', and the model has no key_loss; expected one whose attention is understood, or loss 'ce'"
+                "loss is 'kq', and the model has no key_loss; expected one with a supported attention, or loss 'ce'"
             )
         answers: list[Tensor] = []
 

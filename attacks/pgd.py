@@ -293,7 +293,7 @@ class Patch(Attack):
 
     def __post_init__(self) -> None:
         if self.threat.bounds is None:
-            raise ValueError("a patch takes any values inside the bounds, and there are none; state them")
+            raise ValueError("a patch may take any values within the bounds, and no bounds are given; state them")
         one_of(PATCH_LOSSES, self, "loss")
         at_least(1, self, "steps")
         above_0(self, "step_size")

@@ -179,8 +179,8 @@ class ThreatModel:
             raise ValueError(f"bounds are {self.bounds}; expected (lowest, highest) with lowest < highest")
         if self.norm == "linf" and high - low < self.eps < math.inf:
             raise ValueError(
-                f"eps {self.eps:g} is wider than the bounds [{low:g}, {high:g}]: it is in the unit of the images, so 8 "
-                f"grey levels of pixels in [0, 1] are 8/255"
+                f"eps {self.eps:g} is wider than the bounds [{low:g}, {high:g}]: it is in the unit of the images, so "
+                "8 grey levels are 8/255 for pixels in [0, 1]"
             )
 
     def ball(self, clean: Tensor) -> Ball:

@@ -63,7 +63,9 @@ def mask_of(boxes: Boxes, height: int, width: int) -> Tensor:
     mask = torch.zeros(height, width, dtype=torch.bool)
     table = as_boxes(boxes)
     if not torch.equal(table, table.round()):
-        raise ValueError(f"box corner {table[table != table.round()][0]:g} lies between pixels; use resize_crop_boxes")
+        raise ValueError(
+            f"box corner {table[table != table.round()][0]:g} is not on a pixel boundary; use resize_crop_boxes"
+        )
     for x0, y0, x1, y1 in table.long().clamp(min=0).tolist():
         mask[y0:y1, x0:x1] = True
     return mask
@@ -282,8 +284,8 @@ def _box(
         return x0, y0, x1, y1
     shown = ", ".join(f"{number:g}" for number in numbers)
     if inside:
-        raise BoxFileError(f"{where}: box ({shown}) lies in one pixel; expected pixels, not shares of the sides")
+        raise BoxFileError(f"{where}: box ({shown}) lies within one pixel; expected pixels, not fractions of the sides")
     if not (x0 < x1 and y0 < y1):
         raise BoxFileError(f"{where}: box ({shown}) is empty; expected xmin < xmax and ymin < ymax")
     image = "the image" if size is None else f"the image of {size[0]}x{size[1]}"
-    raise BoxFileError(f"{where}: box ({shown}) reaches outside {image}; correct it or drop it")
+    raise BoxFileError(f"{where}: box ({shown}) extends beyond {image}; correct it or drop it")

@@ -94,7 +94,7 @@ class Explainer(ABC):
 
     def __enter__(self: Self) -> Self:
         if self._inside is not None:
-            raise RuntimeError(f"this {type(self).__name__} is entered already; make another one for a nested context")
+            raise RuntimeError(f"this {type(self).__name__} is already entered; make another one for a nested context")
         with ExitStack() as stack:
             for context in (held(self.model), *self._contexts()):
                 stack.enter_context(context)
@@ -179,8 +179,9 @@ def same_draws(explain: Explainer, rng: Rng | None) -> None:
     """Raise ValueError where two maps of the same image would differ by what the explainer draws."""
     if rng is None and explain.draws_numbers:
         raise ValueError(
-            f"{explain.name} draws numbers, so that its maps differ even where nothing else does; give the rng that "
-            "made the maps, whose draws are the same each time (robustkit.common.determinism.SampleRng)"
+            f"{explain.name} is random, so its maps differ even if nothing else does; pass the rng that made the "
+            "maps, whose draws are reproducible"
+            " (robustkit.common.determinism.SampleRng)"
         )
 
 
@@ -210,13 +211,13 @@ def held(model: nn.Module) -> Iterator[None]:
 
 
 _THEIRS = {
-    "reshape_transform": "leave it out: the tokens of ViTs are laid on their grid without it",
-    "use_cuda": "leave it out: it computes where the model is",
+    "reshape_transform": "leave it out: the tokens of ViTs are arranged on their grid automatically",
+    "use_cuda": "leave it out: it computes on the device of the model",
     "input_tensor": "give the images first: explain(images)",
     "targets": "give target=, a class for all images or (B,) of them: explain(images, target=281)",
     "class_idx": "give target=, a class for all images or (B,) of them: explain(images, target=281)",
     "aug_smooth": "SmoothGrad averages over noisy copies",
-    "eigen_smooth": "maps are not smoothed here",
+    "eigen_smooth": "smoothing is not supported",
 }
 """Parameters of pytorch-grad-cam and torch-cam, and what stands for them here."""
 

@@ -112,7 +112,9 @@ class Transformer:
         modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
         found = [*modules, *(TransformersViT(module) for module in nn.Module.modules(model) if _is_vit(module))]
         if len(found) > 1:
-            raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
+            raise ValueError(
+                f"{type(model).__name__} contains {len(found)} vision transformers; explain each separately"
+            )
         return cls(found[0]) if found else None
 
     @classmethod
@@ -127,7 +129,7 @@ class Transformer:
         needs_token = token and not (pool and transformer.pools_patches)
         if needs_token and getattr(transformer.vit, "cls_token", None) is None:
             raise ValueError(
-                f"{method} reads the attention of a class token, and this {type(transformer.vit).__name__} has none; "
+                f"{method} needs the attention of a class token, and this {type(transformer.vit).__name__} has none; "
                 f"{OTHER_METHODS}"
             )
         return transformer

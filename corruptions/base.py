@@ -151,7 +151,7 @@ def as_bytes(images: Tensor) -> Tensor:
         raise ValueError(f"images have the shape {tuple(images.shape)}; expected (B, 3, H, W), RGB")
     if min(images.shape[2:]) < SMALLEST:
         size = "x".join(map(str, images.shape[2:]))
-        raise ValueError(f"images are {size}; the corruptions are defined from {SMALLEST}x{SMALLEST} on")
+        raise ValueError(f"images are {size}; corruptions need at least {SMALLEST}x{SMALLEST} pixels")
     if images.dtype == torch.uint8 or not len(images):
         return images.to(torch.uint8)
     low, high = images.aminmax()

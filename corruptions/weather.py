@@ -221,8 +221,9 @@ def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
         if package is None or not package.submodule_search_locations:
             raise FileNotFoundError(
                 "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are "
-                "read), or name a folder that has them: --frost-dir on the command line, frost_dir in Python; or take "
-                "textures of our own: frost(texture=own), texture='own' in Python"
+                "read), or name a folder that has them: --frost-dir on the command line, frost_dir in Python; or use "
+                "our own textures:"
+                " frost(texture=own), texture='own' in Python"
             )
         place = Path(package.submodule_search_locations[0]) / "frost"
     else:

@@ -88,7 +88,9 @@ class MovedModules(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Let every name of the new module be found in the old one."""
         old, new = module.__name__, MOVED[module.__name__]
-        warnings.warn(f"{old} is now {new}; the old name goes with the next release", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"{old} is now {new}; the old name will be removed next release", DeprecationWarning, stacklevel=2
+        )
         module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), RENAMED.get((old, name)) or name)
 
 
@@ -99,7 +101,7 @@ def keep_old_names(module: str, **names: str) -> None:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         new = names[name]
-        warnings.warn(f"{module}.{name} is now {new}; the old name goes with the next release", DeprecationWarning, 2)
+        warnings.warn(f"{module}.{name} is now {new}; the old name will be removed next release", DeprecationWarning, 2)
         return getattr(sys.modules[module], new)
 
     sys.modules[module].__dict__["__getattr__"] = find

@@ -43,7 +43,7 @@ def assert_robust(
     wanted = "clean" if clean else next(text for text in run.manifest.conditions if text != "clean")
     rows = [row for row in run.summary() if (row["condition"], row["metric"]) == (wanted, metric)]
     unread = run.manifest.bad_images
-    assert rows, f"{wanted} has no {metric}; the run in {run.path} has other figures"
+    assert rows, f"{wanted} has no {metric}; see the figures of the run in {run.path}"
     assert not unread, f"{len(unread)} samples could not be read, such as {unread[0]}; see {run.path}"
     for row in rows:
         value, low, high = row["value"], row["ci_low"], row["ci_high"]

@@ -117,8 +117,8 @@ WORKS = [
 ]
 REFUSED = [
     ("attacks.PGD(attacks.ThreatModel(), eps=1/255)", "PGD has threat and eps; expected one of the two"),
-    ("attacks.PGD(net, eps=8/255)", "the model is given when the attack is called: PGD(eps=8/255)(model, images,"),
-    ("attacks.SPSA(estimator=net)", "the model is given when the attack is called: SPSA("),
+    ("attacks.PGD(net, eps=8/255)", "the model is passed when the attack is called: PGD(eps=8/255)(model, images,"),
+    ("attacks.SPSA(estimator=net)", "the model is passed when the attack is called: SPSA("),
     ("attacks.PGD(8/255)", "PGD(0.03137254901960784): expected a ThreatModel, or keywords such as eps=8/255"),
     ("attacks.PGD(eps=8/255, alpha=2/255)", "PGD has no alpha; it is called step_size here"),
     ("attacks.PGD(rel_stepsize=0.1)", "it is called step_size here, in the unit of the images: rel_stepsize * eps"),
@@ -154,8 +154,11 @@ REFUSED = [
     ('find("ViT-Base-Patch16-224")', "no such file; did you mean timm:vit_base_patch16_224?"),
     ('find("Shapes-ViT-Standard")', "no such file; did you mean zoo:shapes-vit-standard?"),
     ('parse_statement("accuracy under clean >= 0.7")', "unknown metric 'accuracy'; did you mean 'top1'?"),
-    ('request(corruptions="none,fog")', "none,fog: none is for nothing at all; leave it, or the others, out"),
-    ('request(cams=("agcam", "none"))', "agcam,none: none is for nothing at all; leave it, or the others, out"),
+    ('request(corruptions="none,fog")', "none,fog: none cannot be combined with others; leave out none, or the others"),
+    (
+        'request(cams=("agcam", "none"))',
+        "agcam,none: none cannot be combined with others; leave out none, or the others",
+    ),
 ]
 
 

@@ -81,7 +81,7 @@ def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
     if foreign or not layers:
         why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
         raise ModelError(
-            f"{type(model).__name__} takes no attention formula: {why}; expected timm's ViT, DeiT, "
+            f"{type(model).__name__} does not support attention formulas: {why}; expected timm's ViT, DeiT, "
             "DeiT-3, BEiT, CrossViT or Swin, torch.nn.MultiheadAttention, or a model of transformers with its "
             "AttentionInterface"
         )
@@ -98,7 +98,7 @@ def _formula_name(layer: Any) -> str:
     if isinstance(layer.q_norm, nn.LayerNorm):
         return "qknorm-ln"
     raise ModelError(
-        f"queries and keys are normalised by {type(layer.q_norm).__name__}, which is none of the formulas: "
+        f"queries and keys are normalised by {type(layer.q_norm).__name__}, which is not one of the formulas: "
         f"{', '.join(sorted(EVERY_FORMULA))}"
     )
 
@@ -144,7 +144,7 @@ def set_attention(model: Model, name: str) -> Model:
         )
     theirs = interface.asks(layers[0][1])
     if any((interface.place_of(layer) if theirs else layer).__dict__.get("sink") is not None for _, layer in layers):
-        raise ModelError("attention cannot be set while it is captured; leave the `with capture(...)` block first")
+        raise ModelError("attention cannot be set while it is captured; exit the `with capture(...)` block first")
     chains: dict[str, list[Any]] = defaultdict(list)
     for path, layer in layers:
         _check(formula, layer)
@@ -213,8 +213,9 @@ def capturable_layers(model: nn.Module) -> list[tuple[str, Any]]:
     layers = attention_layers(model)
     if any(_is_windowed(layer) for _, layer in layers):
         raise ModelError(
-            f"{type(model).__name__} attends within windows: its attention is no map of the whole image, and is not "
-            "captured; use grad-cam or gradient"
+            f"{type(model).__name__} attends within windows: its attention does not cover the whole image and is not "
+            "captured;"
+            " use grad-cam or gradient"
         )
     return layers
 

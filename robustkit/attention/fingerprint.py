@@ -47,7 +47,7 @@ class Fingerprint:
     rows: tuple[Fit, ...]
     best: str
     declared: str
-    verdict: str  # fits or another-fits-better, where the second is worse beyond chance, or cannot-tell
+    verdict: str  # fits or another-fits-better, where the second is significantly worse, or inconclusive
     text: str  # the verdict in words
     n: int
     left_out: tuple[str, ...]  # formulas that need parameters which the model does not have
@@ -134,17 +134,20 @@ def judge(
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
     rows = tuple(Fit(name, *fit_figures(fits[name], fits[best])) for name in order)
-    n, verdict = len(fits[best]), "cannot-tell"
+    n, verdict = len(fits[best]), "inconclusive"
     rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
     parts = [f"{n} images"]
     if rows[0].nll >= guessing:
         parts.append(
-            f"under no formula is the model better than guessing (NLL {rows[0].nll:.2f}, guessing {guessing:.2f}); "
+            f"the model is no better than chance under any formula (NLL {rows[0].nll:.2f}, chance {guessing:.2f}); "
             "check the labels, --mean and --std"
         )
     elif rival is None or n < FEWEST or not rival.ci_low > 0:
-        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {rival.in_words}"
-        parts.append(f"cannot tell which attention the weights were trained with{ahead}; take more images")
+        ahead = "" if rival is None or n < 2 else f", though {best} is ahead of {rival.in_words}"
+        parts.append(
+            f"inconclusive: the images do not show which attention the weights were trained with{ahead}; "
+            "give more images"
+        )
     elif declared == best:
         verdict = "fits"
         parts.append(f"{declared} attention fits best, as {source}; the next is {rival.in_words}")
@@ -152,12 +155,12 @@ def judge(
         verdict = "another-fits-better"
         parts.append(
             f"WARNING: {best} attention fits these weights better than {rival.in_words}, which is {source}; "
-            f"check --attention, results under the wrong formula are wrong without an error"
+            f"check --attention: the wrong formula gives wrong results without an error"
         )
     if left_out:
-        parts.append(f"left out, since their parameters are missing: {', '.join(left_out)}")
+        parts.append(f"not ranked, since their parameters are missing: {', '.join(left_out)}")
     if not any(name.startswith("softcap") for name in fits):
-        parts.append("softcap is not ranked: logits below its cap are those of standard")
+        parts.append("softcap is not ranked: below its cap, its logits equal those of standard")
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out, source)
 
 

@@ -216,8 +216,8 @@ def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal:
     given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask"
     if given == "is_causal" or (mask is not None and is_hidden(mask)):
         raise ModelError(
-            f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, and would "
-            "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
+            f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, which "
+            "would leak them; leave the mask out, or choose another formula, such as quest"
         )
 
 
@@ -417,7 +417,9 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend as torch's layer: bool masks are True where attention must not go; `is_causal` needs `attn_mask`."""
         if is_causal and attn_mask is None:
-            raise ModelError("is_causal without attn_mask: torch takes it as a hint about the mask; give the mask, too")
+            raise ModelError(
+                "is_causal without attn_mask: torch treats it as a hint about the mask; pass the mask as well"
+            )
         self._check(query, key, value, key_padding_mask, attn_mask)
         alone = query.dim() == 2
         if alone:

@@ -152,8 +152,8 @@ def grid_of(tokens: int, height: int, width: int) -> tuple[int, int]:
         if height % side == 0 and width % side == 0 and 0 <= prefix <= _MOST_PREFIX:
             return prefix, side
     raise ModelError(
-        f"{tokens} tokens of an image of {height} x {width} pixels are no grid of squares; "
-        "loss kq needs one, use loss ce"
+        f"{tokens} tokens of an image of {height} x {width} pixels do not form a square grid, which loss kq needs; "
+        "use loss ce"
     )
 
 
@@ -170,7 +170,7 @@ class _Drawn(Watcher):
     def projected(self, index: int, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
         prefix, side = grid_of(k.shape[-2], self.height, self.width)
         if self.of_class and not prefix:
-            raise ModelError("loss kq-cls draws the class token's query, and there is no class token; use loss kq")
+            raise ModelError("loss kq-cls needs a class token, and the model has none; use loss kq")
         inside = _inside(self.boxes, self.height // side, self.width // side, side)
         weights = nn.functional.pad(inside, (prefix, 0)).to(k)
         weights = weights / weights.sum(dim=1, keepdim=True)

@@ -19,27 +19,30 @@ from .options import CONTEXT, Commands
 
 COMMANDS: dict[str, dict[click.Command, str]] = {
     "Evaluate": {
-        evaluation.audit: "classifiers: clean, under attack, corrupted, with maps",
-        evaluation.attack: "classifiers: clean and under attack only",
-        evaluation.segment: "segmenters: clean, under attack, corrupted",
+        evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
+        evaluation.attack: "audit classifiers: clean and attacks only",
+        evaluation.segment: "audit segmenters: clean, attacks, corruptions",
         **{command: str(command.short_help) for command in (entry.load() for entry in built_in("commands").values())},
-        evaluation.cam: "maps of what classifiers look at, scored and drawn",
-        evaluation.demo: "embedded checkpoints and data, a short audit",
+        evaluation.cam: "draw and score attribution maps of classifiers",
+        evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
     "Read results": {
-        runs.report: "tables and page of a run, made again from its records",
-        runs.merge: "parts of a run as one, with summary and report",
-        runs.compare: "checkpoints against each other, paired by sample",
-        runs.table: "a table for a paper: LaTeX, Markdown, CSV, HTML",
-        runs.view: "an index of all runs beneath a folder",
+        runs.report: "rebuild a run's tables and report from its records",
+        runs.merge: "merge the parts of a run; write summary and report",
+        runs.compare: "compare checkpoints, paired by sample",
+        runs.table: "print a table for a paper: LaTeX, Markdown, CSV, HTML",
+        runs.view: "write an index of all runs in a folder",
     },
-    "Release": {runs.check: "a gate for CI: the rules of a policy", runs.card: "model card, results as JSON, badge"},
+    "Release": {
+        runs.check: "check a run against a policy, as a CI gate",
+        runs.card: "write a model card, results as JSON, and a badge",
+    },
     "Tools": {
-        tools.inspect: "what is in a checkpoint, which attention fits",
-        tools.corrupt: "pictures under corruptions, trees of corrupted images",
-        tools.list_: "models, attacks, corruptions and all else with a name",
-        tools.doctor: "whether this machine computes what it should",
-        tools.completion: "completion of commands in a shell",
+        tools.inspect: "show a checkpoint's contents and detect its attention formula",
+        tools.corrupt: "corrupt images, or write a tree of corrupted images",
+        tools.list_: "list models, attacks, corruptions and more",
+        tools.doctor: "self-test this installation",
+        tools.completion: "set up shell completion",
     },
 }
 """Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
@@ -49,15 +52,15 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
 @click.version_option(__version__, prog_name="robustkit")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:
-    """Audit how a vision checkpoint behaves when its input is attacked or corrupted, and what it looks at.
+    """Measure how a vision checkpoint holds up under adversarial attack and corruption, and which pixels it relies on.
 
     \b
-    robustkit demo                                        embedded checkpoints and data, a short audit
-    robustkit audit model.safetensors --data-dir val      your own
-    robustkit inspect model.safetensors                   what is in the file, which attention fits
-    robustkit compare runs/vit                            its checkpoints against each other, paired by sample
-    robustkit check runs/vit --policy policy.toml         a gate for continuous integration
-    robustkit doctor                                      whether this machine computes what it should
+    robustkit demo                                        run a short audit on embedded checkpoints and data
+    robustkit audit model.safetensors --data-dir val      audit your own
+    robustkit inspect model.safetensors                   show the file's contents, detect its attention formula
+    robustkit compare runs/vit                            compare its checkpoints, paired by sample
+    robustkit check runs/vit --policy policy.toml         check it against a policy, as a CI gate
+    robustkit doctor                                      self-test this installation
     """
     check_date()
 
@@ -76,7 +79,8 @@ def _of_machine(fault: Exception) -> str:
     """Return one line for an error that is not the user's: too little memory, an unreadable file or library."""
     said = next(iter(str(fault).splitlines()), "")[:300]
     if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
-        return f"too little memory ({said or type(fault).__name__}); end other programs, or raise the limit (ulimit -v)"
+        remedy = "close other programs, or raise the limit (ulimit -v)"
+        return f"not enough memory ({said or type(fault).__name__}); {remedy}"
     remedy = "install RobustKit again from its source" if isinstance(fault, ImportError) else "see --debug"
     return f"{type(fault).__name__}: {said}; {remedy}"
 
@@ -148,15 +152,15 @@ def _status(debug: bool) -> int:
             click.echo(f"error: {line_prefix()}{_one_line(str(fault))}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the same command continues where this one stopped", err=True)
+        click.echo("interrupted; rerun the same command to resume", err=True)
         status = 130
     except BaseException as fault:
         own = isinstance(fault, Exception) and not isinstance(fault, MemoryError | ImportError | OSError)
         if debug or (own and not loaded_plugins()):
             raise
-        said, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library broke down"
+        said, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library crashed"
         if own:
-            why = f"the fault may be that of {', '.join(plugin.words for plugin in loaded_plugins())}"
+            why = f"the error may come from {', '.join(plugin.words for plugin in loaded_plugins())}"
         elif isinstance(fault, Exception):
             said, why = _one_line(_of_machine(fault)), ""
         # A panic of a library's Rust is no Exception; unhandled, its status would be 1.

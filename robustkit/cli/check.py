@@ -59,7 +59,7 @@ class Gate:
 
     def refuse_idle_predicate(self) -> None:
         if self.predicate and self.attestation is None:
-            raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
+            raise ProtocolError("--predicate: chooses the content of --attestation FILE; give both, or leave it out")
 
     def refuse_same_file(self, *runs: Path) -> None:
         """Raise ProtocolError where a file would replace the policy, another one that is asked for, or a part of a
@@ -68,7 +68,7 @@ class Gate:
         taken[self.place.resolve()] = "--policy"
         for option, path in self.files.items():
             if (other := taken.setdefault(path.resolve(), option)) != option:
-                raise ProtocolError(f"{option} {path}: is the file of {other}; give another one")
+                raise ProtocolError(f"{option} {path}: is also the file of {other}; give another one")
 
 
 def check_run(run: Path, gate: Gate) -> None:
@@ -165,7 +165,7 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
     if not outcome.passed:
         raise GateFailed(f"{run.path} does not meet {gate.place}: {output.count_verdicts(outcome)}")
     idle = all(rule.severity == "warning" for rule in outcome.policy.rules)
-    more = "; every rule is of severity warning, so that none could fail it" if idle else ""
+    more = "; every rule has severity warning, so none can fail" if idle else ""
     print_line(screen, f"{run.path} meets {gate.place}: {output.count_verdicts(outcome)}{more}")
 
 
@@ -173,12 +173,12 @@ def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     """Print what does not pass, worst first, then what passes, and the commands that evaluate what is missing."""
     urgent, passed = output.by_urgency(outcome)
     if shown := (*urgent, *(passed if details else ())):
-        print_tables(screen, [output.table(shown)], "the file of --json", _STYLES)
+        print_tables(screen, [output.table(shown)], "the --json file", _STYLES)
     if passed and not details:
         print_line(screen, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
     wanted = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
     if commands := dict.fromkeys(command for command in wanted if not why_not_repeated(command)):
-        print_line(screen, "what is missing is evaluated by:")
+        print_line(screen, "to compute the missing results, run:")
         print_as_it_is(screen, *commands)
 
 
@@ -193,7 +193,9 @@ def _draft(run: RunFolder, gate: Gate) -> None:
     text = draft(run, gate.every)
     _put(place, text.encode("utf-8"), "--policy")
     rules = text.count("\n[[rule]]")
-    print_as_it_is(console(), f"{place}: {rules} rules; read them, then: robustkit check {run.path} --policy {place}")
+    print_as_it_is(
+        console(), f"{place}: {rules} rules; review them, then run: robustkit check {run.path} --policy {place}"
+    )
 
 
 def _put(path: Path, content: bytes, option: str) -> None:
@@ -272,7 +274,8 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
         raise GateFailed(f"{attests}, whose result is {FAILED}; release another one")
     if attested.result == WARNED and not warned:
         raise GateFailed(
-            f"{attests}, whose result is {WARNED}: some rule could not tell, or failed as a warning; accept that with "
+            f"{attests}, whose result is {WARNED}: some rule was inconclusive, or failed as a warning; accept that "
+            "with "
             "--allow-warned, or release one that is PASSED"
         )
     print_line(console(), f"{attests}: {attested.result}")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def compare_runs(runs: Sequence[Path], *, json_file: Path | None = None, console: Console, **options: Any) -> None:
     """Compare checkpoints of runs as `compare`, show the result, and write it to a file if asked."""
     compared = compare(*runs, **options)
-    print_tables(console, [table.said_once("n") for table in tables(compared.comparison)], "the file of --json")
+    print_tables(console, [table.said_once("n") for table in tables(compared.comparison)], "the --json file")
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")
-    print_tables(console, [table.said_once("n") for table in compared.placed], "the file of --json")
+    print_tables(console, [table.said_once("n") for table in compared.placed], "the --json file")
     if json_file is not None:
         _write(json_file, compared.to_dict())
         print_as_it_is(console, f"json: {json_file}")

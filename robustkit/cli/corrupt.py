@@ -101,14 +101,14 @@ def targets(images: Sequence[str], out: Path | None) -> list[Path]:
     if as_file and len(images) > 1:
         raise ProtocolError(f"--out {out} is one file for {len(images)} images; give a folder")
     if out is not None and not as_file and out.suffix and not out.is_dir():
-        raise ProtocolError(f"--out {out}: a contact sheet is a PNG; give a name that ends in .png, or a folder")
+        raise ProtocolError(f"--out {out}: a contact sheet is a PNG; give a name ending in .png, or a folder")
     folder = Path() if out is None else out
     sheets = [out] if as_file and out is not None else [folder / (Path(path).stem + SUFFIX) for path in images]
     for place, target in enumerate(sheets):
         if target in sheets[:place]:
             raise ProtocolError(f"{images[place]}: another image has the same name, and so would its sheet {target}")
         if target.resolve() in {Path(path).resolve() for path in images}:
-            raise ProtocolError(f"--out {target} is the image itself; give another name")
+            raise ProtocolError(f"--out {target} is the input image; give another name")
         if target.exists() and not _is_sheet(target):
             raise RunError(f"{target} exists and is not a contact sheet; give another name with --out")
     return sheets
@@ -172,12 +172,12 @@ def corrupt(
     asked = [bool(images), write is not None, drift_from is not None]
     if sum(asked) != 1:
         said = "none of them" if not any(asked) else "several of them"
-        raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, and only one; here is {said}")
+        raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, exactly one of them; got {said}")
     mode = "a contact sheet" if images else "--write" if write is not None else "--drift"
     for name in _UNUSED[mode]:
         if (options | {"data_dir": data_dir}).get(name) is not None:
             option = _SPELLED.get(name, "--" + name.replace("_", "-"))
-            raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
+            raise ProtocolError(f"{option} does not apply to {mode}; leave it out")
     options["image_format"] = options["image_format"] or "jpeg"
     if images:
         _sheets(images, console, side, options)
@@ -254,7 +254,7 @@ def _sheet(name: str, picture: Image.Image, wanted: Wanted, recipe: Recipe, foot
     }
     size = recipe.preprocessing.input_size[0]
     as_it_is = picture.size == (size, size) and recipe.preprocessing.crop_pct == 1
-    changed = "as they are" if as_it_is else f"resized and cropped to {size}x{size}"
+    changed = "unchanged" if as_it_is else f"resized and cropped to {size}x{size}"
     subtitle = f"{picture.width}x{picture.height} pixels, {changed}; "
     subtitle += f"preset {recipe.preset}, variant {recipe.variant}, seed {recipe.seed}"
     return Sheet(name, subtitle, clean, rows, footnotes)
@@ -273,7 +273,7 @@ def _open(data_dir: str, options: Mapping[str, Any]) -> Dataset:
 def _chosen(whole: Dataset, options: Mapping[str, Any]) -> Dataset:
     chosen = whole.select(limit=options["limit"], ids=options["ids"], seed=options["seed"])
     if not chosen.samples:
-        raise NothingEvaluated(f"{whole.root}: no sample is left; loosen --limit or --ids")
+        raise NothingEvaluated(f"{whole.root}: no sample is left; relax --limit or --ids")
     return chosen
 
 
@@ -290,12 +290,12 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
     speed = options["batch_size"], options["workers"]
     with _bar(side, f"writing {out}", total) as tell:
         made, found, bad = write_tree(out, dataset, wanted, recipe, image_format, *speed, tell)
-    there = f", {found} were there already" if found else ""
+    there = f", {found} already existed" if found else ""
     print_as_it_is(console, f"{out}: {made} files written{there}; {_count(wanted)} of {len(dataset)} images")
     if bad:
         raise BadImageError(
-            f"{len(bad)} of {len(dataset)} images could not be read and were left out, the first: {bad[0]}; fix them, "
-            "or leave them out with --ids"
+            f"{len(bad)} of {len(dataset)} images could not be read and were skipped, the first: {bad[0]}; fix them, "
+            "or exclude them with --ids"
         )
 
 
@@ -331,9 +331,9 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
         report = json.dumps({**settings, "notes": notes, "rows": rows}, indent=2, ensure_ascii=False) + "\n"
         write_whole(path, report.encode(), remedy="choose another file with --json")
     print_as_it_is(side, *notes)
-    print_tables(console, [drift_table(rows)], "the file of --json")
+    print_tables(console, [drift_table(rows)], "the --json file")
     print_as_it_is(
-        console, "mean absolute difference in grey levels (0-255), mean over images and severities.", DRIFT_RULE
+        console, "mean absolute difference in grey levels (0-255), averaged over images and severities.", DRIFT_RULE
     )
 
 

@@ -113,7 +113,7 @@ def settle(
     small = native == CIFAR_SIZE
     size = img_size if img_size is not None else 32 if small else 224
     if size < SMALLEST:
-        raise ProtocolError(f"--img-size {size}: the corruptions are defined from {SMALLEST}x{SMALLEST} on")
+        raise ProtocolError(f"--img-size {size}: corruptions need at least {SMALLEST}x{SMALLEST} pixels")
     crop = crop_pct if crop_pct is not None else 1.0 if small else 0.875
     if not 0 < crop <= 1:
         raise ProtocolError(f"--crop-pct {crop}: expected a number above 0, at most 1")
@@ -122,7 +122,7 @@ def settle(
         constants, line = choose_constants(native, [(size, size)])
         lines.append(line)
     if native and img_size is None and max(native) < size:
-        lines.append(f"images of {native[1]}x{native[0]} are enlarged to {size}x{size}; --img-size takes another size")
+        lines.append(f"images of {native[1]}x{native[0]} are enlarged to {size}x{size}; --img-size sets another size")
     try:
         Corrupted("fog", 1, constants, variant).make()
     except ValueError as fault:  # bethgelab has no constants for 32x32
@@ -205,7 +205,7 @@ def prepare(
     another tree, DataError where two samples would become one file, or the tree would lie among its own source."""
     source = Path(dataset.root)
     if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
-        raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
+        raise DataError(f"{out} is inside the data set {source} and would become part of it; choose another folder")
     first: dict[str, str] = {}
     for sample in dataset.samples:
         name = file_name(sample.id, image_format)
@@ -226,12 +226,12 @@ def prepare(
     for key, value in deciding.items():
         if old and old["deciding"].get(key) != value:
             raise RunError(
-                f"{path}: the tree was made with {key} {old['deciding'].get(key)!r}, and now it is {value!r}; "
+                f"{path}: the tree was made with {key} {old['deciding'].get(key)!r}, not {value!r}; "
                 f"choose another folder, or the same settings"
             )
     before = old.get("frost photographs")
     if before and frost and before != frost:
-        raise RunError(f"{path}: the tree was made with other photographs of frost; choose another folder")
+        raise RunError(f"{path}: the tree was made with different frost photographs; choose another folder")
     made = {name: set(severities) for name, severities in old.get("corruptions", {}).items()}
     for name, severities in wanted.items():
         made.setdefault(name, set()).update(severities)
@@ -269,7 +269,7 @@ def _existing(out: Path) -> dict[str, Any]:
         manifest = json_of(path)
     except FileNotFoundError:
         if out.is_dir() and next((entry for entry in out.iterdir() if not entry.name.startswith(".")), None):
-            raise RunError(f"{out} holds files but no {MANIFEST}; choose an empty folder") from None
+            raise RunError(f"{out} contains files but no {MANIFEST}; choose an empty folder") from None
         return {}
     except NotADirectoryError:
         raise RunError(f"{out} is not a folder; choose another one") from None
@@ -318,7 +318,8 @@ LEVELS = 1.0  # of 255, the most that JPEG and resize may change a picture that 
 SHARE = 0.1  # of our own figure: the most by which draw or strength may differ
 FEWEST = 5  # fewest images to judge a random corruption by
 DRIFT_RULE = (
-    f"same, as far as these images tell: without random numbers, released and ours are within {LEVELS:g} grey level of "
+    f"no difference found on these images: without random numbers, released and ours are within {LEVELS:g} grey "
+    "level of "
     f"each other; with them, they differ by at most {SHARE:.0%} more than two draws of our own do, and are as far from "
     f"the clean image to {SHARE:.0%} ({LEVELS / 2:g} grey levels if more), plus twice the standard error over images"
 )
@@ -379,14 +380,14 @@ def measure(
         if missing:
             count = "no files of these images" if len(missing) == len(dataset) else f"{len(missing)} files are missing"
             there = (name, severity) in tree.folders
-            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; left out")
+            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; skipped")
             tell(len(missing))
         if len(missing) == len(dataset):
             cells.remove((name, severity))
     with ThreadPoolExecutor(workers or usual_workers()) as pool:
         for start in range(0, len(dataset.samples), batch_size):
             clean, unread = recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool)
-            drift.lines += (f"{why}; left out" for why in unread.values())
+            drift.lines += (f"{why}; excluded" for why in unread.values())
             for name, severity in cells:
                 distances = _compare(tree, clean, name, severity, recipe, drift.lines)
                 drift.distances.setdefault((name, severity), {}).update(distances)
@@ -410,7 +411,7 @@ def _compare(
         try:
             image = read_image(tree.read(sample.id, name, severity), path)
         except BadImageError as fault:
-            lines.append(f"{fault}; left out")
+            lines.append(f"{fault}; excluded")
             continue
         height, width = recipe.preprocessing.input_size
         if image.size != (width, height):

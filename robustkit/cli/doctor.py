@@ -158,8 +158,8 @@ def _device() -> str:
     text, slow = f"{text}; no accelerator", ""
     if any(DEVICE_FILES.glob("nvidia[0-9]*")):
         slow = (
-            f"; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install torch's build "
-            "for CUDA, or look at nvidia-smi"
+            f"; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install the CUDA "
+            "build of torch, or check nvidia-smi"
         )
     if threads == 1:
         slow += "; one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
@@ -173,7 +173,7 @@ def _disk() -> str:
     said = f"{free / 2**30:.1f} GiB free in {here}"
     if free >= LITTLE_DISK:
         return said
-    return Caution(f"{said}, less than {LITTLE_DISK / 2**30:.0f}; make room, or put runs elsewhere with --out")
+    return Caution(f"{said}, less than {LITTLE_DISK / 2**30:.0f}; free some space, or put runs elsewhere with --out")
 
 
 def _frost() -> str:
@@ -184,8 +184,9 @@ def _frost() -> str:
         return f"its photographs are in {find_photographs()[0].parent}"
     except FileNotFoundError:
         return Caution(
-            "the benchmark's photographs are not here: frost(texture=own) is used, whose errors are near and not the "
-            "published ones; for those: pip install --no-deps imagecorruptions, or --frost-dir"
+            "the benchmark's photographs are missing: frost(texture=own) is used, whose errors are close to the "
+            "published ones but not equal; to reproduce those:"
+            " pip install --no-deps imagecorruptions, or --frost-dir"
         )
 
 
@@ -202,7 +203,7 @@ def _records() -> str:
     kept = {key: value for key, value in (read.schema.metadata or {}).items() if key in table.schema.metadata}
     if not read.replace_schema_metadata(kept).equals(table, check_metadata=True):
         raise UnexpectedAnswer(f"Parquet gives back {read.to_pydict()} and not {table.to_pydict()}")
-    return "a record comes back from Parquet as it was written"
+    return "a record survives a Parquet round trip"
 
 
 def _renaming() -> str:
@@ -218,8 +219,8 @@ def _renaming() -> str:
     except PermissionError as fault:
         return Caution(f"{Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out")
     if read != contents or left:
-        raise UnexpectedAnswer(f"{Path.cwd()}: a file is not replaced as a whole{': ' * bool(left)}{left or ''}")
-    return f"files in {Path.cwd()} are replaced as a whole"
+        raise UnexpectedAnswer(f"{Path.cwd()}: a file is not replaced atomically{': ' * bool(left)}{left or ''}")
+    return f"files in {Path.cwd()} are replaced atomically"
 
 
 @on_all_devices
@@ -235,7 +236,7 @@ def _draws(device: torch.device) -> str:
     draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
     for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", draws, [DRAWS, SIGNS])):
         if got != expected:
-            raise UnexpectedAnswer(f"{what} gives {got} and not {expected}")
+            raise UnexpectedAnswer(f"{what} gives {got} instead of {expected}")
     _expect_close("the normal draw", rng.normal((3,), "doctor")[0].tolist(), NORMAL)
     return "stateless random numbers are right"
 
@@ -257,7 +258,7 @@ def _fgsm(device: torch.device) -> str:
     image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]], device=device)
     point = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
     _expect_close("the step on a linear model", point, [0.4, 0.6, 0.0])
-    return "the step on a linear model is right"
+    return "the step on a linear model is correct"
 
 
 @on_all_devices
@@ -274,12 +275,12 @@ def _projection(device: torch.device) -> str:
     _expect_close("the l-inf projection", ThreatModel(eps=0.1).project(far, clean)[0].tolist(), [0.6, 0.0, 1.0])
     clean, far = torch.tensor([[[0.5, 0.5]], [[0.8, 0.9]]], device=device)
     _expect_close("the l2 projection", ThreatModel("l2", 0.25).project(far, clean)[0].tolist(), [0.65, 0.7])
-    return "PGD ends on its ball, and both projections are right"
+    return "PGD ends on its ball, and both projections are correct"
 
 
 def _expect_close(what: str, actual: list[float], expected: list[float]) -> None:
     if not all(abs(a - b) < 1e-5 for a, b in zip(actual, expected, strict=True)):
-        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} and not {expected}")
+        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} instead of {expected}")
 
 
 def _known_answer(name: str) -> Callable[[], str]:
@@ -307,7 +308,7 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("draws", _draws, f"runs from here cannot be compared: {OTHER_TORCH}"),
     ("fgsm", _fgsm, OTHER_TORCH),
     ("projection", _projection, OTHER_TORCH),
-    ("formulas", _known_answer("formulas"), f"no attention formula can be trusted here: {OTHER_TORCH}, or of timm"),
+    ("formulas", _known_answer("formulas"), f"attention formulas cannot be trusted here: {OTHER_TORCH}, or of timm"),
     ("agcam", _known_answer("agcam"), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
     ("corruptions", _known_answer("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
     (

@@ -214,7 +214,7 @@ def checkpoints(device: torch.device) -> str:
     if predicted.tolist() != PREDICTIONS or not np.allclose(logits.tolist(), LOGITS, atol=0.02):
         rounded = [round(value, 3) for value in logits.tolist()]
         raise UnexpectedAnswer(f"{predicted.tolist()} with {rounded} and not {PREDICTIONS} with {LOGITS}")
-    return f"{len(names)} files are as shipped; predictions are right"
+    return f"{len(names)} files are as shipped; predictions are correct"
 
 
 @on_all_devices
@@ -224,7 +224,9 @@ def corrupted(device: torch.device) -> str:
         pixel_mean, pixels = corrupted_pixels(name, device if has_float64(device) else "cpu")
         off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
         if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties: one level, rarely more
-            raise UnexpectedAnswer(f"{name} gives pixels {pixels}, mean {pixel_mean}, and not {expected}, mean {mean}")
+            raise UnexpectedAnswer(
+                f"{name} gives pixels {pixels}, mean {pixel_mean}, instead of {expected}, mean {mean}"
+            )
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 
@@ -251,7 +253,7 @@ def formulas(device: torch.device) -> str:
             logits = model.to(device, dtype)(image.to(device, dtype))[0].cpu().numpy()
         rounding = 1e-8 if dtype is torch.float64 else 1e-4
         if not np.allclose(logits, expected, rtol=rounding, atol=rounding):
-            raise UnexpectedAnswer(f"{name}: logits {logits.round(6).tolist()} and not {expected.round(6).tolist()}")
+            raise UnexpectedAnswer(f"{name}: logits {logits.round(6).tolist()} instead of {expected.round(6).tolist()}")
     return f"{len(FORMULAS)} attention formulas are right"
 
 
@@ -269,7 +271,7 @@ def agcam(device: torch.device) -> str:
         gap = gaps[method.name] = float(np.abs(actual - expected).max())
         if not gap < 1e-4:
             raise UnexpectedAnswer(f"the map of {method.name} differs from its definition by up to {gap:.3g} of [0, 1]")
-    return f"the maps of {' and '.join(gaps)} are those of their definitions, within {max(gaps.values()):.0e}"
+    return f"the maps of {' and '.join(gaps)} match their definitions within {max(gaps.values()):.0e}"
 
 
 def small_vit(formula: str) -> tuple[Any, Tensor]:

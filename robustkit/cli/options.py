@@ -211,16 +211,16 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
         elif key == "plugin" or (key == "arch" and any(":" in part for part in values)):
             what = "names code to run"
         elif key == "ray" and ":" in values[0]:
-            what = "names a cluster, which may run code here"
+            what = "names a cluster, which may run code on this machine"
         elif key == "logs":
-            what = "sends results away"
+            what = "sends results to a server"
         else:
             continue
         source, given = click.core.ParameterSource, context.get_parameter_source(key)
         if given not in (source.COMMANDLINE, source.ENVIRONMENT):
             remedy = f"give {max(parameters[key].opts, key=len)} yourself"
             said = f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); {remedy}"
-            raise ProtocolError(f"{said}, or --trust-config where you know who wrote the file")
+            raise ProtocolError(f"{said}, or --trust-config if you trust the file")
 
 
 def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
@@ -258,7 +258,7 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 checkpoints_argument = click.argument(
     "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
 )
-quiet_option = option("--quiet", section="Run", is_flag=True, help="No progress on standard error.")
+quiet_option = option("--quiet", section="Run", is_flag=True, help="Do not print progress.")
 
 
 def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool = True) -> Callable[[F], F]:
@@ -266,8 +266,8 @@ def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool
     return option("--data-dir", section="Data", required=required, help=what)
 
 
-_TRUST = "Let --config name code to run, write outside this folder, send results away."
-_PLUGIN = "Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins)."
+_TRUST = "Allow --config to name code to run, write outside this folder, or send results to a server."
+_PLUGIN = "Python file with plug-ins to execute; may be repeated (robustkit list plugins)."
 _of_context = partial(click.option, expose_value=False)
 common = group(
     [
@@ -321,9 +321,9 @@ def _option(each: RequestOption) -> Callable[[F], F]:
     return option(each.flag, each.name, section=each.heading, **settings)
 
 
-details_option = option("--details", section="Output", is_flag=True, help="Print every table, not only the short one.")
+details_option = option("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
 skip_bad_option = option(
-    "--skip-bad", section="Run", is_flag=True, help="Exit 0 although some images or masks could not be read."
+    "--skip-bad", section="Run", is_flag=True, help="Exit 0 even if some images or masks are unreadable."
 )
 SHARED = ("part", "ray")  # the fields by which several machines share a run
 
@@ -390,8 +390,8 @@ def _typed(wanted: Callable[[str], bool]) -> list[str]:
 def refuse_for_pictures() -> None:
     """Raise ProtocolError for an option of the command line that does nothing for a user's own pictures."""
     if given := _typed(lambda name: name not in PICTURE_KEYS):
-        remedy = "leave out, or give --data-dir in place of the pictures"
-        raise ProtocolError(f"{', '.join(given)}: only for a data set, and pictures of your own are given; {remedy}")
+        remedy = "leave out, or give --data-dir instead of the images"
+        raise ProtocolError(f"{', '.join(given)}: only for a data set, but single images are given; {remedy}")
 
 
 def refuse_idle(names: Sequence[str], why: str) -> None:
@@ -405,20 +405,20 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     lists = {name: options.get(name) for name in ("attacks", "corruptions", "cams", "region_noise")}
     given = {name: None if nothing(value, name) else value for name, value in lists.items()}
     if lists["attacks"] is not None and given["attacks"] is None:
-        refuse_idle(("eps", "norm", "engine"), "only for attacks, and --attacks is none; name some, or leave it out")
+        refuse_idle(("eps", "norm", "engine"), "needs attacks, but --attacks is none; name some, or leave it out")
     if given["corruptions"] is None and options.get("corrupted_dir") is None:
         names = ("constants", "variant", "frost_dir")
-        refuse_idle(names, "only for corruptions, and there are none; give --corruptions, or leave it out")
+        refuse_idle(names, "needs corruptions; give --corruptions, or leave it out")
     if given["cams"] is None:
         truth = () if given["region_noise"] else ("boxes", "masks")
         names = ("stability", "faithfulness", "keep_misclassified", *truth)
-        refuse_idle(names, "only for maps, and there are none; give --cams, or leave it out")
+        refuse_idle(names, "needs maps; give --cams, or leave it out")
 
 
 def refuse_audit(runs: int) -> None:
     """Raise ProtocolError where options, or several arguments, mean something with --until-decided only."""
     every = [str(parameter.name) for parameter in click.get_current_context().command.params]
     others = [name for name in every if name not in (*GATE, *_GENERAL)]
-    refuse_idle(others, "only with --until-decided; give that, or leave it out: a run says how it was computed")
+    refuse_idle(others, "only with --until-decided; give that, or leave it out: a run records how it was computed")
     if runs != 1:
         raise ProtocolError(f"{runs} runs; expected one, or checkpoints with --until-decided")

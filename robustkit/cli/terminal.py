@@ -121,9 +121,9 @@ def _sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
     if path.suffix.lower() != ".png":
-        raise ProtocolError(f"--out {out}: maps of pictures are a PNG; give a name that ends in .png, or a folder")
+        raise ProtocolError(f"--out {out}: maps of images are PNGs; give a name ending in .png, or a folder")
     if path.resolve() in {Path(picture).resolve() for picture in pictures}:
-        raise ProtocolError(f"--out {path} is one of the pictures itself; give another name")
+        raise ProtocolError(f"--out {path} is one of the input images; give another name")
     return path
 
 

@@ -13,7 +13,7 @@ def check_date() -> None:
     """Raise RunError where SOURCE_DATE_EPOCH, which libraries of ours read when they are loaded, is no time."""
     text = os.environ.get("SOURCE_DATE_EPOCH")
     if text is not None and not (text.isascii() and text.isdecimal() and int(text[:13]) <= LATEST and len(text) < 13):
-        expected = "whole seconds since 1970, such as 1700000000: unset it, or mend it"
+        expected = "whole seconds since 1970, such as 1700000000: unset it, or fix it"
         raise RunError(f"SOURCE_DATE_EPOCH is {text[:40]!r}; expected {expected}")
 
 
@@ -23,7 +23,7 @@ def count_in(name: str, usual: int) -> int:
     if not text:
         return usual
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise RunError(f"{name} is {text[:40]!r}; expected a whole number, as torchrun sets it: unset it, or mend it")
+        raise RunError(f"{name} is {text[:40]!r}; expected a whole number, as torchrun sets it: unset it, or fix it")
     return int(text)
 
 

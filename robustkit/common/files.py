@@ -33,7 +33,7 @@ def check_plain(path: Path, limit: int | None = None) -> None:
         raise OSError("not a plain file")
     if limit is not None and status.st_size > limit:
         size, most = (f"{n >> 20} MB" if n >= 1 << 20 else f"{n >> 10} kB" for n in (status.st_size, limit))
-        raise OSError(f"{size}, more than the {most} that one can have")
+        raise OSError(f"{size}, more than the allowed {most}")
 
 
 def bytes_of(path: Path, limit: int | None = None) -> bytes:

@@ -29,5 +29,5 @@ def held_object(spec: str) -> Any:
     try:
         return _HELD.get()[spec.removeprefix(PREFIX)]
     except KeyError:
-        why = "it is in the memory of the program that began the run, not of this process"
+        why = "it is in the memory of the program that started the run, not of this process"
         raise ModelError(f"{spec}: {why}; call robustkit from there, without ray or torchrun") from None

@@ -46,5 +46,5 @@ def nothing(asked: object, option: str = "") -> bool:
     if NONE in names and len(names) > 1:
         given = ",".join(map(str, parts))
         where = f"--{option.replace('_', '-')} " if option else ""
-        raise ProtocolError(f"{where}{given}: none is for nothing at all; leave it, or the others, out")
+        raise ProtocolError(f"{where}{given}: none cannot be combined with others; leave out none, or the others")
     return names == [NONE]

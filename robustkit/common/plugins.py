@@ -143,7 +143,7 @@ class Plugin:
             paths = [Path(spec.origin)]
         paths = sorted(path for path in paths if path.suffix in _CODE and path.is_file())
         if not paths:
-            raise PluginError(f"{self.words}: no file of its code is found; install it as files")
+            raise PluginError(f"{self.words}: its source files were not found; install it as files")
         return digest_of_files(paths, Path(places[0]) if places else Path())
 
     @property
@@ -160,7 +160,7 @@ class Plugin:
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # whatever a module of someone else raises
-            raise PluginError(f"{self.words} cannot be imported ({error_line(fault)}); mend or uninstall it") from None
+            raise PluginError(f"{self.words} cannot be imported ({error_line(fault)}); fix or uninstall it") from None
 
 
 @dataclass(eq=False)
@@ -267,7 +267,7 @@ def load_plugin(path: str | Path) -> list[Plugin]:
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # whatever a file of someone else raises
-            raise PluginError(f"--plugin {path}: it cannot be run ({error_line(fault)}); mend it") from None
+            raise PluginError(f"--plugin {path}: it failed ({error_line(fault)}); fix it") from None
         vars(module)[_DIGEST] = own_digest
     digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
@@ -361,7 +361,7 @@ class Registry(Mapping[str, T], Generic[T]):
         value = plugin.load()
         try:
             if self._same_name and getattr(value, "name", plugin.name) != plugin.name:
-                raise TypeError(f"what it brings is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
+                raise TypeError(f"its object is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
             return self._check(value)
         except Exception as fault:  # also of a value that cannot be shown
             said = fault if type(fault) is TypeError else error_line(fault)
@@ -406,5 +406,5 @@ def instance_of(base: type | str) -> Callable[[Any], Any]:
 def _checked_kind(base: type | str, what: str, value: Any) -> Any:
     kind = resolve_name(base) if isinstance(base, str) else base
     if not (isinstance(value, kind) if what == "an instance" else isinstance(value, type) and issubclass(value, kind)):
-        raise TypeError(f"it brings {value!r}; expected {what} of {kind.__module__}.{kind.__qualname__}")
+        raise TypeError(f"it provides {value!r}; expected {what} of {kind.__module__}.{kind.__qualname__}")
     return value

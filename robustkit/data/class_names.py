@@ -170,7 +170,7 @@ def number_classes(naming: Naming) -> Numbered:
     numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(said))
     if said and not (of_imagenet or numbers):
         classes = first_names(said, 3)
-        why = f"no {naming.what} ({first_names(naming.names, 3)}) bears the name of a class of the checkpoint"
+        why = f"no {naming.what} ({first_names(naming.names, 3)}) is the name of a class of the checkpoint"
         why += f" ({classes})"
         raise DataError(f"{naming.place(naming.names[0])}: {why}; use these names, or {naming.remedy}")
     if naming.order is None:
@@ -185,7 +185,7 @@ def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[st
     """Return the wnids of a model's outputs; by default ImageNet-1k's. DataError for a model with other classes."""
     if num_classes not in (None, *SYNSET_FILES):
         sizes = ", ".join(map(str, SYNSET_FILES))
-        why = f"labels of ImageNet, but the model has {num_classes} outputs, whose order is not known (known: {sizes})"
+        why = f"labels of ImageNet, but the model has {num_classes} outputs, whose order is unknown (known: {sizes})"
         raise DataError(f"{where}: {why}; give a CSV of indices (--labels)")
     wnids = synsets(num_classes)
     if class_names and len(class_names) == len(wnids):
@@ -231,8 +231,8 @@ def _of_a_list(naming: Naming) -> Numbered | None:
     notes = (f"classes are those of {called}, in its order",)
     if readings:
         notes = (
-            f"{ASSUMED_ORDER}{called}'s is taken, {' or '.join(readings)} is possible, too, and the checkpoint does "
-            f"not name its classes; {_deciding(naming)}",
+            f"{ASSUMED_ORDER}that of {called} is used, but {' or '.join(readings)} is also possible, and the "
+            f"checkpoint does not name its classes; {_deciding(naming)}",
         )
     return Numbered(lists[called], places, notes)
 
@@ -242,7 +242,7 @@ def _sorted(naming: Naming) -> Numbered:
     by_text = sorted(names)
     by_number = sorted(names, key=lambda n: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", n.lower())])
     if count is not None and len(names) != count:
-        guess = "a label would be a guess: {} or the data set's root" if naming.of_folders else "{}"
+        guess = "the labels would be ambiguous: {} or the data set's root" if naming.of_folders else "{}"
         found = f"{len(names)} {naming.what}s ({first_names(by_text, 3)})"
         remedy = guess.format(naming.remedy)
         raise DataError(f"{naming.where}: {found}, but the model has {count} classes; {remedy}")
@@ -253,12 +253,12 @@ def _sorted(naming: Naming) -> Numbered:
         if moved and len(places) > _MOSTLY * len(classes):
             strange = [name for name in by_text if name not in places]
             notes.append(
-                f"{ASSUMED_ORDER}that of the sorted names is taken; {len(places)} of {len(names)} are classes of "
-                f"{called}, which has another order and no {first_names(strange, 3)}; {_deciding(naming)}"
+                f"{ASSUMED_ORDER}that of the sorted names is used; {len(places)} of {len(names)} are classes of "
+                f"{called}, which has a different order and lacks {first_names(strange, 3)}; {_deciding(naming)}"
             )
     if by_text != by_number and naming.order is None:
-        two = f"{naming.what}s, whose sorted order ({first_names(by_text, 3)}) is not their numeric order without case "
-        two += f"({first_names(by_number, 3)}): torchvision takes the one, timm the other"
+        two = f"{naming.what}s, whose sorted order ({first_names(by_text, 3)}) differs from their case-insensitive "
+        two += f"numeric order ({first_names(by_number, 3)}): torchvision uses the former, timm the latter"
         if count is not None:
             raise DataError(f"{naming.where}: {two}; {_deciding(naming)}")
         notes.append(f"{two}; sorted here")
@@ -266,7 +266,7 @@ def _sorted(naming: Naming) -> Numbered:
 
 
 def _deciding(naming: Naming) -> str:
-    sorting = "say which with --layout folders (sorted as text) or --layout folders-timm, or "
+    sorting = "choose one with --layout folders (sorted as text) or --layout folders-timm, or "
     return sorting * naming.of_folders + naming.remedy
 
 

@@ -304,7 +304,9 @@ class Dataset:
         if strange:
             more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
             shown, usual = ", ".join(strange[:5]) + more, repr(self.samples[0].id)
-            raise DataError(f"ids that name no single sample of {self.name}: {shown}; an id looks like {usual}")
+            raise DataError(
+                f"ids that do not identify exactly one sample of {self.name}: {shown}; an id looks like {usual}"
+            )
         return list(chosen.values())
 
 
@@ -334,7 +336,7 @@ def open_dataset(
         return _side_by_side(open_dataset(text.removeprefix(PREFIX), **files))
     if text.startswith("embedded:"):
         if layout not in (None, "embedded") or labels_csv or real_labels:
-            raise DataError(f"{text} has labels of its own; leave out --layout, --labels and --real-labels")
+            raise DataError(f"{text} has its own labels; leave out --layout, --labels and --real-labels")
         return _embedded(text, num_classes, class_names)
     path = Path(text)
     if not path.exists():
@@ -345,7 +347,7 @@ def open_dataset(
     listing = list_folder(path) if path.is_dir() else list_zip(path)
     if not listing.images:
         if listing.notes:
-            raise DataError(f"{path}: no images in it that can be read; {'; '.join(listing.notes)}")
+            raise DataError(f"{path}: no readable images in it; {'; '.join(listing.notes)}")
         raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
     prefix, notes = class_root(listing.images, split, str(path))
     question = Question(
@@ -407,8 +409,8 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
 def _side_by_side(dataset: Dataset) -> Dataset:
     samples = paired(dataset.samples, dataset.root)
     left = len(dataset.samples) - 2 * len(samples)
-    lacking = f"; {left} images find no partner of another class" if left else ""
-    pairs = f"{len(samples)} pairs side by side, each of two classes that both count as right{lacking}"
+    lacking = f"; {left} images have no partner of another class" if left else ""
+    pairs = f"{len(samples)} pairs side by side, each of two classes that both count as correct{lacking}"
     notes = (*dataset.notes, pairs)
     source, root = SideBySideSource(dataset.source), f"{PREFIX}{dataset.root}"
     return replace(dataset, name=f"{PREFIX}{dataset.name}", root=root, samples=samples, notes=notes, source=source)

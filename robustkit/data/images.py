@@ -106,7 +106,7 @@ def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
     """Raise BadImageError for a mask that fits the stored image as well as the upright one. name: of the image."""
     turned = image is not None and image.turn is not None and image.stored == image.upright
     if turned and image is not None and (mask is None or mask.turn != image.turn):
-        why = "EXIF data turn the image, and nothing says whether its mask is of the stored or of the upright one"
+        why = "EXIF data rotate the image, and it is unclear whether the mask matches the stored or the upright image"
         raise BadImageError(f"{name}: {why}; save the image upright")
 
 
@@ -150,7 +150,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
         if not blurred and not (values[-1] == largest and others and others[-1] <= largest // 2):
             return ObjectMask(numbers > largest // 2)
     raise BadImageError(
-        f"{name}: a mask of the numbers {shown}, which may mean several things; expected 0 for the background and one "
+        f"{name}: a mask of the numbers {shown}, which is ambiguous; expected 0 for the background and one "
         f"number for the object, or labels up to {int(_SMALL * largest)} with {largest} as void, as PNG"
     )
 
@@ -161,7 +161,7 @@ def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[np.int32], b
     if image.mode.startswith("I"):
         numbers: npt.NDArray[Any] = np.asarray(image).astype(np.int32)
         if numbers.min() < 0 or numbers.max() > 65535:
-            raise BadImageError(f"{name}: a mask of numbers outside 0 … 65535; save it with 8 or 16 bits")
+            raise BadImageError(f"{name}: mask values outside 0 … 65535; save it with 8 or 16 bits")
         return numbers, False
     if image.mode in ("1", "L"):
         return np.asarray(image.convert("L")).astype(np.int32), False
@@ -205,8 +205,8 @@ def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the
     """
     height, width = _resized(image.height, image.width, preprocessing)
     if height * width > MAX_RESIZED or min(height, width) < 1:
-        thin = f"{image.width} x {image.height} pixels are too thin: resized they would be {width} x {height}"
-        raise BadImageError(f"{name}: {thin}, at most {MAX_RESIZED // 1_000_000} million are made; crop it")
+        thin = f"{image.width} x {image.height} pixels: too narrow, since resized it would be {width} x {height}"
+        raise BadImageError(f"{name}: {thin}, at most {MAX_RESIZED // 1_000_000} million pixels are supported; crop it")
     return _transform(preprocessing)(image)
 
 
@@ -278,7 +278,7 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
         raise BadImageError(f"{name}: {fault}") from None
     except UnidentifiedImageError:
         kinds, begin = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}", repr(data[:8])
-        why = f"not an image of a format that is read (starts with {begin})"
+        why = f"not an image of a supported format (starts with {begin})"
         raise BadImageError(f"{name}: {why}; expected {kinds}") from None
     except MemoryError:
         raise BadImageError(f"{name}: too large for this machine's memory") from None
@@ -324,7 +324,7 @@ def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits per sample
         if inverted or bits in (2, 4):
-            raise BadImageError(f"{name}: a TIFF of {bits} bits{' that counts from white' * inverted}; {remedy}")
+            raise BadImageError(f"{name}: a TIFF of {bits} bits{', white is zero' * inverted}; {remedy}")
     return np.asarray(_upright(image)).astype(np.int32)
 
 
@@ -344,7 +344,7 @@ _MAX_BYTES = 1 << 28  # bytes of a file that is opened by its path
 _EXPENSIVE = 40_000_000
 """Pixels where the decoder, or what is computed of the pixels, takes more memory: WebP, AVIF, progressive JPEG, modes
 of more than 8 bits. Chosen by measuring, so that no picture takes more than 0.7 GB."""
-_TOO_MANY = "it has too many parts, or parts that stand for each other; save it again, as PNG"
+_TOO_MANY = "it has too many or self-referencing parts; save it as PNG"
 _SEGMENTS = 100_000  # segments of a JPEG before its pixels, or bytes between them
 _ENTRIES = 65_535  # entries of a directory, as many as the older kind of TIFF can have
 _READS = 500_000  # parts of a file, each some steps of Python: a few seconds
@@ -422,7 +422,7 @@ def _check_head(data: bytes) -> None:
     elif data[4:8] == b"ftyp" and b"Exif" in data and len(data) > 1 << 16:
         raise Refused(f"an AVIF of {len(data) >> 10} kB with EXIF data; expected 64 kB at most; save it as PNG")
     elif data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > _COMMENTS:
-        raise Refused("a PPM of too many comments; save it as PNG")
+        raise Refused("a PPM with too many comments; save it as PNG")
 
 
 def _exif_segments(data: bytes) -> Iterator[bytes]:
@@ -454,14 +454,14 @@ def _check_directory(data: bytes) -> None:
     for tag, kind, count, value in entries:
         size = _SIZES.get(kind, 0)
         if count > _NUMBERS and kind not in (1, 2, 6, 7):
-            raise Refused(f"{count} numbers in a TIFF entry; expected {_NUMBERS} at most; save it again, as PNG")
+            raise Refused(f"{count} numbers in a TIFF entry; expected {_NUMBERS} at most; save it as PNG")
         claimed += size * count
         if tag in tile:
             tile[tag] = value
     if claimed > 2 * len(data) + (1 << 20):
-        raise Refused(f"TIFF entries of {claimed >> 20} MB in {len(data) >> 10} kB; save it again, as PNG")
+        raise Refused(f"TIFF entries of {claimed >> 20} MB in {len(data) >> 10} kB; save it as PNG")
     if tile[_TILE_WIDTH] * tile[_TILE_LENGTH] > MAX_PIXELS:
-        raise Refused(f"tiles of {tile[_TILE_WIDTH]} x {tile[_TILE_LENGTH]} pixels; save it again, as PNG")
+        raise Refused(f"tiles of {tile[_TILE_WIDTH]} x {tile[_TILE_LENGTH]} pixels; save it as PNG")
 
 
 def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int, int, int]]:
@@ -476,7 +476,7 @@ def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int
         at = at if start is None else start
         (count,) = struct.unpack_from(order + head, data, at)
         if count > _ENTRIES:
-            raise Refused(f"a TIFF directory of {count} entries; save it again, as PNG")
+            raise Refused(f"a TIFF directory of {count} entries; save it as PNG")
         at += struct.calcsize(order + head)
         for place in range(count):
             tag, kind, numbers, raw = entry.unpack_from(data, at + place * entry.size)
@@ -494,7 +494,7 @@ def _check_image(image: Image.Image, data: bytes) -> None:
     if tiles and tiles[0][0] in _IN_PYTHON:
         most = min(most, _FEW)
     if width * height > most:
-        raise Refused(f"{width} x {height} pixels; at most {most / 1e6:g} million are read; shrink it")
+        raise Refused(f"{width} x {height} pixels; at most {most / 1e6:g} million are supported; shrink it")
     if max(width, height) > MAX_SIDE:
         raise Refused(f"{width} x {height} pixels; a side has at most {MAX_SIDE}; cut it")
     scans = data.count(b"\xff\xda") if image.info.get("progressive") else 1

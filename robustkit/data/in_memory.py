@@ -89,13 +89,13 @@ def _dataset(single: Single, count: int, labels: Sequence[int], notes: tuple[str
         raise DataError("the data set has no images; expected one or more")
     first, _ = single(0)
     if not np.array_equal(pixels_of(first, "image 0"), pixels_of(single(0)[0], "image 0")):
-        raise DataError("the data set returns another image 0 each time; leave out random augmentation")
+        raise DataError("the data set returns a different image 0 each time; remove random augmentation")
     size = None if isinstance(first, Image.Image) else pixels_of(first, "image 0").shape[:2]
     if isinstance(first, Tensor) and _is_rounded(first):
-        notes += ("images are rounded to 8 bits, as all pixels are here",)
+        notes += ("images are rounded to 8 bits",)
     digits = max(5, len(str(count - 1)))
     samples = tuple(Sample(f"{place:0{digits}d}", label) for place, label in enumerate(labels))
-    said = f"{count} images in memory, which no file holds"
+    said = f"{count} images in memory, not in a file"
     return Dataset("memory", "memory", "memory", (), samples, None, (said, *notes), MemorySource(single, size))
 
 
@@ -127,11 +127,11 @@ def _opened(data: Any) -> tuple[Single, int, tuple[str, ...]]:
     if isinstance(data, tuple) and len(data) == 2 and all(hasattr(part, "__len__") for part in data):
         images, labels = data
         if len(images) != len(labels):
-            raise DataError(f"{len(images)} images and {len(labels)} labels; expected as many")
+            raise DataError(f"{len(images)} images and {len(labels)} labels; expected equal numbers")
         return (lambda place: (images[place], labels[place])), len(images), ()
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
         collate, dataset = data.collate_fn, cast("Any", data.dataset)
-        note = "in the order of the Dataset, not of the DataLoader"
+        note = "samples are in the order of the Dataset, not of the DataLoader"
         return partial(_alone, lambda place: collate([dataset[place]])), len(dataset), (note,)
     if isinstance(data, DataLoader):
         pairs = [pair for batch in data for pair in zip(*_parts(batch), strict=True)]

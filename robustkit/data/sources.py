@@ -120,7 +120,7 @@ class ZipSource(DataSource):
                 raise BadImageError(f"{sample_id}: claims {member.file_size} bytes in the zip; not read")
             if member.file_size > max(_INFLATED, 100 * member.compress_size):
                 sizes = f"{member.compress_size} bytes in the zip inflate to {member.file_size}"
-                raise BadImageError(f"{sample_id}: {sizes}, as no image does; not read")
+                raise BadImageError(f"{sample_id}: {sizes}, which is implausible for an image; not read")
             with archive.open(member) as file:  # `archive.read` would inflate more than the member claims
                 return file.read(member.file_size + 1)
         except BadImageError:
@@ -171,11 +171,11 @@ class _Found:
     def notes(self) -> Iterator[str]:
         """Yield a line on each kind of image that is left out: an id must survive a text file and a table."""
         if self.unprintable:
-            yield f"left out {self.unprintable} images whose names are not printable text; rename them"
+            yield f"left out {self.unprintable} images whose names are not printable; rename them"
         if self.others:
             kinds = ", ".join(f"{suffix[:12]!a} ({count})" for suffix, count in Counter(self.others).most_common(3))
             usual = ", ".join(SUFFIXES[:3])
-            count = f"left out {len(self.others)} images of another kind or suffix than {usual} …"
+            count = f"left out {len(self.others)} images of a kind or suffix other than {usual} …"
             yield f"{count}: {kinds}; convert or rename them"
 
 
@@ -238,7 +238,7 @@ def list_zip(path: Path) -> Listing:
         found.take(name, partial(_head_in, archive, members[name]))
     folders = {name.rpartition("/")[0] for name in names} - {""}
     if not found.images and any(name.lower().endswith(".zip") for name in names):
-        raise DataError(f"{path}: holds zip files, not images; unpack the outer one first")
+        raise DataError(f"{path}: contains zip files, not images; unpack the outer zip first")
     return Listing(tuple(sorted(found.images)), tuple(sorted(folders)), tuple(found.notes()))
 
 
@@ -261,12 +261,12 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
         check_plain(Path(path))
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
-        why = f"not a zip file that can be read ({reason_of(error)})"
+        why = f"not a readable zip file ({reason_of(error)})"
         raise DataError(f"{path}: {why}; expected a folder or a .zip") from None
     end = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
         if info.header_offset < end:  # a few kilobytes would be inflated as often as there are names
-            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another one; the zip is refused")
+            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another; the zip is refused")
         end = info.header_offset + _HEADER + info.compress_size
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
@@ -280,8 +280,8 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
         if info.flag_bits & 1:
             raise DataError(f"{path}: member {info.filename!r} is encrypted; decrypt the zip first")
         if name in members:
-            why = "occurs twice, and nothing says which one counts"
-            raise DataError(f"{path}: member {info.filename!r} {why}; zip it again")
+            why = "occurs twice"
+            raise DataError(f"{path}: member {info.filename!r} {why}; recreate the zip")
         members[name] = info
     return archive, members
 
@@ -325,7 +325,7 @@ def read_plain_pickle(path: Path) -> dict[str, Any]:
     try:
         data = bytes_of(path, _BATCH)
         if sum(1 for _ in islice(pickletools.genops(data), _OPCODES)) == _OPCODES:
-            raise DataError(f"{path}: a pickle of {_OPCODES} instructions or more, as no CIFAR-10 batch file is")
+            raise DataError(f"{path}: a pickle of {_OPCODES} instructions or more, which no CIFAR-10 batch file has")
         content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
@@ -355,7 +355,7 @@ class _PlainUnpickler(pickle._Unpickler):  # the Python one: a lying memo index 
     def latin1(self, text: str, _: str = "latin1") -> bytes:
         self.encoded += len(text)
         if self.encoded > _BATCH:
-            raise DataError("the pickle holds more than a CIFAR-10 batch")
+            raise DataError("the pickle contains more than a CIFAR-10 batch")
         return text.encode("latin1")
 
     def find_class(self, module: str, name: str) -> Any:
@@ -363,7 +363,7 @@ class _PlainUnpickler(pickle._Unpickler):  # the Python one: a lying memo index 
             return self.latin1
         if module.split(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
             return _Inert
-        raise DataError(f"the pickle asks for {module}.{name}; only plain CIFAR-10 batches are read")
+        raise DataError(f"the pickle imports {module}.{name}; only plain CIFAR-10 batches are read")
 
 
 def _text(value: object) -> str:

@@ -1,1 +1,1 @@
-"""What travels with the package: a generated data set (`shapes`) and checkpoints trained on it."""
+"""What ships with the package: a generated data set (`shapes`) and checkpoints trained on it."""

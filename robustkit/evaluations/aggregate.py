@@ -57,7 +57,8 @@ Number = tuple[str, float, int, float, float]  # A metric, its value, n, and the
 Rows = NDArray[np.int64]
 
 STOPPED = (
-    "what the samples show may have ended the run here, and intervals know nothing of that; read the gate's verdicts"
+    "this run stopped as soon as its rules were decided, which its intervals do not account for; use the gate's "
+    "verdicts"
 )
 """The flag of results of a sequential run that is not whole."""
 
@@ -150,11 +151,11 @@ class RecordReader:
         manifest, read = self.manifest, readable_rows(table)
         flags = []
         if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
-            flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
+            flags.append(f"incomplete: {len(table)} of {expected} samples; rerun the same command to continue")
             flags += [STOPPED] if manifest.is_sequential else []
         described = manifest.checkpoint(self.checkpoint)
         if described.weights.endswith("in part"):
-            flags.append("weights were loaded in part; the rest is random")
+            flags.append("weights were loaded only partially; the rest is random")
         flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
         claim = manifest.claims.get(claimed or condition)
         changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
@@ -172,12 +173,12 @@ class RecordReader:
         if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
             broken = int((~np.isfinite(column_of(read, "nll"))).sum())
             if broken:
-                flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+                flags.append(f"{broken} of {len(read)} samples have non-finite logits; counted as wrong")
         if condition == CLEAN.text:
             some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
             flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
         if unread := len(table) - len(read):
-            flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
+            flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")
         return [*flags, *self._of_setup]
 
     @cached_property

@@ -255,7 +255,7 @@ _ATTACKS = "attacks"
 
 def _with_words(value: Any) -> Any:
     if isinstance(value, type) or not isinstance(getattr(value, "words", None), Vocabulary):
-        raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
+        raise TypeError(f"it provides {value!r}; expected an instance of robustkit.evaluations.family.Family")
     if value.name in {(family_object(kind) or vocabulary_of(kind)).name for kind in OWN_KINDS}:
         raise TypeError(f"its family is called {value.name!r}, as one of robustkit's own; rename it")
     return value

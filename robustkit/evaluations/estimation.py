@@ -80,7 +80,7 @@ def tuned_weight(expensive: Floats, cheap: Floats, others: Floats) -> float:
 
 
 HEADINGS = ("condition", "n", "plain [95 %]", "supported [95 %]", "by", "λ", "on more")
-TITLE = "Figures of few samples, supported"
+TITLE = "Figures of few samples, with support"
 NOTE = (
     "Supported: the plain figure, of the samples drawn, corrected by a condition that was evaluated on all samples "
     "(prediction-powered inference). The plain figure stands next to it; rules take it only by its name."

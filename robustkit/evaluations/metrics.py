@@ -93,7 +93,7 @@ class Metric:
     @property
     def heading(self) -> str:
         """The label, and which way is better."""
-        return self.label + {1: ", more is better", -1: ", less is better"}.get(self.better, "")
+        return self.label + {1: ", higher is better", -1: ", lower is better"}.get(self.better, "")
 
     def said(self, value: float) -> str:
         """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""

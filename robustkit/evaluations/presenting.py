@@ -198,10 +198,10 @@ def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
     missing, every = missing_units(run, checkpoint)
     if not missing:
         return ""
-    what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
+    what = "stops when its rules are decided" if run.manifest.is_sequential else "unfinished"
     why_not = why_not_repeated(run.manifest.command)
-    without = f"the same command completes it, which is not repeated here: {why_not}"
-    how = without if why_not else f"this completes it: {run.manifest.command}"
+    without = f"rerun the same command to complete it; it is hidden because {why_not}"
+    how = without if why_not else f"to complete it: {run.manifest.command}"
     return f"{what}: {missing} of {every} units are missing; {how}"
 
 
@@ -220,7 +220,9 @@ def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
         gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
         if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            lines.append(f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues")
+            lines.append(
+                f"{entry.name} has no records under {', '.join(gone[:3])}{more}; rerun the same command to continue"
+            )
     return lines
 
 

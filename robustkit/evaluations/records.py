@@ -65,7 +65,7 @@ def decode_layers(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[
         layers = ()
     fine = 0 < len(layers) <= 4096 and all(map(_is_layer, layers))
     if not fine or sum(layer.heads for layer in layers) > 1 << 16:
-        raise DamagedRecord(f"{where}: a record does not say which layers it is of; delete it and run again")
+        raise DamagedRecord(f"{where}: a record does not record its layers; delete it and run again")
     return layers
 
 
@@ -151,7 +151,7 @@ class CheckpointRecords:
         if lacking := [name for name in wanted if name in absent]:
             raise RunError(
                 f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(lacking)}; "
-                "compare another figure, or run the audit again with it"
+                "compare another figure, or rerun the audit with it"
             )
         return kept
 
@@ -193,7 +193,7 @@ def common_places(ids: Sequence[pa.Array | pa.ChunkedArray]) -> list[npt.NDArray
 
 def nothing_common(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> RunError:
     return RunError(
-        f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
+        f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no common sample under {condition}; "
         "audit both again"
     )
 
@@ -295,7 +295,7 @@ def check_plugins(manifest: Manifest) -> None:
             continue  # not needed to read the texts of conditions
         what = f"{entry.name} ({GROUPS[entry.group]}, {f'{entry.distribution} {entry.version}'.rstrip()})"
         if not here:
-            why = "which is not here: install it, or give its file with --plugin"
+            why = "which is not installed: install it, or give its file with --plugin"
             raise PluginError(f"the run needs plug-in {what}, {why}")
         if all(plugin.source != entry.source for plugin in here):
             raise PluginError(

@@ -57,7 +57,7 @@ _BATCH = 16
 def unsuited_reason(dataset: Dataset, scenes: bool) -> str:
     """Return why these images cannot check a set-up; empty where they can. scenes: they are labelled by masks."""
     if len(dataset.samples) < FEWEST:
-        return f"{len(dataset.samples)} images, and fewer than {FEWEST} tell nothing"
+        return f"{len(dataset.samples)} images; at least {FEWEST} are needed"
     return "some images have no label" if not scenes and any(s.label < 0 for s in dataset.samples) else ""
 
 
@@ -128,7 +128,7 @@ def check_setup(
     progress.start(name, CHECK, first)
     readable = images.reach(first)
     readable = images.reach(images.count) if readable < FIRST else readable
-    failed = f"{readable} of {images.count} images could be read, and fewer than {FEWEST} tell nothing"
+    failed = f"{readable} of {images.count} images could be read; at least {FEWEST} are needed"
     failed = _checked(run, subject, images, assumed, scenes) if readable >= FEWEST else failed
     progress.advance(first)
     return failed

@@ -27,12 +27,13 @@ DECISIVE = ("attention", "normalisation")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
 FEWEST = 10  # images below which nothing can be decided
-_BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
+_BETTER, _FITS = "another-fits-better", "fits"
+_UNKNOWN = ("inconclusive", "cannot-tell")  # the second in records of earlier versions
 
 
 @dataclass(frozen=True)
 class SetupPart:
-    """A part of a set-up: who said so, its status (stated, confirmed, assumed, contradicted), and n images checked."""
+    """A part of a set-up: its source, its status (stated, confirmed, assumed, contradicted), and n images checked."""
 
     name: str
     value: str
@@ -105,7 +106,7 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         leading = f" ({', '.join(f'{best} is ahead' for best in ahead)})" if ahead else ""
         seen = f"not confirmed on {n} images{leading}" if parts else f"not checked, {missing or 'it has no evidence'}"
         were, for_images = "were" if len(open_parts) > 1 else "was", "setup_check" in manifest.arguments
-        look = "; robustkit inspect CHECKPOINT --data-dir DIR says what fits" if for_images else ""
+        look = "; robustkit inspect CHECKPOINT --data-dir DIR shows what fits" if for_images else ""
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
@@ -131,16 +132,15 @@ def _why_unchecked(manifest: Manifest) -> str:
         return "clean images were not evaluated"
     if manifest.data.n < FEWEST or manifest.data.layout == "unlabelled":
         return _TOO_FEW
-    return "its evidence is missing or could not be taken; the same command takes it"
+    return "its evidence is missing or could not be taken; rerun the same command to take it"
 
 
 def setup_notes(evidence: Evidence | None) -> list[str]:
     """Return a line for each part whose better candidate may be chance. evidence: as of `setup_flags`."""
-    open_parts = (part for part in _parts(evidence) if part.get("verdict") == _UNKNOWN and part.get("same") is False)
+    open_parts = (part for part in _parts(evidence) if part.get("verdict") in _UNKNOWN and part.get("same") is False)
     return [
-        "{part}: cannot tell {in_use} (in use) from {best}, which is ahead: NLL lower by {difference:.3f} "
-        "[{ci_low:.3f}, {ci_high:.3f}], {n} images, which chance may explain in the best of several; more images may "
-        "tell".format(**part)
+        "{part}: inconclusive, {best} is ahead of {in_use} (in use): NLL lower by {difference:.3f} [{ci_low:.3f}, "
+        "{ci_high:.3f}], {n} images, not significant for the best of several; more images may settle it".format(**part)
         for part in open_parts
         if part["best"] != part["in_use"] and not _is_guessing(part)
     ]
@@ -158,13 +158,13 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
         mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
     look = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
     if mean >= guessing:
-        flags.append(f"no better than guessing on clean data: NLL {mean:.2f}, guessing {guessing:.2f}; {look}")
+        flags.append(f"no better than chance on clean data: NLL {mean:.2f}, chance {guessing:.2f}; {look}")
     if "labelled" in table.column_names and not flags and len(table):
         hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
         if hits.sum() <= labelled.max():
             flags.append(
-                f"no better than guessing the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of "
-                f"pixels are right, that class has {labelled.max() / labelled.sum():.1%}; {look}"
+                f"no better than predicting the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of "
+                f"pixels are correct, that class covers {labelled.max() / labelled.sum():.1%}; {look}"
             )
     if {"label", "prediction"} <= set(table.column_names):
         flags.append(other_order(table["label"].to_numpy(), table["prediction"].to_numpy()))
@@ -193,8 +193,9 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> st
         return ""
     named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
     return (
-        f"labels may be in another order: {100 * difference.second:.0f} % of the images are predicted as the others of "
-        f"their class are, and {100 * difference.first:.0f} % as their label (label {named}); give --labels FILE.csv "
+        f"labels may be in a different order: {100 * difference.second:.0f} % of the images are predicted as the "
+        "rest of "
+        f"their class, and {100 * difference.first:.0f} % as their label (label {named}); give --labels FILE.csv "
         "with the model's own numbers"
     )
 

@@ -25,28 +25,28 @@ from .verdicts import MeasuredRun, heads_of, is_of_missing, settings_of
 _MOST = 12  # flags that a draft names
 
 HEAD = """\
-# What {run} meets, drafted from it by robustkit check --init. Read every rule before relying on it.
+# Drafted from {run} by robustkit check --init. Review every rule before relying on it.
 #
-# A bound is the end of the figure's 95 % interval, rounded away from it to two decimals. To ask for more than the
-# point, add `with 95 % confidence`: then the whole interval must lie on the good side.
-# docs/how-to/gate.md has the grammar. undecided = "pass" lets a rule pass where samples are too few to tell.
+# A bound is the end of the figure's 95 % interval, rounded outwards to two decimals. To require
+# confidence, add `with 95 % confidence`: then the whole interval must meet the bound.
+# docs/how-to/gate.md has the grammar. undecided = "pass" lets an inconclusive rule pass.
 {scope}
 undecided = "fail"
 """
 SHORT = """\
-# These are the rules that matter most; robustkit check --init --all drafts one on every figure of each checkpoint.
+# These are the most important rules; robustkit check --init --all drafts one for every figure of each checkpoint.
 """
 SEVERAL = """\
-# A rule without `checkpoint` is for each of the run's; its bound is that of the weakest. A checkpoint that is clearly
-# better than the weakest has a rule of its own.
+# A rule without `checkpoint` applies to every checkpoint; its bound is that of the weakest. A checkpoint that is
+# clearly better than the weakest has its own rule.
 """
 UNFINISHED = """\
 #
 # This run is {gap}
-# Run that, delete this file, and draft it again: what is missing has no rule here, and the rules about flags fail.
+# Run that command, delete this file and draft it again: missing results have no rule here, and rules about flags fail.
 """
 TAIL = """
-# Against a release, robustkit check RUN --policy FILE --baseline RELEASED:
+# To compare with a release, add a rule such as these and run robustkit check RUN --policy FILE --baseline RELEASED:
 #
 # [[rule]]
 # require = "drop in {metric} under clean against baseline <= 0.01 with 95 % confidence"
@@ -111,7 +111,8 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
             yield from _rule("no samples lost", f"n under clean >= {min(clean[name] for name in some)}", checkpoint)
     for condition, metric, why in chief_figures(subject.cells.values(), subject.task.headline):
         if _is_understood(condition):
-            yield from _chief(subject, condition, metric, why)
+            what = f"clean {metric_of(metric).word}" if condition == CLEAN.text else why
+            yield from _chief(subject, condition, metric, what)
 
 
 def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Iterator[str]:
@@ -165,14 +166,14 @@ def _bound(row: SummaryRow, checkpoint: str, why: str = "") -> Iterator[str]:
     falls = metric_of(metric).better < 0
     low, high = _interval(row)
     measured = math.isfinite(row["ci_low"]) and math.isfinite(row["ci_high"])
-    shown = f"[{low:.4g}, {high:.4g}], n {row['n']}" if measured else f"n {row['n']}; no interval, 0.05 of margin"
+    shown = f"[{low:.4g}, {high:.4g}], n {row['n']}" if measured else f"n {row['n']}; no interval, margin 0.05"
     comment = f"{value:.4g} {shown}" if measured else f"{value:.4g}, {shown}"
     if why:
         comment = f"{why}{'' if why.endswith(', ') else ': '}{comment}"
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
     sign, metric_ends = "<=" if falls else ">=", metric_of(metric).ends
     if always_meets(sign, bound, metric_ends) or (bound <= 0 and not falls):
-        yield f"\n# {what} is {plain_line(comment)}: no bound that a run could miss\n"
+        yield f"\n# {what} is {plain_line(comment)}: no rule, since every run would meet it\n"
         return
     written = f"{100 * bound:.0f} %" if bound > 1 and metric_of(metric).scale == 100 else f"{bound:.2f}"
     flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] and not why else ""  # else a rule names them
@@ -194,11 +195,11 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
     yield from _rule("same formula", _is("attention", entry.attention), checkpoint)
     yield from _rule("same architecture", _is("arch", entry.arch), checkpoint)
     if heads := heads_of(entry):
-        yield from _rule("same heads, of the same training images", _is("heads", heads), checkpoint)
+        yield from _rule("same heads, fitted to the same training images", _is("heads", heads), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
         whose = f" of {plain_line(name)}" if len(names) > 1 else ""
-        yield f"# these very weights{whose}: {_is('checkpoint sha256', digest)}\n"
+        yield f"# to pin the weights{whose}: {_is('checkpoint sha256', digest)}\n"
 
 
 def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
@@ -210,7 +211,7 @@ def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
     every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
     for flag in filter(is_of_setup, every):
-        yield f"\n# to be settled, since no rule here allows it: {plain_line(flag)}\n"
+        yield f"\n# to be settled first, since no rule here accepts it: {plain_line(flag)}\n"
     essences = dict[str, None]()
     for flag in (flag for flag in every if not (is_of_missing(flag) or is_of_setup(flag))):
         # The longest part without numbers, which differ from run to run; all of it if that is short.
@@ -219,11 +220,11 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     if subject.manifest.corrupted.left_out:
         essences["left out: "] = None
     if not essences:
-        yield from _rule("nothing raised a doubt", "no flags", checkpoint)
+        yield from _rule("no flags were raised", "no flags", checkpoint)
     elif len(essences) > _MOST:
         yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
     else:
-        why = "these flags were raised, and are allowed here: look at each in the report, and delete what must not be"
+        why = "these flags were raised and are accepted here; delete the exceptions that you do not accept"
         yield from _rule(why, f"no flags except {', '.join(map(quote, essences))}", checkpoint)
 
 

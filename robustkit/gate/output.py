@@ -31,17 +31,17 @@ from .policy import Change, Identity, NoFlags, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Measured, Outcome, Verdict
 
 _IDENTITY = {
-    "protocol": "audit under the card that the rule names (--protocol), or draft the policy again",
+    "protocol": "audit with the protocol card that the rule names (--protocol), or draft the policy again",
     "data digest": "audit the same samples (--data-dir, --limit, --ids, --seed), or draft the policy again",
-    "settings": "audit as the rule says (--seed, --dtype, --engine); if it was changed on purpose, change the rule",
-    "heads": "fit the heads to the same training images (--train, --train-limit); if others are meant, change the rule",
-    "attention": "audit the checkpoint that is meant; if the formula was changed on purpose, change the rule",
-    "arch": "audit the checkpoint that is meant; if the architecture was changed on purpose, change the rule",
-    "preprocessing": "show images as the rule says (--mean, --std, --crop-pct, --crop-mode, --interpolation, "
-    "--img-size; of segmenters --window, --stride, --short-side, --resize); if it was changed on purpose, change it",
-    "checkpoint sha256": "audit the file that is meant, or put its digest into the rule",
+    "settings": "use the settings of the rule (--seed, --dtype, --engine); if the change is intended, change the rule",
+    "heads": "fit the heads to the same training images (--train, --train-limit); if you meant others, change the rule",
+    "attention": "audit the intended checkpoint; if the change of formula is intended, change the rule",
+    "arch": "audit the intended checkpoint; if the change of architecture is intended, change the rule",
+    "preprocessing": "use the preprocessing of the rule (--mean, --std, --crop-pct, --crop-mode, --interpolation, "
+    "--img-size; of segmenters --window, --stride, --short-side, --resize); if the change is intended, change the rule",
+    "checkpoint sha256": "audit the intended file, or put its digest into the rule",
 }
-_FLAGS = "look at each flag in the report; name those that you accept after except"
+_FLAGS = "check each flag in the report; list those that you accept after except"
 
 
 def _many(verdict: Verdict, n: int) -> str:
@@ -57,27 +57,28 @@ def advice(verdict: Verdict, below: bool = False) -> str:
     if isinstance(statement, Identity):
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
     if verdict.completes:
-        then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
-        command = "with the command below" if below else f"which makes what is missing: {verdict.completes}"
+        then = "; then check the remaining flags" if isinstance(statement, NoFlags) else ""
+        command = "with the command below" if below else f"to compute the missing results: {verdict.completes}"
         if why_not := why_not_repeated(verdict.completes):
-            command = f"which makes what is missing; its command is not shown, since {why_not}"
-        return f"run the audit again, {command}{then}"
+            command = f"to compute the missing results; its command is hidden because {why_not}"
+        return f"run the audit again {command}{then}"
     if below and verdict.command:
         why_not = why_not_repeated(verdict.command)
-        return f"its command is not shown, since {why_not}" if why_not else "evaluate it with the command below"
+        return f"its command is hidden because {why_not}" if why_not else "evaluate it with the command below"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:
         return ""
     if verdict.of is not None and verdict.state != FAIL:
-        return "give more samples (--at-most, --data-dir), or ask for a bound that is further from the value"
+        return "give more samples (--at-most, --data-dir), or a bound further from the value"
     if verdict.state != FAIL:
-        return "" if verdict.needed is None else f"audit that many ({_many(verdict, verdict.needed)}), or ask for less"
+        more = f"audit that many samples ({_many(verdict, verdict.needed or 0)}), or relax the bound"
+        return "" if verdict.needed is None else more
     if isinstance(statement, Value) and statement.metric == "n":
         return f"audit that many samples ({_many(verdict, math.ceil(statement.bound))})"
     compare = "see what changed with robustkit compare RELEASED RUN"
     if figure.low <= statement.bound <= figure.high:
-        return f"the interval holds the bound, so chance may explain it: audit more samples, or {compare}"
+        return f"the interval contains the bound, so the miss is not significant: audit more samples, or {compare}"
     return compare
 
 
@@ -173,9 +174,9 @@ def by_urgency(outcome: Outcome) -> tuple[list[Verdict], list[Verdict]]:
 
 
 def count_verdicts(outcome: Outcome) -> str:
-    """Return `5 pass, 1 fails, 1 cannot tell, of 7`."""
+    """Return `5 pass, 1 fail, 1 inconclusive, of 7`."""
     by_state = Counter(verdict.state for verdict in outcome.verdicts)
-    words = [(PASS, "pass"), (FAIL, "fail"), (UNDECIDED, "cannot tell")]
+    words = [(PASS, "pass"), (FAIL, "fail"), (UNDECIDED, "inconclusive")]
     return ", ".join(f"{by_state[state]} {word}" for state, word in words) + f", of {len(outcome.verdicts)} verdicts"
 
 
@@ -194,7 +195,7 @@ def junit(outcome: Outcome, run: str) -> bytes:
         if verdict.state == PASS:
             Tree.SubElement(case, "system-out").text = _legal(said)
         elif outcome.stops(verdict):
-            fields = {"message": _legal(said), "type": "fail" if verdict.state == FAIL else "cannot-tell"}
+            fields = {"message": _legal(said), "type": "fail" if verdict.state == FAIL else "inconclusive"}
             lines = filter(None, (verdict.checkpoint, said, advice(verdict)))
             Tree.SubElement(case, "failure", fields).text = _legal("\n".join(lines))
         else:
@@ -224,7 +225,7 @@ def github_lines(outcome: Outcome) -> Iterator[str]:
         if verdict.state == PASS:
             continue
         level = "error" if outcome.stops(verdict) else "warning"
-        word = "fails" if verdict.state == FAIL else "is undecided"
+        word = "fails" if verdict.state == FAIL else "is inconclusive"
         title = plain_line(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
         properties = {"file": outcome.policy.path, "line": str(verdict.rule.line), "title": title}
         legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
@@ -240,7 +241,7 @@ def markdown(outcome: Outcome, run: str) -> str:
     """Return a summary for $GITHUB_STEP_SUMMARY: a table of what does not pass, what passes folded below it."""
     head = "passes" if outcome.passed else "fails"
     lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{count_verdicts(outcome)}.", ""]
-    marks = {PASS: "✅ pass", FAIL: "❌ fail", UNDECIDED: "❔ cannot tell"}
+    marks = {PASS: "✅ pass", FAIL: "❌ fail", UNDECIDED: "❔ inconclusive"}
     urgent, passed = by_urgency(outcome)
     if urgent:
         lines += ["| verdict | checkpoint | finding | what to do |", "|---|---|---|---|"]
@@ -324,7 +325,7 @@ def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, pre
     entries = [entry for entry in run.checkpoints if entry.name in judged]
     if not entries:
         raise ProtocolError(
-            f"{outcome.policy.path}: no rule is about a checkpoint, so nothing can be attested; expected one such as "
+            f"{outcome.policy.path}: no rule concerns a checkpoint, so nothing can be attested; expected one such as "
             "'top1 under clean >= 0.7'"
         )
     if predicate == "test-result":

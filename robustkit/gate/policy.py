@@ -176,13 +176,15 @@ class _Reader:
             why = ""
             if sum(map(str.isalnum, excepted[-1])) < FEWEST:
                 why = (
-                    f"nearly every {what}, so that the rule could not fail; expected a longer part of the {what} that "
-                    f"is meant, of {FEWEST} letters or more"
+                    f"nearly every {what}, so the rule could never fail; expected a longer part of the intended "
+                    f"{what}, of"
+                    f" {FEWEST} letters or more"
                 )
             elif what == "flag" and any(excepted[-1].strip().lower() in phrase for phrase in OF_EVERY_SETUP):
                 why = (
-                    "every flag of a set-up that was guessed, so that the rule could not fail; expected the part, such "
-                    "as 'attention (standard) was assumed'"
+                    "every flag about an assumed set-up, so the rule could never fail; expected the specific part, "
+                    "such as"
+                    " 'attention (standard) was assumed'"
                 )
             if why:
                 raise _Misread(start, f"{excepted[-1]!r} is part of {why}")
@@ -197,7 +199,7 @@ class _Reader:
             definition = find_metric(metric)
             if definition is None or not definition.paired:
                 paired = ", ".join(name for name, entry in metrics().items() if entry.paired)
-                raise _Misread(start, f"{metric} of two runs cannot be paired by sample; expected one of {paired}")
+                raise _Misread(start, f"{metric} cannot be paired by sample between two runs; expected one of {paired}")
             if falls == (definition.better < 0):
                 word, better = ("rise", "lower") if falls else ("drop", "higher")
                 raise _Misread(start, f"{metric} is better {better}: expected {word} in {metric} against baseline")
@@ -231,7 +233,9 @@ class _Reader:
             end, side = (ends[0], "below") if compare.startswith(">") else (ends[1], "above")
             written_end = f"{100 * end:.4g} %" if metric and metric.scale == 100 else f"{end:.4g}"
             never = f"no {name} is {side} {written_end}"
-            raise _Misread(at, f"no run can fail this rule: {never}{remedy or '; give a bound that a run can miss'}")
+            raise _Misread(
+                at, f"this rule can never fail: {never}{remedy or '; give a bound that a run can fail to meet'}"
+            )
         if percent and abs(bound) > 1:
             meant = f", or {100 * bound:g} % if that is meant" if ends[0] <= bound <= ends[1] else ""
             raise _Misread(at, f"{written} is {100 * bound:g} % of {name}{remedy}{meant}")
@@ -242,7 +246,7 @@ class _Reader:
             return False
         start = self.at
         if self._number() != 0.95:
-            raise _Misread(start, "expected 95 %: the intervals of a run are of 95 %")
+            raise _Misread(start, "expected 95 %: a run's intervals are 95 % intervals")
         if not self._accept("confidence"):
             self._expected("confidence after with 95 %")
         return True
@@ -310,9 +314,9 @@ class _Reader:
             rest = self.text[self.end :]
             self.at = self.end + len(rest) - len(rest.lstrip())
             if self.text[self.at : self.at + 1] in ('"', "'"):
-                raise _Misread(self.at, "this quote is not closed; expected the same quote after it")
+                raise _Misread(self.at, "this quote is not closed; expected a matching closing quote")
             if self.at < len(self.text):
-                raise _Misread(self.at, f"{self.text[self.at]!r} has no meaning here; expected words, numbers, quotes")
+                raise _Misread(self.at, f"{self.text[self.at]!r} is not valid here; expected words, numbers, quotes")
             self.kind, self.token = "", ""
             return
         self.kind = str(form.lastgroup)
@@ -327,7 +331,7 @@ class _Reader:
             depth += {"(": 1, ")": -1}.get(self.text[place], 0)
             if depth == 0:
                 return place + 1
-        raise _Misread(self.end, "this parenthesis is not closed; expected ) after it")
+        raise _Misread(self.end, "this parenthesis is not closed; expected a closing )")
 
     def _expected(self, what: str) -> NoReturn:
         raise _Misread(self.at, f"expected {what}, found {repr(self.token) if self.kind else 'the end'}")
@@ -405,7 +409,7 @@ def parse_policy(text: str, where: str) -> Policy:
         raise ProtocolError(f"{where}{place}: undecided {undecided!r}; expected fail or pass")
     rules = table.get("rule", [])
     if not isinstance(rules, list) or not rules or not all(isinstance(rule, dict) for rule in rules):
-        raise ProtocolError(f"{where}: no rule, so nothing would be checked; expected [[rule]] with require = '…'")
+        raise ProtocolError(f"{where}: no rules, so nothing would be checked; expected [[rule]] with require = '…'")
     for count, rule in enumerate(rules, start=1):
         if "require" not in rule:
             raise ProtocolError(f"{where}: rule {count} has no require; expected one such as 'top1 under clean >= 0.7'")

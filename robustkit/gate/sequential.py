@@ -215,7 +215,7 @@ def options_asked(policy: Policy) -> dict[str, str]:
         words = [*vocabulary_of(pattern.name).command(pattern, pattern_of)]
         given = dict(zip(words[::2], words[1::2], strict=False))
         if strange := [word for word in words if word.startswith("--") and word not in (*_OPTIONS, *_DEFINITIONS)]:
-            why = f"{pattern.text} needs {strange[0]}, which --until-decided does not know"
+            why = f"{pattern.text} needs {strange[0]}, which --until-decided does not support"
             raise _refused(policy, rule, f"{why}; leave it out, or audit and check without --until-decided")
         for option, value in given.items():
             before = asked.get(option, "")
@@ -225,7 +225,7 @@ def options_asked(policy: Policy) -> dict[str, str]:
             asked[option] = _APART.join({**parts, value: None} if value != "none" else parts)
     if not wanted:
         remedy = "expected one such as 'top1 under clean >= 0.7'"
-        raise ProtocolError(f"{policy.path}: no rule needs samples, so nothing is to be decided; {remedy}")
+        raise ProtocolError(f"{policy.path}: no rule depends on samples, so there is nothing to decide; {remedy}")
     asked["--attacks"] = asked["--attacks"] or "none"
     return {option: value.replace(_APART, ",") for option, value in asked.items() if value}
 
@@ -236,19 +236,19 @@ def _why_not(statement: Statement) -> str:
     if isinstance(statement, Identity):
         return ""
     if isinstance(statement, NoFlags):
-        return f"flags are of whole results; {whole}"
+        return f"flags are about complete results; {whole}"
     if isinstance(statement, Change) and statement.condition is None:
-        return "it is about every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
+        return "it covers every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
     if statement.metric == "n":
-        return f"how many samples are evaluated follows from the other rules; {whole}"
+        return f"the number of samples follows from the other rules; {whole}"
     metric = find_metric(statement.metric) if statement.metric else None
     if metric is not None and not metric.paired:
-        return f"{statement.metric} is no mean over samples, as top1 is; {whole}"
+        return f"{statement.metric} is not a mean over samples, as top1 is; {whole}"
     if metric is not None and not (metric.binary or metric.share):
-        return f"{statement.metric} of a sample is not between 0 and 1, as top1 is; {whole}"
+        return f"{statement.metric} of a sample is not limited to [0, 1], as top1 is; {whole}"
     low = 0 if isinstance(statement, Value) else -1
     if not low < statement.bound < 1:
-        return f"the bound is {statement.bound:g}; expected one between {low} and 1, both left out"
+        return f"the bound is {statement.bound:g}; expected one between {low} and 1, exclusive"
     return ""
 
 
@@ -295,14 +295,14 @@ def _figure(
     early = text in by_text and by_text[text].early_stop
     if early and metric in task.paired and metric not in task.compared.ended:
         why = f"samples leave {text} at their first wrong prediction, so {metric} has no meaning there"
-        raise _refused(policy, rule, f"{why}; ask for {', '.join(task.compared.ended)}")
+        raise _refused(policy, rule, f"{why}; use {', '.join(task.compared.ended)}")
     if metric not in [*own, *(task.paired if text in by_text else ())]:
-        why = f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"
+        why = f"{metric} under {text} is not a mean over samples; use {', '.join(own) or 'top1'}"
         raise _refused(policy, rule, why)
     needs = words.needs(text, metric, [*by_text])
     for need in needs:
         if need not in by_text or by_text[need].waits or by_text[need].on:
-            raise _refused(policy, rule, f"{need} takes a choice of all samples; ask for one that takes each of them")
+            raise _refused(policy, rule, f"{need} uses only some of the samples; use a condition that uses all of them")
     return text, tuple(needs)
 
 
@@ -329,7 +329,7 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
             if text not in manifest.conditions:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")
             if manifest.corrupted.digests.get(text) != takes.get(text):
-                raise RunError(f"{run.path}: the runs cannot be paired: {text} reads other files there")
+                raise RunError(f"{run.path}: the runs cannot be paired: {text} reads different files there")
         if gone := missing_records(side, condition, metric):
             raise RunError(f"{run.path}: the baseline is {gone}")
         ids, values = task_of(manifest).per_sample(side, condition, metric)
@@ -339,4 +339,4 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
 
 
 def _refused(policy: Policy, rule: Rule, why: str) -> ProtocolError:
-    return ProtocolError(f"{policy.path}: {rule.place}: {rule.require!r} cannot be decided while samples come: {why}")
+    return ProtocolError(f"{policy.path}: {rule.place}: {rule.require!r} cannot be decided sequentially: {why}")

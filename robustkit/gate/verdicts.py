@@ -84,14 +84,14 @@ class MeasuredRun:
         self.run, self.manifest = run, run.manifest
         if said := run.refusal():
             raise RunError(
-                f"{run.path}: the last audit into this run was refused, so that it may not be what was meant: "
-                f"{no_controls(said)}; run the audit again to its end, or delete {run.refusal_path}"
+                f"{run.path}: the last audit into this run was refused, so the run may not be what you intended: "
+                f"{no_controls(said)}; rerun the audit until it completes, or delete {run.refusal_path}"
             )
         self.results = survey(run)
         self.cells, self.task = self.results.cells, task_of(self.manifest)
         self.checkpoints = {checkpoint.name: checkpoint for checkpoint in self.manifest.checkpoints}
         if not len(self.results):
-            raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
+            raise NothingEvaluated(f"{run.path}: there are no results to check; rerun the audit until it completes")
 
     def without_records(self, name: str) -> list[str]:
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
@@ -159,7 +159,7 @@ def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] 
     for key in ("data digest", "seed"):
         if there[key] != here[key]:
             what = list_differences(key, there[key], here[key], "in the baseline")
-            raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
+            raise CannotTell(f"the runs cannot be paired: {what}; audit both in the same way")
     for what, one, other in (
         ("the task", task_of(before).name, task_of(after).name),
         ("the number of classes", before.data.classes, after.data.classes),
@@ -176,8 +176,8 @@ def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] 
     if strange:
         parts = ", ".join(map(quote, strange[:_SHOWN]))
         more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        remedy = f"audit both alike, or accept this in the rule: except {parts}"
-        raise CannotTell(f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; {remedy}")
+        remedy = f"audit both in the same way, or accept this in the rule: except {parts}"
+        raise CannotTell(f"the baseline has a different set-up: {'; '.join(strange[:_SHOWN])}{more}; {remedy}")
     accepted = [f"set-up: {line}, which the rule accepts" for line in lines if line not in reported]
     return (*(f"baseline: {line}" for line in reported), *accepted)
 
@@ -186,7 +186,9 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
     """Raise CannotTell where a condition uses another part of the card in a baseline, or a run of format 1 another
     card."""
     if other := card_difference(before, after, conditions):
-        raise CannotTell(f"the runs cannot be paired: {list_differences(*other, 'in the baseline')}; audit both alike")
+        raise CannotTell(
+            f"the runs cannot be paired: {list_differences(*other, 'in the baseline')}; audit both in the same way"
+        )
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
@@ -199,7 +201,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
         check_card(*manifests, text)
         if taken[0] != taken[1]:
-            raise CannotTell(f"the runs cannot be paired: {text} reads other files here than in the baseline")
+            raise CannotTell(f"the runs cannot be paired: {text} reads different files here than in the baseline")
     try:
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
@@ -266,8 +268,8 @@ def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, st
     return False, f"preprocessing is {'; '.join(differing)}"
 
 
-PASS, FAIL, UNDECIDED = "pass", "FAIL", "cannot tell"
-SAME = "the baseline is this very checkpoint, so that nothing could differ; give the run of what is released"
+PASS, FAIL, UNDECIDED = "pass", "FAIL", "inconclusive"
+SAME = "the baseline is this same checkpoint, so nothing can differ; give the run of the released checkpoint"
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ class Verdict:
         if not self.command:
             return self.reason
         why_not = why_not_repeated(self.command)
-        how = f"not shown, since {why_not}" if why_not else self.command
+        how = f"hidden because {why_not}" if why_not else self.command
         return f"{self.reason}; evaluate it with: {how}"
 
     @property
@@ -382,17 +384,18 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     if not statement.sure:
         return (PASS if fine[1] else FAIL), "", None
     if not (math.isfinite(figure.low) and math.isfinite(figure.high)):
-        return UNDECIDED, "it has no interval; too few samples, or the metric has none", None
+        return UNDECIDED, "the figure has no interval: too few samples, or the metric has none", None
     if all(fine):
         return PASS, "", None
     if not any(fine):
         return FAIL, "", None
     gap = abs(figure.value - statement.bound)
     if gap <= SLACK:
-        return UNDECIDED, "the value equals the bound: no number of samples would tell", None
+        return UNDECIDED, "the value equals the bound: no number of samples would settle it", None
     definition = find_metric(metric)
     if definition is not None and definition.narrowed_by:
-        return UNDECIDED, f"the interval holds the bound; {definition.narrowed_by}, would tell if the value stays", None
+        more = f"{definition.narrowed_by} would settle it if the value stays the same"
+        return UNDECIDED, f"the interval contains the bound; {more}", None
     binary = definition is not None and definition.binary
     if isinstance(statement, Value) and binary:
         enough = Z**2 * statement.bound * (1 - statement.bound) / gap / gap  # a square may be out of range
@@ -404,7 +407,8 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
             unchanged = needed_unchanged(gap)
             enough = unchanged if math.isclose(width, of_outcomes(0, 0, figure.n)[1]) else max(enough, unchanged)
     needed = max(figure.n + 1, math.ceil(enough - 1e-6))
-    return UNDECIDED, f"the interval holds the bound; about {needed} samples would tell if the value stays", needed
+    more = f"about {needed} samples would settle it if the value stays the same"
+    return UNDECIDED, f"the interval contains the bound; {more}", needed
 
 
 def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
@@ -419,7 +423,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
     if wanted is not None and not any(matches(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
-    no_records = f"{INCOMPLETE}: no records; the same command continues"
+    no_records = f"{INCOMPLETE}: no records; rerun the same command to continue"
     every += ((condition, no_records) for condition in subject.without_records(name))
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
     every += ((condition, f"left out: {line}") for condition, line in subject.manifest.corrupted.left_out.items())
@@ -492,8 +496,9 @@ def out_of_reach(statement: Change, before: float, metric: str) -> str:
     if not always_meets(statement.compare, statement.bound, ends):
         return ""
     return (
-        f"{metric} is {definition.said(before)} in the baseline, so that no run could miss the bound; "
-        f"ask for less, or for the figure itself: {metric} under …"
+        f"{metric} is {definition.said(before)} in the baseline, so that no run could miss the bound; relax the "
+        "bound, or use the figure itself:"
+        f" {metric} under …"
     )
 
 
@@ -508,7 +513,7 @@ def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[s
 
     worst = min(judged, key=rank)
     alike = sum(verdict.state == worst.state for verdict in judged)
-    word = {FAIL: "fail", UNDECIDED: "cannot tell", PASS: "pass"}[worst.state]
+    word = {FAIL: "fail", UNDECIDED: "are inconclusive", PASS: "pass"}[worst.state]
     parts = [worst.reason, f"{alike} of {len(judged)} shared conditions {word}, the worst: {worst.condition}"]
     if unmatched:
         gone = [f"{what}: {len(texts)}, the first: {texts[0]}" for what, texts in unmatched.items()]

@@ -42,7 +42,9 @@ def held_weights(arch: str) -> dict[str, Any] | None:
             file = try_to_load_from_cache(repository, name, revision=revision or None)
             if isinstance(file, str):
                 return {"file": file}
-    raise ModelError(f"weights of {arch!r} could not be fetched: {address} gives no answer; {REMEDY.format(arch=arch)}")
+    raise ModelError(
+        f"weights of {arch!r} could not be fetched: {address} does not respond; {REMEDY.format(arch=arch)}"
+    )
 
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
@@ -204,7 +206,7 @@ def probed_size(network: nn.Module) -> tuple[int, int]:
     if len(fits) == 1:
         return fits[0], fits[0]
     takes = "images of any size" if fits else f"none of the sizes {', '.join(map(str, PROBED))}"
-    why = f"{type(network).__name__} takes {takes}, and nothing says which it was trained for"
+    why = f"{type(network).__name__} takes {takes}, and the training size is unknown"
     raise ModelError(f"{why}; give --img-size N (32 for CIFAR, 224 for most ImageNet models)")
 
 
@@ -235,7 +237,7 @@ def resample_positions(
     if old is None and sure:
         return tensors, ()
     if old == new or (old is None and expected.shape == stored.shape):
-        note = f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say"
+        note = f"position embeddings assumed to be for {new[0]} x {new[1]} patches; the file does not record it"
         return tensors, (note,) if trained is None and new[0] != new[1] else ()
     side = round(max(count, 0) ** 0.5)
     if old is None and side * side != count:

@@ -31,7 +31,7 @@ from ..errors import CheckpointError
 from .claims import claims_of
 from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
 
-REMEDY = "if you trust its origin, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
+REMEDY = "if you trust it, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
 _PLAIN = re.compile(  # the objects that the weights of every torch file refer to
     r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|[a-z]+\d+\w*)"
     r"|torch\.storage\.\w+|argparse\.Namespace|_codecs\.encode|(builtins|__builtin__)\.set"
@@ -58,7 +58,7 @@ def _refuse_bomb(path: Path) -> None:
     program = max((member.file_size for member in members if member.filename.endswith(".pkl")), default=0)
     if claimed > 4 * size + (1 << 30) or program > _LARGEST_PICKLE:
         why = f"a zip of {size >> 10} kB that inflates to {claimed >> 20} MB, {program >> 20} MB of it instructions"
-        raise CheckpointError(f"{path}: {why}; refused, for it would fill the memory; {REMEDY}")
+        raise CheckpointError(f"{path}: {why}; refused, since it would exhaust the memory; {REMEDY}")
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
@@ -72,17 +72,17 @@ def _members(path: Path) -> list[zipfile.ZipInfo]:
 def _reason(path: Path, error: Exception) -> str:
     if names := [member.filename for member in _members(path)]:
         if any(name.endswith("constants.pkl") for name in names):
-            return f"{path}: a TorchScript archive, which is a program and not only weights; save its state_dict"
+            return f"{path}: a TorchScript archive, which contains code as well as weights; save its state_dict"
         if not any(name.endswith("data.pkl") for name in names):
             return f"{path}: a zip archive without torch weights in it; give a file that torch.save wrote"
     if refused := foreign_globals(path):
         more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
         return (
-            f"{path}: refused, it is a pickle that would call {', '.join(refused[:3])}{more} when loaded "
+            f"{path}: refused, a pickle that would call {', '.join(refused[:3])}{more} when loaded "
             f"(only tensors, plain containers and argparse.Namespace are read); {REMEDY}"
         )
     if isinstance(error, pickle.UnpicklingError) and "Unsupported" in str(error):
-        return f"{path}: refused, it is a pickle with instructions that weights do not need; {REMEDY}"
+        return f"{path}: refused, a pickle with instructions that weights do not need; {REMEDY}"
     said = first_line(error, 120).rstrip(" .:")
     return f"{path}: damaged or cut short ({said}); expected a file written by torch.save; fetch it again"
 
@@ -214,14 +214,14 @@ def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tenso
     shapes = {name: each.shape if isinstance(each, Tensor) else each for name, each in expected.items()}
     if (added := adapters(held.tensors)) and not adapters(shapes):
         remedy = "merge it first: model.merge_and_unload() in PEFT, then torch.save(model.state_dict(), FILE)"
-        raise CheckpointError(f"{path}: an adapter of a network (it holds {added[0][:80]}), not its weights; {remedy}")
+        raise CheckpointError(f"{path}: an adapter (it holds {added[0][:80]}), not the weights of a network; {remedy}")
     part = part_for(path, held, shapes)
     if part is None:
         return replace(checkpoint, held=None)
-    notes = part.notes + held.notes + ((f"left aside: {_groups(part.aside)}",) if part.aside else ())
+    notes = part.notes + held.notes + ((f"ignored: {_groups(part.aside)}",) if part.aside else ())
     metadata = {**checkpoint.metadata, **part.statistics}
     if part.statistics and any(name in checkpoint.metadata for name in part.statistics):
-        notes += ("these outweigh the mean and std that the file names",)
+        notes += ("these take precedence over the mean and std that the file names",)
     sources = {**checkpoint.metadata_source, **dict.fromkeys(part.statistics, "weights")}
     return _sound(Checkpoint(path, checkpoint.sha256, part.tensors, metadata, part.weights, notes, sources))
 
@@ -311,7 +311,7 @@ def _sound(checkpoint: Checkpoint) -> Checkpoint:
         raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
     if empty := [name for name, tensor in tensors.items() if tensor.is_meta]:
         what = f"{len(empty)} tensors on the meta device ({_groups(empty)}), without numbers"
-        raise CheckpointError(f"{path}: {what}; save the model after its weights are there")
+        raise CheckpointError(f"{path}: {what}; save the model after loading its weights")
     odd = [n for n, t in tensors.items() if t.is_quantized or t.is_complex() or t.layout != torch.strided]
     if odd:
         raise CheckpointError(f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats")
@@ -323,10 +323,10 @@ def _sound(checkpoint: Checkpoint) -> Checkpoint:
     except (NotImplementedError, RuntimeError) as error:
         kinds = ", ".join(sorted({str(tensors[name].dtype).removeprefix("torch.") for name in short}))
         what = f"weights that torch cannot turn into float32 ({kinds})"
-        raise CheckpointError(f"{path}: {what}; write the file again as float32") from error
+        raise CheckpointError(f"{path}: {what}; save it as float32") from error
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     if bad := [name for name, tensor in floats.items() if not tensor.float().isfinite().all()]:  # as it is computed
-        why = f"NaN or infinite weights in {len(bad)} of {len(tensors)} tensors ({_groups(bad)})"
+        why = f"NaN or infinite values in {len(bad)} of {len(tensors)} tensors ({_groups(bad)})"
         raise CheckpointError(f"{path}: {why}; the training diverged or the file is damaged; take another checkpoint")
     return replace(checkpoint, tensors=tensors, notes=tuple(notes))
 
@@ -338,7 +338,7 @@ def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
     claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in dense), sum(held.values())
     if claimed > 4 * stored + _ROOM:
         why = f"{stored >> 20} MB of numbers claim to be {claimed >> 20} MB of weights"
-        raise CheckpointError(f"{path}: {why}; refused, for it would fill the memory; take another checkpoint")
+        raise CheckpointError(f"{path}: {why}; refused, since it would exhaust the memory; take another checkpoint")
 
 
 def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:
@@ -366,13 +366,13 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     if whole := [n for n, t in fits.items() if expected[n].is_floating_point() and not t.is_floating_point()]:
         raise CheckpointError(
             f"{checkpoint.path}: whole numbers where {type(model).__name__} has weights ({_groups(whole)}); quantised "
-            "weights are not read: write the file again as float32"
+            "weights are not read: save it as float32"
         )
     model.load_state_dict(fits, strict=False)
-    return (f"loaded in part, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()
+    return (f"partially loaded, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()
 
 
-_NOTHING = "nothing in it fits; check --arch"
+_NOTHING = "no tensor fits; check --arch"
 _HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)")
 _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
 
@@ -387,7 +387,7 @@ def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expec
     if all(map(_SCALE.fullmatch, (*names, *wrong))):  # there is at least one fault
         return "the weights were trained with another attention formula; check --attention"
     if not wrong and not unexpected and all(map(_HEAD.fullmatch, missing)):
-        return "its classifier is not among them; robustkit features evaluates it without, or give an --arch that fits"
+        return "its classifier is missing; use robustkit features, or give an --arch that fits"
     if names or len(heads) + len(positions) < len(wrong):
         return ""
     remedies = []
@@ -396,7 +396,7 @@ def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expec
         remedies.append(f"the file has {classes} classes: --num-classes {classes}")
     if positions:
         other = "its position embeddings are of another image size"
-        remedies.append(f"{other}: --img-size N builds for N and resamples them")
+        remedies.append(f"{other}: --img-size N builds the network for N and resamples them")
     return "; ".join(remedies)
 
 

@@ -111,8 +111,9 @@ class Allowance(TorchDispatchMode):
         self.numbers -= numbers
         if self.numbers < 0 or self.tensors < 0:
             raise CheckpointError(
-                f"{self.where}: what it says about its network asks for many times the {self.held} numbers that it "
-                "holds; refused, for it would fill the memory; check the file, or give --arch"
+                f"{self.where}: its metadata describe a network many times larger than the {self.held} numbers it "
+                "holds;"
+                " refused, since it would exhaust the memory; check the file, or give --arch"
             )
 
 
@@ -152,9 +153,9 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     if channels != 3 or patch != patch_width:
         raise _refusal(f"patches of {channels} channels and {patch} x {patch_width} pixels")
     if dim not in SIZES:
-        raise _refusal(f"width {dim}, which is none of the family's ({', '.join(map(str, SIZES))})")
+        raise _refusal(f"width {dim}, which is not one of the family's ({', '.join(map(str, SIZES))})")
     size, heads = SIZES[dim]
-    convention = f"{heads} heads by the family's convention (shapes do not show the number)"
+    convention = f"{heads} heads by the family's convention (the shapes do not determine the number)"
     if "blocks.0.attn.q_norm.weight" in shapes and "blocks.0.attn.q_norm.bias" not in shapes:
         raise _refusal("queries and keys under another norm than LayerNorm")
     by_norm = (shapes.get(f"blocks.0.attn.{name}") for name in ("q_norm.weight", "q_scale"))
@@ -196,14 +197,14 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
     classes = f"{kwargs['num_classes']} classes" if kwargs["num_classes"] else "no classifier"
     summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {classes}"
-    notes = [f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}"]
+    notes = [f"architecture inferred from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}"]
     if named and not distilled and not deit3:
-        notes.append(f"taken for a DeiT because of the name {named!r}")
+        notes.append(f"treated as a DeiT because of the name {named!r}")
     return Guess(arch, kwargs, tuple(notes))
 
 
 def _refusal(why: str) -> CheckpointError:
-    return CheckpointError(f"the architecture cannot be guessed: the tensors show {why}; {REMEDY}")
+    return CheckpointError(f"the architecture cannot be inferred: the tensors show {why}; {REMEDY}")
 
 
 def _check_family(shapes: Mapping[str, tuple[int, ...]], headless: bool) -> None:
@@ -213,11 +214,11 @@ def _check_family(shapes: Mapping[str, tuple[int, ...]], headless: bool) -> None
         if any(f".{part}" in f".{name}" for name in shapes for part in parts):
             raise _refusal("a decoder; segmenters are for robustkit segment")
         first = ", ".join(list(shapes)[:3])
-        raise _refusal(f"no ViT or DeiT of timm (they begin {first})")
+        raise _refusal(f"not a ViT or DeiT of timm (tensor names begin {first})")
     if any(name.startswith("norm_pre.") for name in shapes):
         raise _refusal("a norm before the blocks, as in CLIP, whose activation function is not in the shapes")
     if strange := [name for name in shapes if not _FAMILY.fullmatch(name)]:
-        raise _refusal(f"{len(strange)} names that no plain ViT or DeiT has ({', '.join(strange[:3])})")
+        raise _refusal(f"{len(strange)} names that a plain ViT or DeiT does not have ({', '.join(strange[:3])})")
     if "head.weight" not in shapes and not headless:
         raise _refusal("no classifier (head.weight); of features alone robustkit features tells more")
     if "pos_embed" not in shapes:
@@ -325,7 +326,7 @@ def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
         formula = next((name for name in FORMULAS if str(said).strip().lower() == name), None)
         if formula is None and str(said).partition("(")[0] not in FORMULAS:
             del claims.metadata["attention"], claims.sources["attention"]
-            claims.notes.append(f"the file says attention {str(said)[:40]!r}, which is none of robustkit's formulas")
+            claims.notes.append(f"the file says attention {str(said)[:40]!r}, which is not one of robustkit's formulas")
         elif formula is not None:
             claims.metadata["attention"] = formula
     for holder in holders[1:]:
@@ -377,7 +378,7 @@ def _three(value: Any) -> Any:
 def _drop(claims: Claims, name: str, expected: str) -> None:
     value = claims.metadata.pop(name)
     del claims.sources[name]
-    claims.notes.append(f"the file says {name} {repr(value)[:40]}, which is left out; {expected}")
+    claims.notes.append(f"the file says {name} {repr(value)[:40]}, which is ignored; {expected}")
 
 
 def _fixed_by(arguments: Mapping[str, Any], size: Any) -> Iterator[tuple[str, dict[str, Any]]]:

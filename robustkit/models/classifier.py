@@ -78,7 +78,7 @@ def load(
     """
     if pixels:
         if mean is not None or std is not None:
-            raise ModelError("pixels says that the network normalises by itself; leave out mean and std")
+            raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
     if isinstance(spec, nn.Module):
@@ -111,15 +111,15 @@ def load(
 def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
     name = spec.removeprefix("timm:")
     if wanted.arch not in (None, name):
-        raise ModelError(f"--arch {wanted.arch} does not go with {spec}; leave one of the two out")
+        raise ModelError(f"--arch {wanted.arch} does not apply to {spec}; leave out one of the two")
     kwargs = {} if wanted.num_classes is None else {"num_classes": wanted.num_classes}
     with seeded(torch.device("cpu"), 0):
         network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
     notes = () if pretrained else (f"{name} has random weights",)
     published = (getattr(network, "pretrained_cfg", None) or {}).get("num_classes")
     if pretrained and published is not None and wanted.num_classes not in (None, published):
-        why = f"{spec} has {published} classes, not {wanted.num_classes}: with another number its head would be random"
-        raise ModelError(f"{why}; leave --num-classes out, or give the file of a checkpoint that was trained on them")
+        why = f"{spec} has {published} classes, not {wanted.num_classes}: the head would be random"
+        raise ModelError(f"{why}; leave --num-classes out, or give a checkpoint that was trained on them")
     by_timm = "published" if pretrained else "architecture"
     kind, source = give_attention(network, wanted.attention, {}, {}, spec, plain="published")
     preprocessing, sources, more = resolve_preprocessing(network, wanted, {}, spec, config_of=by_timm)
@@ -198,7 +198,7 @@ def _from_file(
 
 def _check_head(classes: int, spec: str) -> None:
     if not classes:
-        said = "what it returns are features; evaluate them with robustkit features"
+        said = "it returns features; evaluate them with robustkit features"
         raise ModelError(f"{spec} has no classifier (num_classes 0): {said}")
 
 
@@ -214,7 +214,7 @@ def _architecture(
         if claimed is None or _base(claimed) == _base(wanted.arch):
             check_arguments(kwargs, checkpoint.path, any_name=is_factory(wanted.arch))
             return wanted.arch, kwargs, ()
-        gone = f", with {', '.join(map(str, kwargs))}, which are left out" if kwargs else ""
+        gone = f", with {', '.join(map(str, kwargs))}, which are ignored" if kwargs else ""
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}{gone}",)
     if isinstance(claimed, str) and timm.is_model(claimed):
         check_arguments(kwargs, checkpoint.path)
@@ -252,6 +252,6 @@ def _of_stated_size(kwargs: dict[str, Any], checkpoint: Checkpoint) -> tuple[dic
         return kwargs, ()
     if (stated[0] // patch) * (stated[1] // patch) == (side // patch) ** 2:
         size = height_and_width(stated, checkpoint.path, LARGEST_SIDE)
-        return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as the file says",)
+        return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as recorded in the file",)
     said = f"the file says images of {stated[0]} x {stated[1]}, and has position embeddings of {side} x {side}"
     return kwargs, (f"{said}, which are taken; give --img-size for the other",)

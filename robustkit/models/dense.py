@@ -58,7 +58,7 @@ class Windows:
         if self.resize not in (None, *RESIZES):
             raise ModelError(unknown("resize", str(self.resize), RESIZES))
         if self.resize is not None and self.short_side is not None:
-            both = f"resize {self.resize} and a short side of {self.short_side}: both say how large images are shown"
+            both = f"resize {self.resize} and a short side of {self.short_side}: both set the image size"
             raise ModelError(f"{both}; give one of --resize and --short-side")
 
     def sizes(self, height: int, width: int) -> list[tuple[int, int]]:
@@ -181,7 +181,7 @@ def resolve_windows(
         rows, columns = (side - _OVERLAP if side > 2 * _OVERLAP else side for side in size)
         said = (rows, columns)
         if rows < size[0]:
-            notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride says otherwise",)
+            notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride overrides it",)
     short = options.short_side
     if short is None and options.resize is None:
         short = metadata.get("short_side")

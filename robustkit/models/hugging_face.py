@@ -130,7 +130,8 @@ _BACKBONE = "features"  # What a model without a head does; the library has one 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A network with its weights, what it was built from, its formula and who said so, and notes for the user."""
+    """A network with its weights, what it was built from, its formula and the source of that, and notes for the "
+    "user."""
 
     model: nn.Module
     checkpoint: Checkpoint
@@ -242,10 +243,10 @@ def check_pixels(
         if theirs.shape != ours.shape:
             made, here = (f"{x.shape[-2]}x{x.shape[-1]}" for x in (theirs, ours))
             what = f"{kind} makes {made} pixels {of} where we would make {here}"
-            raise CheckpointError(f"{where}: {what}; how it resizes is not expressed here")
+            raise CheckpointError(f"{where}: {what}; this resizing is not supported")
         if not (most := float(((theirs - ours) * scale).abs().max())) <= _LEVELS:
             why = f"{kind} makes other pixels {of} than we would, by up to {most:.0f} of 255 levels"
-            raise CheckpointError(f"{where}: {why}; how it resizes or normalises is not expressed here")
+            raise CheckpointError(f"{where}: {why}; this resizing or normalisation is not supported")
 
 
 class Logits(nn.Module):
@@ -347,7 +348,7 @@ def _with_processor(
     processor = _processor(loaded.folder, wanted, "pil")  # our images are resized by Pillow, too
     said = {} if processor is None else _said(processor, loaded.folder)
     if processor is not None and "input_size" not in said:
-        why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
+        why = "its processor leaves images as large as they are (do_resize false), which is not supported"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
         shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
@@ -371,7 +372,7 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     size = said.pop("input_size", None)
     mode = str(said.get("interpolation", "bilinear"))
     if size and (said["crop_mode"] != "squash" or said["crop_pct"] != 1 or mode not in ("bilinear", "bicubic")):
-        why = f"its processor cuts images, or resizes them by {mode}, which is not expressed here for segmenters"
+        why = f"its processor cuts images, or resizes them by {mode}, which is not supported for segmenters"
         raise CheckpointError(f"{source.path}: {why}; expected height and width, bilinear or bicubic")
     squashed = tuple(size) if size and shown.window is None else None
     mean, std = wanted.mean or said["mean"], wanted.std or said["std"]
@@ -409,17 +410,17 @@ def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:
 
 def _only(wanted: InputOptions, spec: str) -> None:
     if wanted.arch is not None:
-        what = "whose config.json says what it is"
-        raise ModelError(f"--arch {wanted.arch} does not go with {spec}, {what}; leave it out")
+        what = "whose config.json defines it"
+        raise ModelError(f"--arch {wanted.arch} does not apply to {spec}, {what}; leave it out")
     if wanted.img_size is not None:
-        raise ModelError(f"--img-size does not go with {spec}, whose processor says the size; leave it out")
+        raise ModelError(f"--img-size does not apply to {spec}, whose processor sets the size; leave it out")
 
 
 def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
     """Return a folder's processor; None where it has none, and the user says how images are normalised."""
     if folder.processor is None:
         if wanted.mean is None or wanted.std is None:
-            why = "no preprocessor_config.json, so nothing says how images are normalised"
+            why = "no preprocessor_config.json, so the normalisation is unknown"
             raise CheckpointError(f"{folder.path}: {why}; put it there, or give --mean and --std")
         return None
     reader: Any = import_transformers(str(folder.path)).AutoImageProcessor

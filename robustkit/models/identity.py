@@ -135,8 +135,8 @@ def give_attention(
         formula = find_formula(str(name)).name
         if formula != "qknorm-ln" and (norms := sum(bool(_NORM.search(tensor)) for tensor in tensors)):
             raise ModelError(
-                f"{spec} was trained with norms of queries and keys ({norms} tensors q_norm and k_norm), which "
-                f"{formula} attention (from the {source}) would pass by; leave --attention out, or give qknorm-ln"
+                f"{spec} was trained with query and key norms ({norms} tensors q_norm and k_norm), which {formula} "
+                f"attention (from the {source}) would ignore; leave --attention out, or give qknorm-ln"
             )
         return formula, source
     kind = attention_kind(network)
@@ -162,9 +162,13 @@ def attention_notes(kind: str, source: str, option: str | None, metadata: Mappin
     if source == "option" and said not in (None, option):
         return (f"attention {option} from --attention; the file's metadata says {said}",)
     if source in UNPROVEN:
-        why = "its name mentions it" if source == "name" else "the file does not record its attention formula"
+        why = (
+            "only its name mentions its attention formula"
+            if source == "name"
+            else "the file does not record its attention formula"
+        )
         return (
-            f"attention {kind} is assumed: {why}. A checkpoint of another formula would load, too, and give wrong "
+            f"WARNING: {why}; assuming {kind}. A checkpoint of another formula would load too and give wrong "
             "numbers: give --attention, or check with `robustkit inspect --data-dir`",
         )
     return ()
@@ -177,8 +181,9 @@ def warn_of_assumptions(identity: ModelIdentity) -> None:
     assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if said.get(name) in UNPROVEN]
     if assumed:
         warn(
-            f"{identity.name}: {', '.join(assumed)} assumed, the file does not say; other values load, too, and give "
-            "wrong numbers. State them as arguments, or check them: robustkit inspect CHECKPOINT --data-dir DIR"
+            f"{identity.name}: {', '.join(assumed)} assumed, since the file does not record it; other values load "
+            "too and give wrong numbers. Pass them as arguments, or check them:"
+            " robustkit inspect CHECKPOINT --data-dir DIR"
         )
 
 
@@ -218,7 +223,7 @@ def as_features(classifier: Classifier) -> Classifier:
         network.set_submodule(name, nn.Identity())
         taken = f"what {name} takes"
     else:
-        taken = "the network's own output, which no linear layer makes"
+        taken = "the network's own output, since no linear layer is last"
     with torch.no_grad():
         found = classifier(grey)
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 1 or found.shape[1] < 2:

@@ -21,7 +21,7 @@ from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
 
 _OURS = ("torch.", "torchvision.", "timm.", "transformers.", "robustkit.")
-NOTE = "a network in memory: this run cannot be repeated from files alone"
+NOTE = "the network was in memory: this run cannot be reproduced from files alone"
 
 
 class LogitsOf(nn.Module):
@@ -69,11 +69,11 @@ def classifier_of(
 def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.Module, ModelIdentity]:
     """Return a network, on the CPU, as one that returns a tensor, and what it is; without the number of its classes."""
     if wanted.arch or wanted.attention:
-        raise ModelError(f"{name}: arch and attention are of files; this network computes what it computes")
+        raise ModelError(f"{name}: arch and attention apply to files only; a network in memory is used as it is")
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None) or {}
     if not config and (wanted.mean is None or wanted.std is None):
-        how = "give mean= and std=, or pixels=True where it normalises by itself"
-        raise ModelError(f"{name}: nothing says how its images are normalised; {how}")
+        how = "give mean= and std=, or pixels=True if it normalises its own input"
+        raise ModelError(f"{name}: the normalisation of its images is unknown; {how}")
     network.cpu()
     preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
     height, width = preprocessing.input_size

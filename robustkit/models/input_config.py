@@ -75,12 +75,16 @@ def resolve_preprocessing(
     if assumed := [name for name in ("mean", "std") if sources[name] == ASSUMED]:
         taken, lacking = f"{few_numbers(mean)} and {few_numbers(std)}", " and ".join(assumed)
         options = " and ".join(f"--{name}" for name in assumed)
-        notes.append(f"NO NORMALISATION: nothing gives {lacking}, mean and std {taken} are taken; give {options}")
-    elif assumed := [name for name in ("mean", "std") if sources[name] in UNPROVEN]:
-        why = {"architecture": "the architecture's default", "trainer": "what its training script fixes"}
         notes.append(
-            f"mean {few_numbers(mean)} and std {few_numbers(std)} are assumed: {why[sources[assumed[0]]]}. Give --mean "
-            "and --std if the training used others, or check with `robustkit inspect --data-dir`"
+            f"NO NORMALISATION: {lacking} cannot be inferred from the checkpoint; using mean and std "
+            f"{taken}; give {options}"
+        )
+    elif assumed := [name for name in ("mean", "std") if sources[name] in UNPROVEN]:
+        why = {"architecture": "the architecture's defaults", "trainer": "the values of its training script"}
+        notes.append(
+            f"mean and std cannot be inferred from the weights; using {why[sources[assumed[0]]]}, mean "
+            f"{few_numbers(mean)} and std {few_numbers(std)}. Give --mean and --std if training used others, or "
+            "check with `robustkit inspect --data-dir`"
         )
     interpolation, crop_mode, crop_pct = choose("interpolation"), choose("crop_mode"), choose("crop_pct")
     if interpolation not in INTERPOLATIONS:
@@ -122,7 +126,7 @@ def _input_size(
     if "input_size" in said:
         return height_and_width(said["input_size"][-2:], where), config_of
     size = probed_size(network)
-    notes.append(f"image size {size[0]} x {size[1]} found by trying; --img-size says otherwise")
+    notes.append(f"image size {size[0]} x {size[1]} found by trial; --img-size overrides it")
     return size, "tried"
 
 

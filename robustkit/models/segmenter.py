@@ -100,7 +100,7 @@ def load_segmenter(
     """
     if pixels:
         if mean is not None or std is not None:
-            raise ModelError("pixels says that the network normalises by itself; leave out mean and std")
+            raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
     wanted = InputOptions(arch, attention, num_classes, mean, std)
     shown = WindowOptions(window, stride, short_side, resize)
@@ -112,7 +112,7 @@ def load_segmenter(
     if attention is not None:
         find_formula(attention)
     if spec.startswith("timm:"):
-        raise ModelError(f"{spec}: timm has classifiers only; give the file of a segmenter")
+        raise ModelError(f"{spec}: timm provides classifiers only; give the file of a segmenter")
     source = find(spec)
     if source.transformers:
         from . import hugging_face
@@ -158,7 +158,7 @@ def _segmenter(
     held, notes = checkpoint.tensors, tuple[str, ...]()
     tensors = {key: tensor for key, tensor in held.items() if not re.match(r"encoder\.head(_dist)?\.", key)}
     if left := len(held) - len(tensors):  # which the public encoders still carry, and a Segmenter does not use
-        notes += (f"{left} tensors of the encoder's classifier left out",)
+        notes += (f"{left} tensors of the encoder's classifier ignored",)
     classes = _classes(checkpoint, tensors)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
@@ -170,7 +170,7 @@ def _segmenter(
     said = metadata.get("decoder_kwargs", {})
     said = check_arguments(said, checkpoint.path, any_name=True, name="decoder_kwargs")
     if not linear and "heads" not in said:
-        notes += ("heads of the decoder by convention, 64 numbers each: tensors do not show how many there are",)
+        notes += ("the decoder is assumed to have heads of size 64: the tensors do not determine their number",)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
             eps, decoder = None if ours else PUBLIC_EPS, "linear" if linear else "mask_transformer"
@@ -208,7 +208,7 @@ def _factory(
     held, notes = checkpoint.tensors, tuple[str, ...]()
     tensors = {key: held[key] for key in held if key in expected or not key.startswith("aux_classifier.")}
     if left := len(held) - len(tensors):
-        notes += (f"{left} tensors of the auxiliary classifier left out",)
+        notes += (f"{left} tensors of the auxiliary classifier ignored",)
     kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
@@ -250,7 +250,7 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
         if key in tensors and tensors[key].ndim > dimension:
             return int(tensors[key].shape[dimension])
     inside = ", ".join(key for key in tensors if key.startswith("decoder."))[:80] or "none"
-    what = "its decoder is neither a mask transformer (decoder.cls_emb) nor linear (decoder.head.weight)"
+    what = "its decoder is not a mask transformer (decoder.cls_emb) or linear (decoder.head.weight)"
     raise CheckpointError(f"{checkpoint.path}: {what}; decoder tensors: {inside}")
 
 

@@ -2,7 +2,7 @@
 
 A model that is shown pixels in another normalisation, crop or channel order than in its training gives plausible, wrong
 numbers. Its loss on labelled images distinguishes them, paired image by image. One part is varied at a time; where
-another candidate is better beyond chance it is taken for the parts that follow, and all are looked at once more.
+another candidate is significantly better it is taken for the parts that follow, and all are looked at once more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SAME = 5e-4  # means and stds that differ by less are the same, written with fe
 T = TypeVar("T")
 HOPELESS = 64  # Images after which nothing more is looked at where no candidate is better than guessing
 LAST = 0.8  # The share of the level that the last of several looks has: there most runs are decided
-FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
+FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "inconclusive"
 ALIKE = 0.02  # Nats by which losses may differ and still count as the same: 2 % of a likelihood
 Score = Callable[[Tensor, Sequence[int], str], Tensor]
 """From logits (B, K), the places of their samples and a numbering of labels to (B, 2): NLL, and 1 where right."""
@@ -153,8 +153,8 @@ class SetupFit(Fit):
 @dataclass(frozen=True)
 class PartFit:
     """The candidates of a part, best first, and a verdict. FITS: the one in use is the best, or does the same, and the
-    others are worse beyond chance. That is a claim about all others at once, so it needs no correction (an
-    intersection-union test: Berger, Technometrics 1982). BETTER, that another is better beyond chance, is about one of
+    others are significantly worse. That is a claim about all others at once, so it needs no correction (an
+    intersection-union test: Berger, Technometrics 1982). BETTER, that another is significantly better, is about one of
     many: Holm's correction holds it to the level. Else UNKNOWN.
     """
 
@@ -180,20 +180,22 @@ class PartFit:
             alike = [name for name in self.open if name != used.name]
             return (
                 f"WARNING: {self.part}: {best.name} fits better than {used.in_words}, which is in use; "
-                f"{best.setup.option(self.part)}" + (f" (no worse beyond chance: {', '.join(alike)})" if alike else "")
+                f"{best.setup.option(self.part)}" + (f" (not significantly worse: {', '.join(alike)})" if alike else "")
             )
         if self.verdict == FITS:
             same = [row.name for row in others if row.does_the_same]
             behind = next((row for row in others if not row.does_the_same), None)
             return (
-                f"{self.part}: {used.name} fits best, and is in use"
-                + (f"; {', '.join(same)} would do the same, within {ALIKE} of NLL" if same else "")
+                f"{self.part}: {used.name} fits best and is in use"
+                + (f"; {', '.join(same)} would be equivalent, within {ALIKE} of NLL" if same else "")
                 + (f"; the next is {behind.in_words}" if behind is not None else "")
             )
         if best.n < FEWEST or used.name == best.name:
             open_ones = [name for name in self.open if name != used.name] or ["others"]
-            return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(open_ones)}"
-        return f"{self.part}: cannot tell; {best.name} is ahead of {used.in_words}, which is in use"
+            return (
+                f"{self.part}: inconclusive, {used.name} (in use) cannot be distinguished from {', '.join(open_ones)}"
+            )
+        return f"{self.part}: inconclusive, though {best.name} is ahead of {used.in_words}, which is in use"
 
     @property
     def makes_no_difference(self) -> bool:

@@ -20,8 +20,8 @@ from .transformers_config import MOST, PROCESSORS, is_theirs
 ANSWER, WAIT = 4.0, 5.0
 """Seconds: that a server has for each step of its answer, and for all of it, since looking up a name has no limit."""
 REMEDY = (
-    "give a local file with --arch {arch}, or fetch the weights once where there is a network: what lies in the folder "
-    "that HF_HUB_CACHE names is used without one"
+    "give a local file with --arch {arch}, or download the weights once on a machine with network access: files in "
+    "the folder HF_HUB_CACHE are used offline"
 )
 
 
@@ -177,7 +177,7 @@ def _from_hub(name: str) -> ModelFile:
     try:
         folder = snapshot_download(repository, **options)
     except Exception as error:  # network, name and rights each raise another class
-        why = f"{address} gives no answer" if silent else first_line(error)
+        why = f"{address} does not respond" if silent else first_line(error)
         remedy = f"check the name and the network; {REMEDY.format(arch='NAME')}"
         raise ModelError(f"hf-hub:{name} could not be fetched ({why}); {remedy}") from error
     return _folder(Path(folder), repository.rsplit("/", 1)[-1])

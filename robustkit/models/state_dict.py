@@ -112,7 +112,7 @@ def usual_part(path: Path, held: Held) -> Part:
     tensors = {name.removeprefix(inside): tensor for name, tensor in held.tensors.items() if name.startswith(inside)}
     notes = _taken(place, "")
     if tensors.pop("n_averaged", None) is not None:
-        notes.append("counter 'n_averaged' of torch's AveragedModel left out")
+        notes.append("counter 'n_averaged' of torch's AveragedModel ignored")
     if not held.use_ema:
         notes += [_averaged_note(other) for other in averaged[:1] if other != place]
     stripped = ""
@@ -149,7 +149,7 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
         added = {ours: held.tensors[name] for ours, name in missing.items() if ours.endswith(_BUFFERS)}
         if added := {ours: tensor for ours, tensor in added.items() if ours not in tensors}:
             tensors |= added
-            notes.append(f"{len(added)} running statistics taken from the plain weights, for the average has none")
+            notes.append(f"{len(added)} running statistics taken from the plain weights, since the average has none")
     place, stage = held.place(chosen.shown), chosen.shown.rstrip(".").rpartition(".")[2]
     prefix = chosen.shown.removeprefix(f"{place}." if place else "")
     if not more and stage.isdecimal() and int(stage):
@@ -252,16 +252,16 @@ def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, li
     if len(distinct) > 1:
         listed = ", ".join(repr(each.label or "the file itself") for each in distinct[:5])
         raise CheckpointError(
-            f"{path}: {len(distinct)} sets of weights fit equally, and nothing says which is meant: {listed}; save the "
-            "one that you mean alone, e.g. torch.save(torch.load(FILE)[NAME], 'one.pth')"
+            f"{path}: {len(distinct)} sets of weights fit equally: {listed}; save only the intended one, e.g."
+            " torch.save(torch.load(FILE)[NAME], 'one.pth')"
         )
     named = [each for each in near if each in averaged or each in students or _same(each, chosen, held.tensors)]
     left = (student.label for teacher, student in pairs if teacher is chosen)
-    notes = [f"of student and teacher the teacher is taken; to evaluate {label!r}, save it alone" for label in left]
+    notes = [f"the teacher is used, not the student; to evaluate {label!r}, save it alone" for label in left]
     if not held.use_ema:
         notes += [_averaged_note(each.label) for each in averaged if each is not chosen]
         lists = [place for place in held.unnamed if _AVERAGED.search(place)]
-        notes += [f"averaged weights under {place!r} left aside: a list without names is not read" for place in lists]
+        notes += [f"averaged weights under {place!r} ignored: a list without names is not supported" for place in lists]
     return chosen, named, notes
 
 
@@ -287,7 +287,7 @@ def _is_pair(teacher: _Found, student: _Found, tensors: Mapping[str, Tensor]) ->
 
 def _no_average(path: Path, held: Held) -> CheckpointError:
     lists = [place for place in held.unnamed if _AVERAGED.search(place)]
-    why = f"; {lists[0]!r} is a list without names, which is not read" if lists else ""
+    why = f"; {lists[0]!r} is a list without names, which is not supported" if lists else ""
     return CheckpointError(f"{path}: has no EMA weights (such as model_ema or swa_model){why}; leave --use-ema out")
 
 
@@ -297,7 +297,7 @@ def _taken(place: str, prefix: str) -> list[str]:
 
 
 def _averaged_note(place: str) -> str:
-    return f"EMA weights under {place!r} left aside; --use-ema takes them"
+    return f"EMA weights under {place!r} ignored; --use-ema uses them"
 
 
 def adapters(names: Sequence[str] | Mapping[str, Any]) -> list[str]:
@@ -326,7 +326,7 @@ def normalisation(
     where = " and ".join(next(iter(found)))
     if any(each != values[0] for each in values):
         listed = ", ".join(name for name, _ in found)
-        return {}, taken, f"tensors hold different normalisations ({listed}), none is taken; give --mean and --std"
+        return {}, taken, f"tensors hold different normalisations ({listed}), so none is used; give --mean and --std"
     shown = [", ".join(f"{value:.4g}" for value in numbers) for numbers in values[0].values()]
     return values[0], taken, f"mean {shown[0]} and std {shown[1]} from the tensors {where}"
 

@@ -29,9 +29,9 @@ _DEEPEST = 20
 _DROPPED = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation")
 """What may name code to fetch; attention is chosen by us."""
 _REFUSED = {
-    "auto_map": "it names code of its own, and nothing of a checkpoint is executed",
+    "auto_map": "it names custom code, and code from a checkpoint is never executed",
     "quantization_config": "its weights are quantised; expected plain float weights",
-    "custom_pipelines": "it names code of its own, and nothing of a checkpoint is executed",
+    "custom_pipelines": "it names custom code, and code from a checkpoint is never executed",
 }
 _RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _UNLIKE = {
@@ -136,7 +136,7 @@ def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
     rescaled = said.get("do_rescale") is not False
     for key, what in _UNLIKE.items():
         if said.get(key) and (key != "rescale_offset" or rescaled):
-            raise CheckpointError(f"{where}: {key} asks for {what}, which is not expressed here")
+            raise CheckpointError(f"{where}: {key} asks for {what}, which is not supported")
     factor = said.get("rescale_factor", 1 / 255)
     if not rescaled:
         wanted = "expected true, with rescale_factor 1/255: pixels in [0, 1]"
@@ -173,7 +173,7 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
     cut = _pair(said.get("crop_size"), where) if said.get("do_center_crop") else None
     if said.get("do_resize") is False:
         if cut is not None:
-            raise CheckpointError(f"{where}: do_center_crop without do_resize is not expressed here")
+            raise CheckpointError(f"{where}: do_center_crop without do_resize is not supported")
         return {}
     resample = said.get("resample", 2)
     if not isinstance(resample, int) or isinstance(resample, bool) or resample not in _RESAMPLING:
@@ -183,7 +183,7 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
     if share is not None and not (is_real(share) and 0.1 <= share <= 1):
         raise CheckpointError(f"{where}: crop_pct is {repr(share)[:80]}; expected a number in [0.1, 1]")
     if isinstance(size, Mapping) and size.get("longest_edge") is not None:
-        raise CheckpointError(f"{where}: size {dict(size)} has a longest_edge, which is not expressed here")
+        raise CheckpointError(f"{where}: size {dict(size)} has a longest_edge, which is not supported")
     short = _side(size, "shortest_edge", where)
     whole = _pair(size, where)
     if isinstance(size, int) and said.get("default_to_square") is False:
@@ -212,7 +212,7 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
         crop = "is true without a crop_size" if said.get("do_center_crop") else "is false"
         shown = f"do_center_crop {crop}, and {shown}"
     usual = "a square crop after shortest_edge, or height and width alone"
-    raise CheckpointError(f"{where}: {shown}: not expressed here; expected {usual}")
+    raise CheckpointError(f"{where}: {shown}: not supported; expected {usual}")
 
 
 def _side(size: Any, name: str, where: Path) -> int | None:

@@ -87,7 +87,7 @@ def next_to(
     if not request.stability:
         return ()
     if any(condition.released for condition in shown):
-        why = "it needs the clean image next to the corrupted one"
+        why = "it needs the clean image as well as the corrupted one"
         raise ProtocolError(f"--stability with released corruptions: {why}; leave out --corrupted-dir, or --stability")
     looking = [spec for spec in maps if not spec.is_control]
     others = [under for under in shown if under != CLEAN and shows(under.text)]
@@ -109,8 +109,8 @@ def check_located(regions: Sequence[Condition], truth: Truth) -> None:
     """Raise ProtocolError for a region that needs to know where objects are, where nobody says so."""
     unknown_place = next((condition for condition in regions if condition.needs_truth), None)
     if unknown_place is not None and not truth.is_known:
-        why = f"{truth.dataset.name} does not say where objects are"
-        raise ProtocolError(f"{unknown_place.text}: {why}; give --boxes or --masks, or drown a region of a map")
+        why = f"{truth.dataset.name} has no object locations"
+        raise ProtocolError(f"{unknown_place.text}: {why}; give --boxes or --masks, or use a region of a map")
 
 
 _PIXELS = ("input_size", "interpolation", "crop_pct", "crop_mode")
@@ -158,7 +158,9 @@ def _check_pixels(request: ClassificationRequest, entries: Sequence[CheckpointEn
             if there != here:
                 what = _IN_WORDS.get(name, name.replace("_", " "))
                 why = f"--transfer: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}"
-                raise ProtocolError(f"{why}: what misleads one is no input of the other; audit them apart")
+                raise ProtocolError(
+                    f"{why}: adversarial images of one are not valid inputs of the other; audit them separately"
+                )
 
 
 def _shown(value: object) -> str:
@@ -260,7 +262,7 @@ def _open(
     for other, images in opened[1:]:
         if images.dataset.samples != shared.samples or images.dataset.valid_labels != shared.valid_labels:
             what = f"{first} and {other.identity.name} number the classes of {shared.root} differently"
-            raise DataError(f"{what}; audit them in runs of their own")
+            raise DataError(f"{what}; audit them in separate runs")
     return opened, lines
 
 
@@ -294,7 +296,7 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
         return ""
     text = request.attack_list
     if only_corrupted and text:
-        why = f"{request.data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}"
+        why = f"{request.data_dir} contains only corrupted images, which are not attacked; leave out --attacks {text}"
         raise DataError(f"{why}, or give the clean images as --data-dir and this tree as --corrupted-dir")
     return text
 
@@ -333,7 +335,7 @@ def _check_networks(
             inside = given.get("version") == "attention" or str(given.get("loss")).startswith("kq")
             if inside and not can_be_seen(classifier.network):
                 instead = "loss ce" if "loss" in given else "another version, such as standard"
-                why = "works on attention, and there is no attention that is understood"
+                why = "needs a supported attention layer, and the model has none"
                 raise ModelError(f"{name}: {condition.text} {why}; expected {instead}")
 
 
@@ -344,9 +346,9 @@ def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) 
     for condition in conditions:
         predicted = attacked_labels(condition, card) == "predicted"
         if condition.early_stop and predicted:
-            why = f"{condition.text} stops at the first prediction that is not the model's own"
-            several = "several labels count as right here (ReaL)"
+            why = f"{condition.text} stops at the first changed prediction"
+            several = "several labels count as correct here (ReaL)"
             raise DataError(f"{why}, but {several}; set early_stop=false, or leave out --real-labels")
         if condition.engine != "robustkit" and not predicted:
-            why = f"{condition.engine} leads away from one label, but several count as right here (ReaL)"
+            why = f"{condition.engine} moves away from a single label, but several count as correct here (ReaL)"
             raise DataError(f"{condition.text}: {why}; use --engine robustkit, or leave out --real-labels")

@@ -129,14 +129,14 @@ class Choice:
             maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
         if all(spec.is_control for spec in maps.values()):
             remedy = "add a method such as agcam, or leave the gallery out with --gallery 0"
-            raise ProtocolError(f"--cams {cams}: controls only, which do not look at the image; {remedy}")
+            raise ProtocolError(f"--cams {cams}: controls only, which ignore the image; {remedy}")
         if how is None:
             how = "disagreement" if len(checkpoints) > 1 else "worst"
         if how not in CHOICES and not how.startswith("class:"):
             raise ProtocolError(unknown("choice", how, CHOICES, remedy="or class:NAME (--choose)"))
         if how == "disagreement" and len(checkpoints) < 2 and not ids:
             remedy = "give another one, or --choose worst"
-            raise ProtocolError(f"--choose disagreement: a single checkpoint has none to disagree with; {remedy}")
+            raise ProtocolError(f"--choose disagreement: a single checkpoint cannot disagree with another; {remedy}")
         return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
@@ -167,8 +167,8 @@ class Choice:
             raise ProtocolError(f"--choose {self.how}: {fault}") from None
         members = [sample for sample in dataset.samples if sample.label == target]
         if not members:
-            why = f"none of the {len(dataset)} samples is of that class"
-            raise DataError(f"--choose {self.how}: {why}; loosen --limit or --ids")
+            why = f"none of the {len(dataset)} samples belongs to that class"
+            raise DataError(f"--choose {self.how}: {why}; relax --limit or --ids")
         return members
 
     def check(self, request: ClassificationRequest) -> None:
@@ -182,7 +182,7 @@ class Choice:
         self.classes(dataset, identity)
         if unscored and dataset.mask(dataset.samples[0]) is None:
             raise ProtocolError(
-                f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "
+                f"--choose {self.how}: no map is scored, because objects are unknown and --faithfulness is none; give "
                 "--boxes or --masks, or --choose random"
             )
         samples = self.samples(dataset)  # also where it only refuses a class
@@ -202,7 +202,7 @@ def _sample(dataset: Dataset, name: str) -> Sample:
     try:
         return dataset.select(ids=[name]).samples[0]
     except DataError:
-        why = f"no single one of the {len(dataset)} samples of {dataset.name} is named so"
+        why = f"the name does not identify exactly one of the {len(dataset)} samples of {dataset.name}"
         raise DataError(f"--show {name}: {why}; an id looks like {dataset.samples[0].id!r}") from None
 
 
@@ -477,7 +477,7 @@ def explain_pictures(
         names = class_names(identity.class_names, identity.num_classes)
         wished.append([Target.of(text, names) for text in dict.fromkeys(targets or ["predicted"])])
         if LABEL in wished[-1]:
-            raise ProtocolError("--target label: a picture has no label; name a class, or give predicted")
+            raise ProtocolError("--target label: a single image has no label; name a class, or give predicted")
     rows: list[GalleryRow] = []
     kept: dict[str, Heat] = {}
     for picture, image in named:
@@ -578,9 +578,9 @@ def _plain(methods: str | Iterable[str]) -> list[MapSpec]:
     for spec in specs:
         if spec != MapSpec(spec.method, options=spec.options):
             remedy = f"give methods alone, such as {spec.method}, and the class with --target"
-            raise ProtocolError(f"--cams {methods}: a picture has neither label nor score; {remedy}")
+            raise ProtocolError(f"--cams {methods}: a single image has neither label nor score; {remedy}")
     if not specs:
-        why = "controls only, which do not look at the image"
+        why = "controls only, which ignore the image"
         raise ProtocolError(f"--cams {methods}: {why}; give a method such as agcam")
     return specs
 

@@ -1,4 +1,4 @@
-"""Open labelled images as a command asks for them; plan attacks in two phases, and those on corrupted images.
+"""Open labelled images as a command asks for them; plan two-phase attacks, and those on corrupted images.
 
 `autoattack(second=200)` becomes its first stages, and the rest on 200 of the samples that stand.
 """
@@ -62,9 +62,9 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     if whole.engine != "robustkit":
         raise ProtocolError(f"{what}: engine {whole.engine} runs all stages at once; leave it out")
     if dict(whole.parameters).get("only"):
-        raise ProtocolError(f"{what}: only leaves out stages, which the second phase runs; leave it out")
+        raise ProtocolError(f"{what}: only leaves out stages that the second phase would run; leave it out")
     if whole.on:
-        raise ProtocolError(f"{what}: on draws from all samples, second from those that stand; leave one out")
+        raise ProtocolError(f"{what}: on draws from all samples, second from those still correct; leave one out")
     every = getattr(build_attack(whole, card), "stage_names", ())
     first = own.get("first", _USUAL)
     chosen = [stage for stage in every if stage in first.split("+")]
@@ -124,7 +124,7 @@ def labelled_data(
         dataset = open_dataset(data_dir, **{**classes, **options})
     dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
     if not dataset.samples:
-        raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; loosen --limit or --ids")
+        raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; relax --limit or --ids")
     if not unlabelled and any(sample.label < 0 for sample in dataset.samples):
         raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
     return dataset

@@ -55,12 +55,13 @@ if TYPE_CHECKING:
 MOST = 512  # Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held
 
 _MIXED = (
-    "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. NLL minus best's: of "
-    "both on the same n images. "
+    "n: images that a candidate was tried on; one that is clearly behind is dropped early. NLL minus best's: of both "
+    "on "
+    "the same n images. "
 )
 _NOTE = (
-    "Fits better: beyond chance, corrected for the number of candidates (Holm). Fits best: each of the others does the "
-    f"same within {ALIKE} of NLL, or is worse beyond chance by itself, which needs no correction."
+    "Fits better: significantly, corrected for the number of candidates (Holm). Fits best: each of the others is "
+    f"equivalent within {ALIKE} of NLL, or significantly worse in its own test, which needs no correction."
 )
 
 
@@ -93,7 +94,7 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
     dataset = dataset.select(limit=MOST, seed=seed)
     images = _Images(dataset, model.identity.preprocessing, batch_size)
     if not images.samples:
-        return [], ["set-up: cannot tell, no image could be read"]
+        return [], ["set-up: inconclusive, no image could be read"]
     labels = torch.tensor([sample.label for sample in images.samples])
     numbered = label_numberings(dataset.class_names, model.identity.num_classes)
     guessing = math.log(model.identity.num_classes)
@@ -108,7 +109,7 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
     lines = [fit.text for fit in fits]
     if not any(fit.best.nll < guessing for fit in fits):
         lines = [
-            f"set-up: cannot tell, under none is the model better than guessing (NLL {fits[0].best.nll:.2f}, guessing "
+            f"set-up: inconclusive, no candidate is better than chance (NLL {fits[0].best.nll:.2f}, chance "
             f"{guessing:.2f}); check the labels and the weights"
         ]
     if fits[-1].verdict != BETTER:
@@ -196,7 +197,7 @@ class Stated:
     def heading(self) -> str:
         """The line above the command."""
         doubt = f" (not confirmed: {', '.join(self.unsure)})" if self.unsure else ""
-        return f"this command states the whole set-up{doubt}:"
+        return f"this command states the complete set-up{doubt}:"
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,9 @@ def look_into(
     options of images for classifiers, of masks for segmenters. segments: whether it is a segmenter in memory. check:
     raises for options that do not fit the kind."""
     if stability and data_dir is None:
-        raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
+        raise ProtocolError(
+            "--stability measures attention on images, and --data-dir is missing; give a folder of them"
+        )
     where = pick_device(device)
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in kept}
@@ -349,12 +352,12 @@ def look_into(
         rows = (_candidate("attention", row, fingerprint.n, fingerprint.best) for row in fingerprint.rows)
         yield Ranked(fingerprint_table(fingerprint, fingerprint.n, segments), tuple(rows))
         yield fingerprint.text
-        if fingerprint.verdict != "cannot-tell":
+        if fingerprint.verdict != "inconclusive":
             found.unsure = [part for part in found.unsure if part != "attention"]
         if fingerprint.verdict == "another-fits-better":
             found.formula = fingerprint.best
     if segments:
-        yield "set-up: which preprocessing fits is looked at for classifiers only"
+        yield "set-up: preprocessing candidates are compared for classifiers only"
     else:
         with found.under_formula(opened):
             fits, lines = fit_on(opened.to(where), dataset, batch_size, seed)
@@ -371,7 +374,7 @@ def look_into(
 
 def _check_stable(opened: Classifier) -> None:
     if isinstance(opened, Segmenter):
-        why = "--stability watches classifiers, and this is a segmenter; leave it out"
+        why = "--stability applies to classifiers, and this is a segmenter; leave it out"
         raise ModelError(f"{opened.identity.name}: {why}")
     check_watchable(opened.network, opened.identity.name, "--stability")
 

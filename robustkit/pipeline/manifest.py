@@ -109,22 +109,22 @@ def prepare(plan: Plan, digest: str) -> list[str]:
     run = plan.run
     old = run.read_manifest()
     if old is None and next((run.path / "records").rglob("*.parquet"), None):
-        raise RunError(f"{run.path} holds records but no run.json that describes them; use another --out")
+        raise RunError(f"{run.path} contains records but no run.json; use another --out")
     new = describe_plan(plan, digest, old)
     if old is None:
         run.write_manifest(new)
         return []
     if odd := disagreements(old, new):
-        raise RunError(f"{run.path} holds another run: {'; '.join(odd)}; use another --out, or delete that folder")
+        raise RunError(f"{run.path} contains another run: {'; '.join(odd)}; use another --out, or delete the folder")
     run.write_manifest(join_manifests(old, new))
     lines = [whole_card_line(old)] if old.format == 1 else []
     if old.batch_size != new.batch_size:
         sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
-        lines.append(f"{sizes}: the same draws, results equal up to float rounding")
+        lines.append(f"{sizes}: the same random draws; results are equal up to float rounding")
     there, here = old.made_with, new.made_with
     both = [(name, there[name], text) for name, text in here.items() if name in there]
     changed = [f"{name} was {before} before and is {now} now" for name, before, now in both if before != now]
-    return [*lines, f"{', '.join(changed)}: figures that come from both are flagged"] if changed else lines
+    return [*lines, f"{', '.join(changed)}: figures that combine both are flagged"] if changed else lines
 
 
 def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:

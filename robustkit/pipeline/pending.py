@@ -82,7 +82,7 @@ def _lacking(
     run, name, part = plan.run, contender.name, plan.request.share
     shards, able = shards_of(plan), computable(plan, contender.name, conditions)
     waiting = [condition.text for condition in conditions if condition not in able]
-    why = "waits for the first phase of all parts; then run each part again, on a folder that has it of all"
+    why = "waits for the first phase of all parts; then rerun each part on a folder that contains it"
     lines += [f"{name}: {text} {why}" for text in waiting]
     conditions = able
 
@@ -126,13 +126,13 @@ def _without_strange(plan: Plan, contender: PlannedCheckpoint, conditions: Seque
                     path.unlink(missing_ok=True)
                     yield path, why
 
-    lines = [f"{path}: {why}; computed again" for path, why in dropped(lambda text: run.damaged(name, [text]))]
+    lines = [f"{path}: {why}; recomputed" for path, why in dropped(lambda text: run.damaged(name, [text]))]
     odd = dropped(lambda text: run.strange_evidence(name, [text]))
-    lines += [f"{path}: evidence: {why}; taken again" for path, why in odd]
+    lines += [f"{path}: evidence: {why}; recomputed" for path, why in odd]
     odd = dropped(lambda text: strange_images(run, PICTURES, name, [text]))
-    lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in odd]
+    lines += [f"{path}: pictures: {why}; removed; the report does without it" for path, why in odd]
     odd = dropped(lambda text: strange_images(run, ADVERSARIALS, name, [text]) if text in plan.handed else [])
-    return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in odd)]
+    return [*lines, *(f"{path}: {why}; removed; recomputed where needed" for path, why in odd)]
 
 
 def _why_unchecked(plan: Plan, contender: PlannedCheckpoint) -> str | None:
@@ -142,7 +142,7 @@ def _why_unchecked(plan: Plan, contender: PlannedCheckpoint) -> str | None:
     if CLEAN not in plan.conditions:
         return "clean images are not evaluated"
     if plan.run.evidence(contender.name, CLEAN.text) is not None:
-        return "it was done before"
+        return "it was already done"
     return unsuited_reason(plan.dataset, scenes=plan.unjudged is not None) or None
 
 
@@ -186,7 +186,7 @@ def announce(
         for line in lines_on_device(conditions, device):
             say(line)
         if done := sum(there for _, _, there, *_ in every):
-            say(f"{done} units of work were there already and were not computed again")
+            say(f"{done} units of work were already done and were not recomputed")
     samples, size = len(plan.dataset.samples[:at_most]), plan.run.manifest.shard_size
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
@@ -226,6 +226,6 @@ def await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
     began = time.monotonic()
     while (seen := run.read_manifest()) is None or seen.to_plain() != manifest:
         if time.monotonic() - began > _SEEN:
-            remedy = "give an --out that all processes see"
+            remedy = "give an --out that all processes share"
             raise RunError(f"{run.manifest_path} is not what the first process wrote; {remedy}")
         time.sleep(0.1)

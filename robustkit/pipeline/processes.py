@@ -128,8 +128,8 @@ class Ranks:
                     heard[rank] = beats, time.monotonic()
                 elif time.monotonic() - since > self.silence:
                     raise RunError(
-                        f"process {rank} of {self.size} has shown no sign of life for {self.silence:g} s and counts as "
-                        "hung; what it was doing has no record: stop all, and run the same command again"
+                        f"process {rank} of {self.size} has not responded for {self.silence:g} s and is considered "
+                        "hung; its current work is not recorded: stop all processes and run the same command again"
                     )
             time.sleep(_POLL)
 

@@ -20,7 +20,7 @@ from ..evaluations.family import family_of
 from ..evaluations.maps.condition import map_condition, parse_cams
 from ..evaluations.maps.evaluate import cost_lines
 from ..evaluations.setup import CHECK, COST, FIRST
-from ..protocol.card import Card
+from ..protocol.card import Card, samples_of
 from ..protocol.condition import Condition
 from ..runs.folder import RunFolder
 from ..runs.progress import Follower, Progress
@@ -89,7 +89,7 @@ def work_lines(
         f"{_count(samples, 'sample')}: {_count(units, 'unit')} of work"
     )
     if there:
-        what += f", of which {there} {'is' if there == 1 else 'are'} there already"
+        what += f", of which {there} {'is' if there == 1 else 'are'} already done"
     if there == units:
         return [what]
     costs = {each: _cost(each, card, classes, samples) for each in conditions}
@@ -98,18 +98,20 @@ def work_lines(
     for condition, cost in costs.items():
         name = family_of(condition.name).name
         groups[name] = groups.get(name, Cost(0)) + cost
-    parts = [f"{name} {cost}" for name, cost in groups.items()] if len(groups) > 1 else []
-    lines = [
-        what,
-        f"passes for each sample and checkpoint, forward + backward: {total}"
-        + (f"; of these {', '.join(parts)}" if parts else ""),
-    ]
+    parts = ", ".join(f"{name} {str(cost).replace(' + ', '+')}" for name, cost in groups.items())
+    passes = str(total).replace(" +", " forward +") + " backward passes"
+    one = samples_of(card.task).one
+    lines = [what, f"cost per {one} and checkpoint: {passes}" + (f" ({parts})" if len(groups) > 1 else "")]
     lines += cost_lines(costs)
     if checked:
-        lines.append(f"{CHECK}: {_count(checked, 'time')} {COST} or more, for {_count(min(FIRST, samples), 'sample')}")
-    lines += (f"{CHECK} left out: {why}" for why in dict.fromkeys(unchecked))
+        lines.append(
+            f"{CHECK}: {_count(checked, 'time')} at least {COST} passes, for {_count(min(FIRST, samples), 'sample')}"
+        )
+    lines += (f"{CHECK} skipped: {why}" for why in dict.fromkeys(unchecked))
     for (some, cost), times in Counter(each for each in doubted if each[0]).items():
-        lines.append(f"evidence on attacks: {_count(times, 'time')} {cost} or more, for {_count(some, 'sample')}")
+        lines.append(
+            f"evidence on attacks: {_count(times, 'time')} at least {cost} passes, for {_count(some, 'sample')}"
+        )
     return lines
 
 
@@ -153,7 +155,8 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     kind, largest = max(((kind, share or 0.0) for kind, share in shares.items()), key=lambda item: item[1])
     if len(kinds) > 1 and largest >= _NOTABLE * most:
         bound = any(job.cost.at_most for job in estimate.jobs.values() if job.kind == kind)
-        line += f"; {kind} is {'at most' if bound else 'about'} {min(largest / most, 1):.0%} of it".replace("%", " %")
+        share = f"{min(largest / most, 1):.0%}".replace("%", " %")
+        line += f"; {kind} accounts for {'up to' if bound else 'about'} {share}"
     return line
 
 
@@ -299,7 +302,7 @@ class Reporter:
         """Tell that summary and report are there. computed: seconds until the last record was written."""
         if self.ranks.leads and self.estimate.jobs:
             total = self.estimate.elapsed
-            PROGRESS.info("done in %s, of which summary and report %s", clock_time(total), about(total - computed))
+            PROGRESS.info("done in %s, including %s for summary and report", clock_time(total), about(total - computed))
 
     def _tell(self, entry: _Entry) -> None:
         if entry not in self._open or not entry.over:
@@ -341,7 +344,7 @@ class Reporter:
     def _times(self) -> str:
         left, elapsed = self.estimate.left(), clock_time(self.estimate.elapsed)
         if not self._open:
-            return f"elapsed {elapsed}, summary and report are left"
+            return f"elapsed {elapsed}, writing summary and report"
         return f"elapsed {elapsed}" if left is None else f"elapsed {elapsed}, about {clock_time(left)} left"
 
     def _sign(self) -> None:

@@ -90,7 +90,9 @@ class NetworkOptions:
 
     own_before: ClassVar[str] = "use_ema"
 
-    arch: str | None = option("Model", "timm name or code to run: module:function, file.py:function; guessed for ViTs.")
+    arch: str | None = option(
+        "Model", "timm name, or code to run: module:function, file.py:function; inferred for ViTs."
+    )
     attention: str | None = option(
         "Model", "Attention formula (robustkit list attentions); default: from the metadata."
     )
@@ -98,16 +100,16 @@ class NetworkOptions:
     mean: str | None = option(
         "Model", "Channel means in [0, 1], one or three, separated by spaces or commas.", read=read_triple
     )
-    std: str | None = option("Model", "Channel standard deviations, likewise.", read=read_triple)
-    use_ema: bool = option("Model", "Take the EMA weights where the file has them.", False)
-    allow_partial: bool = option("Model", "Go on with missing or unexpected tensors.", False)
+    std: str | None = option("Model", "Channel standard deviations, in the same form.", read=read_triple)
+    use_ema: bool = option("Model", "Use the EMA weights if the file has them.", False)
+    allow_partial: bool = option("Model", "Load despite missing or unexpected tensors.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierOptions(NetworkOptions):
     """What `robustkit.load` takes."""
 
-    pixels: bool = option("Model", "The network normalises by itself: it takes pixels in [0, 1].", False)
+    pixels: bool = option("Model", "The network normalises its own input: it takes pixels in [0, 1].", False)
     interpolation: str | None = option("Model", "bicubic, bilinear, nearest, lanczos, box or hamming.")
     crop_pct: float | None = option("Model", "Image size over resized size, as in timm.")
     crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
@@ -122,11 +124,11 @@ class SegmenterOptions(NetworkOptions):
         "Model", "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function."
     )
     num_classes: int | None = option("Model", "Number of classes of the output.")
-    pixels: bool = option("Model", "The network normalises by itself: it takes pixels in [0, 1].", False)
+    pixels: bool = option("Model", "The network normalises its own input: it takes pixels in [0, 1].", False)
     window: str | None = option(
         "Model", "Side, or HEIGHTxWIDTH, of the windows that the network sees.", read=read_sides
     )
-    stride: str | None = option("Model", "Step from one window to the next, likewise.", read=read_sides)
+    stride: str | None = option("Model", "Step from one window to the next, in the same form.", read=read_sides)
     short_side: int | None = option("Model", "Resize images to this short side before windows are cut.")
     resize: str | None = option("Model", "ade20k: resize images as the public data pipeline for ADE20K does.")
 
@@ -135,7 +137,7 @@ class SegmenterOptions(NetworkOptions):
 class LabelOptions:
     """What `robustkit.data.open_dataset` takes besides."""
 
-    layout: str | None = option("Data", "How to read the folder; detected by default (robustkit list datasets).")
+    layout: str | None = option("Data", "Dataset layout; detected by default (robustkit list datasets).")
     labels_csv: str | None = option(
         "Data", "CSV of file names and labels of a flat folder.", flag="--labels", type=Path
     )
@@ -173,31 +175,34 @@ class Request:
     eps: str | float | None = option("Attacks", "Radius, such as 1/255; several with commas; default: from the card.")
     norm: str | None = option("Attacks", "Norm; default: from the card.", type=("linf", "l2"))
     corruptions: str | Iterable[str] | None = option("Corruptions", "")
-    limit: int | None = option("Data", "At most N samples: class-balanced, a function of the seed.")
-    ids: str | Path | None = option("Data", "File with the exact sample ids, one a line.", type=Path)
-    variant: str = option("Corruptions", "Code: hendrycks (the benchmark's) or bethgelab.", "hendrycks")
+    limit: int | None = option("Data", "At most N samples: class-balanced, determined by the seed.")
+    ids: str | Path | None = option("Data", "File with the exact sample ids, one per line.", type=Path)
+    variant: str = option("Corruptions", "Implementation: hendrycks (the benchmark's) or bethgelab.", "hendrycks")
     frost_dir: str | Path | None = option(
-        "Corruptions", "Folder of frost's photographs; else imagecorruptions', else our own textures."
+        "Corruptions", "Folder of frost's photographs; default: those of imagecorruptions, else our own textures."
     )
     evaluations: str | Iterable[str] | None = option(
-        "Run", "Conditions of any family, also of plug-ins: pgd(steps=5),rotation(degrees=30) (robustkit list plugins)."
+        "Run",
+        "Conditions of any family, including plug-ins: pgd(steps=5),rotation(degrees=30) (robustkit list plugins).",
     )
     protocol: str = option("Run", "Protocol card: a name or a TOML file.", "standard")
     setup_check: bool = option(
-        "Run", "Skip the check of attention formula, normalisation and crop against the labels.", True
+        "Run", "Skip the quick check for a better-fitting normalisation, crop or attention formula.", True
     )
     out: str | Path | None = option("Output", "Run folder; default: runs/<checkpoint>.", type="output")
-    batch_size: int | Literal["auto"] | None = option("Run", "Samples in a batch, or auto; default: by device.")
-    shard_size: int | None = option("Run", "Samples in a unit of work; fixed when a run begins.")
-    workers: int | None = option("Run", "Threads that decode images; default: a thread for each core.")
-    device: str = option("Run", "auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.", "auto")
+    batch_size: int | Literal["auto"] | None = option("Run", "Batch size, or auto; default: depends on the device.")
+    shard_size: int | None = option("Run", "Samples per unit of work; fixed when a run begins.")
+    workers: int | None = option("Run", "Threads that decode images; default: one per core.")
+    device: str = option("Run", "auto, cpu, cuda, cuda:N, mps, xpu or any other torch device.", "auto")
     dtype: str = option("Run", "float32 or bfloat16; attacks are scored in float32.", "float32")
     compile: bool = option("Run", "torch.compile the model.", False)
     seed: int = option("Run", "Seed of every random draw.", 0, type=int)
-    part: str | None = option("Run", "Compute a share of the units, such as 3/64, and no summary (robustkit merge).")
+    part: str | None = option(
+        "Run", "Compute only part of the units, such as 3/64, without a summary (see robustkit merge)."
+    )
     ray: str | None = option(
         "Run",
-        "Compute on a Ray cluster: auto or HOST:PORT; without an address on one of its own.",
+        "Compute on a Ray cluster: auto or HOST:PORT; without an address, a local one is started.",
         settings={"is_flag": False, "flag_value": "local", "metavar": "[ADDRESS]"},
     )
 
@@ -313,7 +318,7 @@ class Request:
         given = self.usual_attacks if self.attacks is None else self.attacks
         text = given if isinstance(given, str) else ",".join(given)
         if "none" in (names := [name.strip().lower() for name in text.split(",")]) and len(names) > 1:
-            raise ProtocolError(f"--attacks {text}: none is for no attack at all; leave it, or the others, out")
+            raise ProtocolError(f"--attacks {text}: none cannot be combined with others; leave out none, or the others")
         return "" if names == ["none"] else text
 
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
@@ -379,7 +384,8 @@ class ClassificationRequest(Request):
 
     preset: str | Preset | None = option(
         "Run",
-        "Amount of work, and the passes that an image takes: quick 28 + 21, standard 155 + 22, full at most 7097 + "
+        "Amount of work, with forward + backward passes per image: quick 28 + 21, standard 155 + 22, full at most "
+        "7097 + "
         "1922, quest at most 3670 + 482 (robustkit list presets).",
     )
     attacks: str | Iterable[str] | None = option(
@@ -389,46 +395,50 @@ class ClassificationRequest(Request):
         "Corruptions", "Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."
     )
     data: Mapping[str, Any] = option_group(LabelOptions)
-    shuffle: bool = option("Data", "Take samples in a random order, a function of the seed.", False, last=True)
+    shuffle: bool = option("Data", "Take samples in a random order, determined by the seed.", False, last=True)
     engine: str | None = option(
-        "Attacks", "Run the attacks by pyautoattack or torchattacks instead, for cross-checking."
+        "Attacks", "Run the attacks with pyautoattack or torchattacks instead, as a cross-check."
     )
-    transfer: bool = option("Attacks", "Score each checkpoint on what the attacks found for the others.", False)
+    transfer: bool = option(
+        "Attacks", "Also score each checkpoint on the adversarial images found for the others.", False
+    )
     evidence: str = option(
         "Attacks",
-        "Checks that gradients do not mislead the attacks: quick takes at most a quarter of their passes.",
+        "Checks for gradient masking: quick takes at most a quarter of the attacks' passes.",
         "quick",
         type=("none", "quick", "full"),
     )
-    keep_adversarials: bool = option("Attacks", "Keep adversarial images in the run, in half precision.", False)
+    keep_adversarials: bool = option("Attacks", "Store adversarial images in the run, in half precision.", False)
     corrupted_dir: str | Path | None = option(
         "Corruptions", "Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."
     )
     constants: str = option(
         "Corruptions",
-        "Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
+        "Constants of the corruptions: auto, imagenet, or cifar for 32x32 images (preset=cifar in conditions).",
         "auto",
     )
     cams: str | Iterable[str] | None = option(
         "Maps",
         "Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); auto: agcam, or grad-cam where there is a CNN; "
-        "controls come along.",
+        "controls are added.",
     )
     region_noise: str | Sequence[str] | None = option(
-        "Maps", "Regions to drown: object,background,map-top(share=0.3),map-bottom,random."
+        "Maps", "Regions to cover with noise: object,background,map-top(share=0.3),map-bottom,random."
     )
     stability: bool = option("Maps", "Compare maps under every attack and corruption with the clean ones.", False)
-    watch_attention: bool = option("Maps", "Logits, norms and entropy of each head under every condition.", False)
+    watch_attention: bool = option(
+        "Maps", "Record logits, norms and entropy of each attention head under every condition.", False
+    )
     boxes: str | Path | None = option("Maps", "Boxes of the objects: a CSV, or a folder of XML files.", type=Path)
     masks: str | Path | None = option("Maps", "Folder of masks, named and sized like the images.", type=Path)
     faithfulness: str = option(
         "Maps",
-        "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a redrawn head.",
+        "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a randomised head.",
         "abpc",
         type=("none", "abpc", "all"),
     )
     keep_misclassified: bool = option("Maps", "Also score the maps of wrong predictions.", False)
-    browse: int = option("Output", "Samples whose images the report shows; 0 for none.", 100)
+    browse: int = option("Output", "Samples to show in the report; 0 for none.", 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,23 +458,25 @@ class SegmentationRequest(Request):
     model: Mapping[str, Any] = option_group(SegmenterOptions)
     preset: str | Preset | None = option(
         "Run",
-        "Amount of work, and the passes that an image takes: quick 26 + 20, standard 115 + 40, full 138 + 40 "
+        "Amount of work, with forward + backward passes per image: quick 26 + 20, standard 115 + 40, full 138 + 40 "
         "(robustkit list presets).",
     )
     attacks: str | Iterable[str] | None = option(
         "Attacks", "fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd."
     )
     corruptions: str | Iterable[str] | None = option(
-        "Corruptions", "Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."
+        "Corruptions", "Sets or names: segformer-16, fan-19, fog(severity=3), applied to the whole image."
     )
-    limit: int | None = option("Data", "At most N images, a function of the seed.")
-    variant: str = option("Corruptions", "Code: bethgelab (published segmentation's) or hendrycks.", "bethgelab")
+    limit: int | None = option("Data", "At most N images, determined by the seed.")
+    variant: str = option(
+        "Corruptions", "Implementation: bethgelab (used for published segmentation results) or hendrycks.", "bethgelab"
+    )
     protocol: str = "segmentation"
-    masks: str | Path | None = option("Data", "Folder of label maps, for segmenters, named like the images.", type=Path)
-    classes: str | Path | None = option("Data", "File of class names, one a line, in label order.", type=Path)
-    ignore: Sequence[int] = option(
-        "Data", "Labels that do not count, separated by commas.", (255,), type=str, read=read_labels
+    masks: str | Path | None = option(
+        "Data", "Folder of label maps (for segmenters), named like the images.", type=Path
     )
+    classes: str | Path | None = option("Data", "File of class names, one per line, in label order.", type=Path)
+    ignore: Sequence[int] = option("Data", "Labels to ignore, separated by commas.", (255,), type=str, read=read_labels)
     layout: str | None = option("Data", "ade20k, folders or embedded; detected by default.")
     examples: int = option("Output", "Scenes to draw in the report; 0 for none.", 4)
 

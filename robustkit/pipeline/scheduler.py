@@ -118,15 +118,15 @@ def _cluster(address: str) -> Iterator[Any]:
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as fault:
-            raise RunError(f"--ray {address}: no cluster answers ({_line(fault)}); start one with ray start") from None
+            raise RunError(f"--ray {address}: no cluster responds ({_line(fault)}); start one with ray start") from None
     try:
         yield ray
     except ray.exceptions.RayTaskError as fault:
         raise fault.cause if isinstance(fault.cause, Exception) else fault from None
     except ray.exceptions.RayError as fault:
         raise RunError(
-            f"--ray {address}: Ray gave up ({type(fault).__name__}: {_line(fault)}); what was written is kept, and the "
-            "same command continues"
+            f"--ray {address}: Ray gave up ({type(fault).__name__}: {_line(fault)}); finished work is kept; rerun "
+            "the same command to continue"
         ) from None
     finally:
         if ours:
@@ -230,7 +230,7 @@ def _prepared(order: _Order, device: str) -> _Kept:
         os.chdir(order.folder)
     except OSError:
         raise RunError(
-            f"--ray: the node {os.uname().nodename} has no folder {order.folder}; all nodes see the same files"
+            f"--ray: the node {os.uname().nodename} has no folder {order.folder}; all nodes must share the same files"
         ) from None
     for file in order.plugins:
         load_plugin(file)
@@ -266,7 +266,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
     """
     ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
     if ranks.size > 1 and plan.request.ray is not None:
-        raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; leave torchrun out")
+        raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; run it without torchrun")
     with contextlib.ExitStack() as held:
 
         def begin() -> dict[str, Any]:
@@ -337,7 +337,7 @@ def _check_complete(plan: Plan) -> None:
     if lacking:
         raise RunError(
             f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "
-            "all of them see this folder, and run the same command again"
+            "all of them share this folder, and run the same command again"
         )
 
 

@@ -29,7 +29,7 @@ def plan(request: SegmentationRequest) -> Plan:
     scenes = scenes_for(identities, *where)
     scenes = scenes.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
     if not len(scenes):
-        raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; loosen --limit or --ids")
+        raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; relax --limit or --ids")
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, scenes.dataset)
     conditions = (*attacked, *corruptions, *request.evaluation_conditions())
     run = Run(request.folder(identities[0].name))

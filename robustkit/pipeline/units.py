@@ -295,7 +295,7 @@ class Worker:
         preprocessing = contender.preprocessing or preprocessing_of(entry)
         read = partial(decoded, supply.reader(CLEAN), workers=self.settings.workers, device=self.settings.device)
         if why := check_setup(self.run, subject, supply, preprocessing, read, self.watch):
-            self.say(f"{name}: {CHECK} left out: {why}")
+            self.say(f"{name}: {CHECK} skipped: {why}")
         evidence = self.run.evidence(name, CLEAN.text)
         for flag in setup_flags(self.run.manifest, name, evidence):
             self.say(f"⚑ {name}: {flag}")

@@ -43,7 +43,9 @@ def until_decided(
     ProtocolError where a rule cannot be decided so, and RobustkitError as `run`, both before a file is written.
     """
     if count_in("WORLD_SIZE", 1) > 1:
-        raise ProtocolError("--until-decided in several processes: samples come one by one; leave torchrun out")
+        raise ProtocolError(
+            "--until-decided in several processes: samples are evaluated one after another; run it without torchrun"
+        )
     options = options_asked(policy)
     words = (*command, *(word for option in options.items() for word in option), "--shuffle")
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
@@ -69,7 +71,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     shards = [ids[start : start + size] for start in range(0, len(ids), size)]
     of_lots = [*zip(checkpoint_groups(plan), pending_work(plan, 1), strict=True)]
     every = [_wanted(trial, contender.name, len(shards), lacking) for (contender, _), lacking in of_lots]
-    say(f"{len(trial.questions)} rules are looked at after every {size} samples, of {len(ids)} at most")
+    say(f"{len(trial.questions)} rules are checked after every {size} samples, up to {len(ids)}")
     reporter = announce(plan, Ranks.of_environment(), progress, say, every, len(ids))
     worker = Worker(plan, reporter, say)
     for ((contender, own), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):

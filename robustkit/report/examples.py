@@ -108,7 +108,7 @@ def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) 
     chosen = [text for text in views if _means(condition, text)] if condition else _one_of_each(views)
     if not chosen:
         known = ", ".join(dict.fromkeys(_brief(text) for text in views)) or "none; an audit keeps some with browse="
-        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; it has some under {known}")
+        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; it kept some under {known}")
     needed = list(dict.fromkeys([*chosen, *(beneath[text] for text in chosen if text in beneath)]))
     units = [unit for unit in run.units() if unit[1] in chosen]
     ids, pictures = held_pictures(run, manifest.names, needed, manifest.pictures)
@@ -130,7 +130,7 @@ def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) 
         if samples == limit:
             break
     if not kept:
-        how = {True: " predicted wrong", False: " predicted right", None: ""}[wrong]
+        how = {True: " misclassified", False: " classified correctly", None: ""}[wrong]
         raise RunError(
             f"{run.path}: of the {len(ids)} samples with pictures none is{how or ' there'} under {condition or 'these'}"
         )

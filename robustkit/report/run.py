@@ -52,7 +52,7 @@ class Run(RunFolder):
         drawn = {section.name: section.figures for section in every if section.figures}
         for name in sections:
             if name not in drawn:
-                raise RunError(f"{self.path} has no figures of that: {unknown('section', name, drawn)}")
+                raise RunError(f"{self.path} has no such figures: {unknown('section', name, drawn)}")
         asked = [figure for name in sections or drawn for figure in drawn[name] if sections or figure.chief]
         if not asked:
             raise RunError(f"{self.path}: nothing to plot; evaluate attacks or corruptions, or name one of {[*drawn]}")

@@ -139,7 +139,7 @@ def missing_records(side: Side, condition: str, metric: str = "") -> str:
     n = side.manifest.data.n
     for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
         if gone := side.run.lacking(side.checkpoint, text):
-            return f"incomplete: {n - gone} of {n} samples under {text}; the same command continues"
+            return f"incomplete: {n - gone} of {n} samples under {text}; rerun the same command to continue"
     return ""
 
 
@@ -184,7 +184,7 @@ def checkpoint_pairs(
         raise RunError(f"{runs[0].path} holds one checkpoint, {names[0][0]}; {remedy}")
     if not paired:
         said = f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}"
-        raise RunError(f"{said}; name another with --checkpoint or --against")
+        raise RunError(f"{said}; choose others with --checkpoint or --against")
     return paired
 
 

@@ -462,8 +462,8 @@ def _caption(
     text = f"{headline.word[:1].upper()}{headline.word[1:]}{unit}, or what a heading names, of {data} (n = {n} "
     text += f"{samples.many}); protocol {', '.join(tags)}{', eps = ' * bool(radii)}{', '.join(radii)}."
     if tests.count:
-        text += " Best in bold; underlined: no paired test tells it from the best (p ≥ .05 after Holm's correction for "
-        text += f"{tests.count} pairs)."
+        text += " Best in bold; underlined: not significantly different from the best (paired test, p ≥ .05 after "
+        text += f"Holm's correction for {tests.count} pairs)."
     elif any(cell.mark for cell in every):
         text += " Best in bold."
     if tests.count and tests.left:

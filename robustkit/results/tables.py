@@ -123,8 +123,8 @@ def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> li
 
 def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
     note = (
-        f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best; "
-        "it is what the interval allows, and says little on other images."
+        f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: the ranks that the "
+        "interval allows (1 is best); it says little about other images."
     )
     tables = []
     for side in sides:
@@ -136,7 +136,7 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
         own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
         title = f"{own}, among {reference.name} on {reference.data}"
         spread = any(each.spreads for each in found)
-        more = " ±: standard deviation over trainings, of which the place allows two." if spread else ""
+        more = " ±: standard deviation over trainings; the place allows for two of them." if spread else ""
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
             flags = () if reference.is_of(tag) else (doubt,)
@@ -196,8 +196,8 @@ def _note(comparison: Comparison) -> str:
         *each, (last, _) = words.items()
         tests = "".join(f"{test} for {', '.join(of)}, " for test, of in each) + (f"else {last}" if each else last)
         others = f", and {len(comparison.others)} other tests of the run's page" if comparison.others else ""
-        notes.append(f"Intervals and p are of each row alone; p is of {tests}.")
-        notes.append(f"Holm's p counts all {len(rows)} rows{others}.")
+        notes.append(f"Intervals and p are per row; p is from {tests}.")
+        notes.append(f"Holm's p corrects for all {len(rows)} rows{others}.")
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
     there = by_family(condition for side in sides for condition in side.conditions)
     shown = dict(by_family(row.condition for row in rows))
@@ -243,8 +243,8 @@ def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
         cells = (f"{row['difference [95 %]']} {row['at 0.05']}".strip() if row else "–" for row in found)
         (tell if any(row and row["at 0.05"] for row in found) else cannot).append((*key, base, *cells))
     grids = [
-        Grid(f"Differs from {baseline} beyond chance: {len(tell)} of {len(order)} figures", headings, tuple(tell), 2),
-        Grid(f"Cannot tell: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), 2, folded=True),
+        Grid(f"Significantly different from {baseline}: {len(tell)} of {len(order)} figures", headings, tuple(tell), 2),
+        Grid(f"Inconclusive: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), 2, folded=True),
     ]
     grids = [grid for grid in grids if grid.rows]
     parts = [Part(table.checkpoint, table.headings, table.rows) for table in tables]

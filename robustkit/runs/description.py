@@ -53,11 +53,11 @@ def why_not_repeated(command: str) -> str:
     except ValueError:
         words = []
     if not command.isprintable() or shlex.join(words) != command:
-        return "run.json has it in a form that no audit writes, and a shell may do something else with it"
+        return "run.json records it in a form that no audit writes, and a shell may interpret it differently"
     if words[:1] != ["robustkit"] or words[1:2] == [] or words[1] not in making_commands():
-        return "it is not one of robustkit's own; start the program that made the run again"
+        return "it is not a robustkit command; rerun the program that made the run"
     if code := _code(words[2:]):
-        return f"it runs code that run.json names ({code}); read that first, and make sure whose it is"
+        return f"it would run custom code ({code}); review that code before you run the command"
     return ""
 
 
@@ -74,8 +74,8 @@ def _code(words: Sequence[str]) -> str:
 def whole_card_line(manifest: Manifest) -> str:
     """Return a line on a run of format 1, in which each record names the digest of the whole card."""
     return (
-        f"format 1: its records name the whole card {manifest.protocol.tag}, so that only runs under this very card "
-        "continue it, or compare without a doubt"
+        f"format 1: its records name the whole card {manifest.protocol.tag}, so only runs under exactly this card "
+        "can continue it or be compared without a flag"
     )
 
 

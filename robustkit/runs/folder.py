@@ -116,7 +116,7 @@ def only_taken(table: pa.Table) -> pa.Table:
     return table.filter(table[TAKEN]).drop_columns([TAKEN]) if TAKEN in table.column_names else table
 
 
-_REMEDY = "the same command of the audit computes it again"
+_REMEDY = "rerun the same audit command to compute it again"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 
@@ -155,7 +155,7 @@ class RunFolder:
         said = f"{self.path} is not a run folder (no run.json)"
         if inside := sorted(found.parent.name for found in self.path.glob("*/run.json")):
             names = f"{', '.join(inside[:3])}{f' and {len(inside) - 3} more' if len(inside) > 3 else ''}"
-            return RunError(f"{said} but holds some: {names}; give one, such as {self.path / inside[0]}")
+            return RunError(f"{said} but holds some: {names}; give one of them, such as {self.path / inside[0]}")
         return RunError(f"{said}; make one with robustkit audit --out {self.path}")
 
     def read_manifest(self) -> Manifest | None:
@@ -197,7 +197,7 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             content = None
         said = content.get("refused") if isinstance(content, dict) else None
-        return said[:_LONGEST] if isinstance(said, str) and said else "it does not say why"
+        return said[:_LONGEST] if isinstance(said, str) and said else "it gives no reason"
 
     def forget_refusal(self) -> None:
         """Remove the mark: an audit has come to its end. Raises RunError where a link is on its way."""
@@ -324,7 +324,7 @@ class RunFolder:
             raise RunError(f"{path}: cannot be read ({fault}); {remedy}") from None
         if expected is None or hashlib.sha256(data).hexdigest() == expected:  # it may be lost in a power cut
             return data, ""
-        return data, f"it was altered or damaged after it was written: its SHA-256 is not {str(expected)[:12]}…"
+        return data, f"it was modified or damaged after it was written: its SHA-256 is not {str(expected)[:12]}…"
 
     def stage_seconds(self, checkpoint: str, condition: str) -> dict[str, float]:
         """Return the seconds of each stage of an attack, over all shards; empty where they are not known."""
@@ -371,7 +371,7 @@ class RunFolder:
             raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
         digest = figures.pop("digest", None) if isinstance(figures, dict) else None
         if not digest or digest != digest_of(figures):
-            return None, "it was altered after it was written" if digest else "it does not say what it belongs to"
+            return None, "it was modified after it was written" if digest else "it does not record what it belongs to"
         return figures, binding_fault(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
     def shards(self, checkpoint: str, condition: str, columns: Columns = None) -> Iterator[pa.Table]:
@@ -405,7 +405,7 @@ class RunFolder:
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except pa.ArrowException as fault:
             where = self.shard_path(checkpoint, condition, 0).parent
-            said = f"its records do not fit together ({fault})"
+            said = f"its records are inconsistent ({fault})"
             raise DamagedRecord(f"{where}: {said}; delete them and run again") from None
 
     def units(self) -> Iterator[tuple[str, str]]:

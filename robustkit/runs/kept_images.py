@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 COLUMNS = ("image", "difference", "heat")
 PICTURES, ADVERSARIALS = "pictures", "adversarials"
 _WHAT = {PICTURES: "pictures", ADVERSARIALS: "adversarial images"}
-_AGAIN = "the same command of the audit makes them again"
+_AGAIN = "rerun the same audit command to make them again"
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def remove_adversarials(run: RunFolder) -> None:
 def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, found: str) -> str:
     """Return why differences are not those that the record of their unit is about; empty where they are."""
     if stated != found:
-        return f"{_WHAT[ADVERSARIALS]} that were altered: their SHA-256 is not {stated[:12]}…"
+        return f"{_WHAT[ADVERSARIALS]} that were modified: their SHA-256 is not {stated[:12]}…"
     path = run.shard_path(checkpoint, condition, shard)
     try:
         metadata, _ = metadata_of(run.read_bytes(path))
@@ -214,5 +214,5 @@ def _bytes(run: RunFolder, kind: str, path: Path) -> bytes:
     except OSError as fault:
         said, remedy = (fault.strerror or fault), _AGAIN
         if kind == PICTURES:
-            said, remedy = fault, "delete the file, nothing rests on it"
+            said, remedy = fault, "delete the file; nothing depends on it"
         raise RunError(f"{path}: {_WHAT[kind]} cannot be read ({said}); {remedy}") from None

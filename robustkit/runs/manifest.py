@@ -394,6 +394,10 @@ def manifest_of(data: Any, path: Path) -> Manifest:
         raise RunError(f"{path}: {malformed_part('checkpoints', doubled, 'names that differ')}; {_REMEDY}")
     digest = data.get("digest")
     if digest != digest_of({key: value for key, value in data.items() if key != "digest"}):
-        why = "was altered after it was written" if digest else "has no digest: an earlier version or a person wrote it"
+        why = (
+            "was modified after it was written"
+            if digest
+            else "has no digest: it was written by an earlier version or by hand"
+        )
         raise RunError(f"{path}: {why}; {_REMEDY} with another --out")
     return manifest

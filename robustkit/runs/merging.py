@@ -26,7 +26,7 @@ def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | N
     pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
     odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
     if not odd and digest_of_run(there) != digest_of_run(here):
-        odd.append("run.json there names other samples, shards or parameters of the card")
+        odd.append("its run.json names different samples, shards or card parameters")
     return odd
 
 
@@ -109,7 +109,7 @@ def list_differences(name: str, there: Any, here: Any, where: str = "there") -> 
         keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         there, here = ({key: side.get(key) for key in keys} for side in (there, here))
     if name == "data digest":
-        why = "images, labels or the choice of them (--limit, --ids, --seed) are others"
+        why = "images, labels or their selection (--limit, --ids, --seed) differ"
         return f"{name} is {str(there)[:12]}… {where} and {str(here)[:12]}… here: {why}"
     return f"{name} is {there} {where} and {here} here"
 
@@ -160,8 +160,8 @@ def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
             holder = holders.setdefault(inside, part)
             if holder is not part and inside.parts[0] != _TIMINGS and not _alike(holder, part, inside):
                 raise RunError(
-                    f"{part.path / inside} is not what {holder.path / inside} is, though both are of one unit; other "
-                    "devices and versions may round otherwise: delete the part that is not wanted"
+                    f"{part.path / inside} differs from {holder.path / inside}, though both are the same unit; other "
+                    "devices and versions may round differently: delete the unwanted part"
                 )
     into.write_manifest(manifest)
     for inside, holder in holders.items():
@@ -179,7 +179,7 @@ def refuse_damaged(run: RunFolder) -> None:
                 *strange_images(run, PICTURES, name, [text]),
                 *strange_images(run, ADVERSARIALS, name, [text]),
             ):
-                raise DamagedRecord(f"{path}: {why}; delete it, and run again the command that made it")
+                raise DamagedRecord(f"{path}: {why}; delete it, and rerun the command that made it")
 
 
 def _of_all(parts: Sequence[RunFolder]) -> Manifest:
@@ -188,11 +188,11 @@ def _of_all(parts: Sequence[RunFolder]) -> Manifest:
     for part in parts[1:]:
         odd = disagreements(first.manifest, part.manifest, conditions)
         if first.manifest.pictures != part.manifest.pictures:
-            odd.append("the samples of which pictures are kept (--browse) are others")
+            odd.append("the samples whose images are kept (--browse) differ")
         if odd:
             raise RunError(
-                f"{part.path} is no part of the run in {first.path}: {'; '.join(odd)} ({first.path} is there, "
-                f"{part.path} here); give parts of one command"
+                f"{part.path} is not part of the run in {first.path}: {'; '.join(odd)} ({first.path} is there, "
+                f"{part.path} here); give parts of the same command"
             )
     return reduce(join_manifests, (part.manifest for part in parts))
 

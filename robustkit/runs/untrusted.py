@@ -59,8 +59,8 @@ def read_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
-    again = "the same command of the audit computes it again" if what == "a record" else remedy
+    remedy = "delete it and run again" if what == "a record" else "delete the file; nothing depends on it"
+    again = "rerun the same audit command to compute it again" if what == "a record" else remedy
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names
@@ -102,10 +102,10 @@ def _malformed(source: Any, what: str) -> str:
 def _oversize(source: Any, what: str) -> str:
     metadata = source.metadata
     if metadata.num_rows > ROWS:
-        return f"{metadata.num_rows} rows, more than one can have"
+        return f"{metadata.num_rows} rows, too many for one record"
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     if (size := sum(group.total_byte_size for group in groups)) > (WHOLE if what == "a record" else 4 * WHOLE):
-        return f"{size >> 20} MB, more than one can have"
+        return f"{size >> 20} MB, too many for one record"
     lists = [name for name in source.schema_arrow.names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS)]
     for part in groups if lists else ():
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
@@ -205,14 +205,14 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
 def binding_fault(stated: Any, expected: Mapping[str, Any]) -> str:
     """Return in words how a file's provenance differs from what was expected; empty where it does not."""
     if not isinstance(stated, Mapping):
-        return "it does not say what it belongs to"
+        return "it does not record what it belongs to"
     theirs, expected = _flat(stated), {"plugins": None, **expected}
     differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
     of_condition = {"card digest"} if any(key == "condition" for key, *_ in differing) else set()
     named = [entry for entry in differing if entry[0] not in {"run"} | of_condition]
     if differing and not named:
         return "it belongs to a run with other samples, other shards or another card"
-    lines = [f"its {key} is {_short(there)} and not {_short(here)}" for key, there, here in named[:_SHOWN]]
+    lines = [f"its {key} is {_short(there)} instead of {_short(here)}" for key, there, here in named[:_SHOWN]]
     return ", ".join([*lines, *([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else [])])
 
 
@@ -260,9 +260,9 @@ class Unit:
             return f"it is not a shard of this run, which has {len(self.shards)} of each condition"
         metadata = metadata or {}
         if PROVENANCE not in metadata or PAGES not in metadata:
-            return "it does not say what it belongs to: an earlier version or another program wrote it"
+            return "it does not record what it belongs to: an earlier version or another program wrote it"
         if metadata[PAGES].decode("ascii", "replace") != digest_of_pages(data):
-            return "its rows were altered or damaged after it was written"
+            return "its rows were modified or damaged after it was written"
         try:
             stated = json.loads(metadata[PROVENANCE])
         except (ValueError, RecursionError):

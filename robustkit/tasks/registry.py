@@ -14,7 +14,7 @@ from ..protocol.card import TASKS
 
 def _a_task(value: Any) -> Any:
     if isinstance(value, type) or not hasattr(value, "headline_metric"):
-        raise TypeError(f"it brings {value!r}; expected an instance of robustkit.tasks.task.Task")
+        raise TypeError(f"it provides {value!r}; expected an instance of robustkit.tasks.task.Task")
     return value
 
 

@@ -247,7 +247,7 @@ def test_two_classes() -> None:
     images = random_images(10).double()
     result = run(AutoAttack(THREAT, steps=8, queries=20), model, images)
     assert result.notes == (
-        "2 classes: the difference of logits as loss where DLR has too few of them",
+        "2 classes: DLR needs more classes, so the difference of logits is used as loss",
         "2 classes: 1 target instead of 9",
     )
     assert result.stages == STANDARD

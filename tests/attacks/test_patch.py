@@ -116,10 +116,16 @@ def test_without_early_stop_the_first_wrong_point_is_returned(where: str) -> Non
         (lambda: patch(steps=0), "steps is 0"),
         (lambda: patch(step_size=float("nan")), "step_size is nan"),
         (lambda: patch()(Linear(), images()[:, :, :3]), "expected .B, C, H, W., 4 x 4 at least"),
-        (lambda: Patch(ThreatModel("patch", bounds=None, size=2))(Linear(), images()), "there are none; state them"),
+        (
+            lambda: Patch(ThreatModel("patch", bounds=None, size=2))(Linear(), images()),
+            "no bounds are given; state them",
+        ),
         (lambda: Patch(ThreatModel("linf"))(Linear(), images()), "norm is 'linf'; Patch knows patch"),
         (lambda: PGD(ThreatModel("patch"))(Linear(), images()), "norm is 'patch'; PGD knows linf, l2"),
-        (lambda: patch(loss="kq")(Linear(), images()), "the model has no key_loss; expected one whose attention"),
+        (
+            lambda: patch(loss="kq")(Linear(), images()),
+            "the model has no key_loss; expected one with a supported attention",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(make: Any, said: str) -> None:

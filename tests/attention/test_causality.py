@@ -43,7 +43,7 @@ EVERY = (
 )
 ELLIPTICAL = [name for name in EVERY if find_formula(name).elliptical]
 ACCEPTED = [name for name in EVERY if name not in ELLIPTICAL]
-LEAK = "it compares the values of all tokens, hidden ones too, and would leak them; expected no mask that hides keys"
+LEAK = "it compares the values of all tokens, hidden ones too, which would leak them; leave the mask out"
 TOKENS, WIDTH = 4, 32
 HIDDEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
 
@@ -235,7 +235,7 @@ def test_a_model_of_words(name: str) -> None:
     own = pytest.importorskip("robustkit.tasks.text.language_model")
     sizes = own.Sizes(WIDTH, 2, 2, TOKENS, 48)
     if name in ELLIPTICAL:
-        with pytest.raises(ModelError, match="would tell a language model what follows"):
+        with pytest.raises(ModelError, match="would leak future tokens to a language model"):
             own.WordModel(40, sizes, name)
         return
     model = softly(own.WordModel(40, sizes, name)).double().eval()

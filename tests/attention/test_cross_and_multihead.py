@@ -252,7 +252,7 @@ def test_elliptical_attention_where_its_metric_has_no_meaning_is_refused() -> No
 
 
 CAUSAL = torch.ones(4, 4, dtype=torch.bool).triu(1)
-LEAK = "it compares the values of all tokens, hidden ones too, and would leak them; expected no mask that hides keys"
+LEAK = "it compares the values of all tokens, hidden ones too, which would leak them; leave the mask out"
 
 
 @pytest.mark.parametrize("name", ["elliptical", "elliptical-quest"])

@@ -352,7 +352,7 @@ def test_a_state_of_something_else_is_refused_in_one_line() -> None:
     layer = attention()
     adam = torch.optim.Adam(layer.parameters())
     quack = QuacK(adam, layer)
-    with pytest.raises(CheckpointError, match="no entry 'quack': it is of the bare optimiser; load it into that one"):
+    with pytest.raises(CheckpointError, match="no entry 'quack': it belongs to the bare optimiser; load it there"):
         quack.load_state_dict(adam.state_dict())
     with pytest.raises(CheckpointError, match="of frobenius norms, not spectral; give norm='frobenius'"):
         QuacK(adam, layer, norm="spectral").load_state_dict(quack.state_dict())

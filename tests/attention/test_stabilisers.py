@@ -333,7 +333,7 @@ def test_rows_that_two_layers_share_have_no_rate_of_their_own() -> None:
     for wrap in (lambda: QuacK(still(model), model), lambda: FixedRates(still(model), model, factor=0.5)):
         with pytest.raises(ModelError, match=r"blocks\.0\.attn and blocks\.1\.attn share a query or key weight"):
             wrap()
-    with pytest.raises(ModelError, match="linear layers share a weight; σReparam would part them"):
+    with pytest.raises(ModelError, match="linear layers share a weight; σReparam would separate them"):
         sigma_reparam(model)
     with pytest.raises(ModelError, match=r"self_attn: queries, keys and values of nn\.MultiheadAttention are no"):
         sigma_reparam(nn.TransformerEncoderLayer(8, 2, 16))

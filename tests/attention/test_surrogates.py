@@ -140,7 +140,7 @@ def test_autoattack_attention_is_standard_and_a_stage_by_surrogates() -> None:
     assert (result.stage_forwards[-1][~kept] > 0).all() and (result.stage_forwards[-1][kept] == 0).all()
     answers = model(x).argmax(dim=1), model(result.adversarials).argmax(dim=1)
     assert torch.equal(answers[0] != answers[1], result.broken_by >= 0)
-    with pytest.raises(ValueError, match="no surrogates; expected one whose attention is understood"):
+    with pytest.raises(ValueError, match="no surrogates; expected one with a supported attention"):
         AutoAttack(threat, version="attention", **options).run(Hard(), x)
 
 

@@ -115,14 +115,14 @@ HEADER = "image,synset,xmin,ymin,xmax,ymax\n"
         (HEADER + "a,n,3,2,3,4\n", ", line 2: box (3, 2, 3, 4) is empty; expected xmin < xmax and ymin < ymax"),
         (HEADER + "a,n,nan,2,3,4\n", ", line 2: xmin is nan; expected a number"),
         (HEADER + "a,n,1,2,inf,4\n", ", line 2: xmax is inf; expected a number"),
-        (HEADER + "a,n,-1,2,3,4\n", ", line 2: box (-1, 2, 3, 4) reaches outside the image; correct it or drop it"),
+        (HEADER + "a,n,-1,2,3,4\n", ", line 2: box (-1, 2, 3, 4) extends beyond the image; correct it or drop it"),
         (
             HEADER + "c,n,1,2,8,11\n",
-            ", line 2: box (1, 2, 8, 11) reaches outside the image of 8x10; correct it or drop it",
+            ", line 2: box (1, 2, 8, 11) extends beyond the image of 8x10; correct it or drop it",
         ),
         (
             HEADER + "c,n,1,2,9,10\n",
-            ", line 2: box (1, 2, 9, 10) reaches outside the image of 8x10; correct it or drop it",
+            ", line 2: box (1, 2, 9, 10) extends beyond the image of 8x10; correct it or drop it",
         ),
         (
             HEADER + "x/a.png,n,1,1,2,2\ny/a.png,n,1,1,2,2\n",
@@ -165,7 +165,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]>\n<annotation>&y;</an
         ),
         (
             SIZE.format(OBJECT.format(50, 101, "")),
-            ", line 3: box (50, 20, 101, 60) reaches outside the image of 100x80; ",
+            ", line 3: box (50, 20, 101, 60) extends beyond the image of 100x80; ",
         ),
         (SIZE.format(OBJECT.format(5, 9, "") + "\n<object/>"), ", line 4: xmin is missing; expected a number"),
         (BOMB, ", line 1: a DOCTYPE; expected none, remove it"),

@@ -325,7 +325,7 @@ MAPS = torch.zeros(2, 8, 8)
         ),
         (lambda: score(MAPS, [[(0, 0, 1, 1)]]), "truth has the shape (1, 8, 8), the maps (2, 8, 8); expected the same"),
         (lambda: box_hits(MAPS, [[]]), "boxes of 1 images for 2 maps; expected a list with the boxes of each map"),
-        (lambda: mask_of([(0, 0, 1, 1.5)], 4, 4), "box corner 1.5 lies between pixels; use resize_crop_boxes"),
+        (lambda: mask_of([(0, 0, 1, 1.5)], 4, 4), "box corner 1.5 is not on a pixel boundary; use resize_crop_boxes"),
         (
             lambda: mask_of([(3, 0, 3, 2)], 4, 4),
             "box (3, 0, 3, 2); expected finite x0 < x1 and y0 < y1, x1 and y1 excl",

@@ -145,7 +145,7 @@ def test_the_model_is_left_as_it_was(method: type[cam.Explainer]) -> None:
         with pytest.raises(ValueError, match="target 7; the model has 7 classes, 0 … 6"):
             explain(images, 7)
         assert torch._C._len_torch_function_stack() == 0 and torch.is_grad_enabled()
-        with pytest.raises(RuntimeError, match=r"is entered already; make another one for a nested context"):
+        with pytest.raises(RuntimeError, match=r"is already entered; make another one for a nested context"):
             explain.__enter__()
     assert state(model) == before
 
@@ -239,9 +239,13 @@ def test_a_compiled_model_runs_as_written() -> None:
         (
             lambda m, x: cam.AGCAM(tiny_vit(class_token=False, global_pool="avg")),
             ValueError,
-            "AG-CAM reads the attention of a class token, and this VisionTransformer has none; use grad-cam or",
+            "AG-CAM needs the attention of a class token, and this VisionTransformer has none; use grad-cam or",
         ),
-        (lambda m, x: cam.AGCAM(nn.ModuleList([m, tiny_vit()])), ValueError, "ModuleList holds 2 vision transformers;"),
+        (
+            lambda m, x: cam.AGCAM(nn.ModuleList([m, tiny_vit()])),
+            ValueError,
+            "ModuleList contains 2 vision transformers;",
+        ),
         (
             lambda m, x: cam.AGCAM(
                 timm.create_model(

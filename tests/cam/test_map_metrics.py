@@ -252,7 +252,7 @@ def test_a_constant_map_of_one_drawn_head_is_left_out(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("measure", [sensitivity, cascade, head_correlation])
 def test_an_explainer_that_draws_needs_the_same_draws(measure: Any) -> None:
     for kind in (cam.RISE, cam.SmoothGrad, cam.RandomMap):
-        with pytest.raises(ValueError, match=f"^{kind.name} draws numbers, so that its maps differ .*; give the rng"):
+        with pytest.raises(ValueError, match=f"^{kind.name} is random, so its maps differ .*; pass the rng"):
             measure(kind(cnn()), IMAGES, torch.rand(3, 16, 24), 0)
     rng = SampleRng.of(["a", "b", "c"], seed=0, condition="cam", device="cpu")
     tool = cam.RISE(cnn(), fill=0, masks=8)

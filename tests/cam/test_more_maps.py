@@ -268,7 +268,7 @@ def test_score_cam_is_the_algorithm_and_asks_once_for_channels_without_a_shape()
         (lambda m, x: cam.Chefer(cnn()), "^chefer needs a vision transformer of timm's kind"),
         (
             lambda m, x: cam.Chefer(tiny_vit(class_token=False, global_pool="map")),
-            "^chefer reads the attention of a class token, and this VisionTransformer has none; use grad-cam or",
+            "^chefer needs the attention of a class token, and this VisionTransformer has none; use grad-cam or",
         ),
         (
             lambda m, x: cam.Chefer(LastPatch())(x),

@@ -139,7 +139,7 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     words = (first, second, small, "--corruptions", "contrast", "--out", tmp_path / "sheets", "--device", "cpu")
     done = run(*words)
     assert done.status == 0
-    assert done.err.count("images of 48x40 are enlarged to 224x224; --img-size takes another size") == 2
+    assert done.err.count("images of 48x40 are enlarged to 224x224; --img-size sets another size") == 2
     assert (
         "CIFAR-10-C's constants (--constants cifar, in conditions preset=cifar), since the images are 32x32" in done.err
     )
@@ -166,7 +166,7 @@ def test_without_frosts_photographs_a_sheet_has_our_own_textures(
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     listed = ("--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
     done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *listed)
-    assert done.status == 0 and "frost(texture=own): the benchmark's photographs are not here" in done.err
+    assert done.status == 0 and "frost(texture=own): the benchmark's photographs are missing" in done.err
     assert done.out.endswith("under 2 corruptions\n")
     done = run("--write", tmp_path / "tree", "--data-dir", photos, *listed)
     assert done.status == 2 and "frost(texture=own)" in done.err and not (tmp_path / "tree").exists()
@@ -235,7 +235,7 @@ def test_a_killed_writer_goes_on_and_the_bytes_are_the_same(photos: Path, tmp_pa
     broken = sorted((tmp_path / "killed").rglob("*.JPEG"))[7]
     broken.write_bytes(broken.read_bytes()[:-9])  # as after a loss of power
     done = run("--write", tmp_path / "killed", *words, "--batch-size", "4")
-    assert done.status == 0 and f"{len(whole) - 99} files written, 98 were there already" in done.out
+    assert done.status == 0 and f"{len(whole) - 99} files written, 98 already existed" in done.out
     assert tree_files(tmp_path / "killed") == whole
     assert kept == broken or kept.stat().st_mtime_ns == stamp
 
@@ -247,7 +247,7 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
     done = run(*words, "--corruptions", "contrast(severity=2),pixelate(severity=5)", "--limit", "6")
     assert done.status == 0 and "12 files written; 2 corruptions of 6 images" in done.out
     done = run(*words, "--corruptions", "contrast(severity=1)", "--limit", "6")
-    assert done.status == 0 and "2 files written, 4 were there already" in done.out
+    assert done.status == 0 and "2 files written, 4 already existed" in done.out
     assert json.loads((tree / "corruptions.json").read_text())["corruptions"] == {"contrast": [1, 2], "pixelate": [5]}
     before = tree_files(tree)
     other = tmp_path / "photos"
@@ -255,10 +255,10 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
     for index in range(0, 10, 2):
         picture(99 + index, (48, 40)).save(next((other / "a").glob(f"{index}.*")))
     for extra, message in (
-        (("--seed", "1"), "made with seed 0, and now it is 1"),
-        (("--format", "png"), "made with format 'jpeg', and now it is 'png'"),
-        (("--crop-pct", "1"), "made with crop pct 0.875, and now it is 1.0"),
-        (("--constants", "cifar"), "made with preset 'imagenet', and now it is 'cifar'"),
+        (("--seed", "1"), "made with seed 0, not 1"),
+        (("--format", "png"), "made with format 'jpeg', not 'png'"),
+        (("--crop-pct", "1"), "made with crop pct 0.875, not 1.0"),
+        (("--constants", "cifar"), "made with preset 'imagenet', not 'cifar'"),
         (("--data-dir", other), "made with source digest"),
     ):
         done = run(*words, "--corruptions", "contrast(severity=1)", *extra)
@@ -273,7 +273,7 @@ def test_a_tree_is_not_mixed_of_two_sets_of_photographs(photos: Path, tmp_path: 
     words = ("--write", tmp_path / "tree", "--data-dir", photos, "--corruptions", "frost(severity=1)", *SMALL)
     assert run(*words, "--limit", "2", "--frost-dir", tmp_path / "one").status == 0
     done = run(*words, "--frost-dir", tmp_path / "two")
-    assert done.status == 2 and "the tree was made with other photographs of frost" in done.err
+    assert done.status == 2 and "the tree was made with different frost photographs" in done.err
 
 
 def test_drift_sees_severities_that_changed_places(photos: Path, tmp_path: Path, run: Command) -> None:
@@ -306,7 +306,7 @@ def test_an_unreadable_image_is_counted_and_decides_the_exit_status(photos: Path
     words = ("--data-dir", tmp_path / "photos", "--corruptions", "contrast", *SMALL)
     done = run("--write", tmp_path / "tree", *words)
     assert done.status == 2 and "50 files written" in done.out
-    assert "1 of 11 images could not be read and were left out, the first: a/text.jpg: not an image" in done.err
+    assert "1 of 11 images could not be read and were skipped, the first: a/text.jpg: not an image" in done.err
     assert len(list((tmp_path / "tree").rglob("*.JPEG"))) == 50
 
 
@@ -378,8 +378,8 @@ def test_drift_tells_the_same_tree_from_another(photos: Path, tmp_path: Path, ru
     assert odd["brightness", 3]["ours"] == other["brightness", 3]["ours"]
     assert odd["contrast", None]["severities"] == [1, 3, 4, 5] and odd["contrast", 1]["images"] == 9
     notes = json.loads((tmp_path / "5.json").read_text())["notes"]
-    assert "contrast, severity 1: 1 files are missing; left out" in notes
-    assert "contrast, severity 2: not in the tree; left out" in notes
+    assert "contrast, severity 1: 1 files are missing; skipped" in notes
+    assert "contrast, severity 2: not in the tree; skipped" in notes
 
 
 def test_png_trees_are_compared_without_a_jpeg_between(photos: Path, tmp_path: Path, run: Command) -> None:
@@ -418,13 +418,13 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
     assert run("--write", small_tree, *data, "--corruptions", "fog(severity=1)", *SMALL).status == 0
     before = tree_files(tmp_path)
     cases: list[tuple[tuple[object, ...], str]] = [
-        ((), "give IMAGE..., --write DIR or --drift TREE, and only one; here is none of them"),
-        ((image, *write, *data), "and only one; here is several of them"),
-        ((*write, "--drift", full, *data), "and only one; here is several of them"),
+        ((), "give IMAGE..., --write DIR or --drift TREE, exactly one of them; got none of them"),
+        ((image, *write, *data), "exactly one of them; got several of them"),
+        ((*write, "--drift", full, *data), "exactly one of them; got several of them"),
         (write, "--write needs --data-dir, the clean images to corrupt"),
         (("--drift", small_tree), "--drift needs --data-dir, the clean images that the tree was made of"),
         ((tmp_path / "nowhere.png",), "nowhere.png: No such file or directory; give image files"),
-        ((text,), "text.jpg: not an image of a format that is read (starts with b'text')"),
+        ((text,), "text.jpg: not an image of a supported format (starts with b'text')"),
         ((photos,), "photos: Is a directory; give image files"),
         ((image, "--corruptions", "fgo"), "unknown corruption 'fgo'; did you mean 'fog'?"),
         ((image, "--corruptions", "fog(severity=6)"), "severity '6'; expected whole numbers from 1 to 5"),
@@ -434,27 +434,27 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((image, "--variant", "x"), "unknown variant 'x'; known: bethgelab, hendrycks"),
         ((image, "--constants", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
         ((image, "--interpolation", "cubic"), "unknown interpolation 'cubic'; did you mean 'bicubic'?"),
-        ((image, "--img-size", "8"), "--img-size 8: the corruptions are defined from 16x16 on"),
+        ((image, "--img-size", "8"), "--img-size 8: corruptions need at least 16x16 pixels"),
         ((image, "--img-size", "5000"), "'--img-size': 5000 is not in the range"),
-        ((image, "--json", "x.json"), "--json means nothing for a contact sheet; leave it out"),
-        ((image, "--limit", "3"), "--limit means nothing for a contact sheet; leave it out"),
-        ((*write, *data, "--json", "x.json"), "--json means nothing for --write; leave it out"),
-        (("--drift", small_tree, *data, "--format", "png"), "--format means nothing for --drift; leave it out"),
+        ((image, "--json", "x.json"), "--json does not apply to a contact sheet; leave it out"),
+        ((image, "--limit", "3"), "--limit does not apply to a contact sheet; leave it out"),
+        ((*write, *data, "--json", "x.json"), "--json does not apply to --write; leave it out"),
+        (("--drift", small_tree, *data, "--format", "png"), "--format does not apply to --drift; leave it out"),
         ((image, "--crop-pct", "1.5"), "--crop-pct 1.5: expected a number above 0, at most 1"),
         ((image, "--device", "abacus"), "unknown device 'abacus'; known: auto, cpu, cuda"),
-        ((image, "--out", tmp_path / "sheet.jpg"), "a contact sheet is a PNG; give a name that ends in .png"),
+        ((image, "--out", tmp_path / "sheet.jpg"), "a contact sheet is a PNG; give a name ending in .png"),
         ((image, photos / "a/2.png", "--out", tmp_path / "s.png"), "is one file for 2 images; give a folder"),
-        ((image, "--out", image), "1.png is the image itself; give another name"),
+        ((image, "--out", image), "1.png is the input image; give another name"),
         ((image, image, "--out", tmp_path), "another image has the same name"),
         ((image, "--out", text / "s.png", "--corruptions", "contrast"), "cannot write"),
         ((*write, "--data-dir", tmp_path / "nowhere"), "no such folder or zip file; check --data-dir"),
         ((*write, *data, "--limit", "0"), "'--limit': 0 is not in the range"),
-        (("--write", full, *data), "holds files but no corruptions.json; choose an empty folder"),
+        (("--write", full, *data), "contains files but no corruptions.json; choose an empty folder"),
         (("--write", text, *data), "text.jpg is not a folder; choose another one"),
         (("--write", text / "tree", *data), "is not a folder; choose another one"),
         (("--write", photos / "c", *data), "and would become part of it; choose another folder"),
         ((*write, "--data-dir", twins.parent), "'a/x.bmp' and 'a/x.png' would become one file, 'a/x.JPEG'"),
-        (("--drift", full, *data), "full: no corruption in it; expected folders such as fog/3/<class>/<file>"),
+        (("--drift", full, *data), "full: no corruption found; expected folders such as fog/3/<class>/<file>"),
         (("--drift", new, *data), "new: no such folder; expected a tree"),
         (("--drift", small_tree, *data, "--img-size", "64"), "is 32x32; give --img-size 32"),
         (("--drift", small_tree, *data, "--corruptions", "snow"), "under snow; an id is 'a/0.JPEG'"),

@@ -82,7 +82,7 @@ def wrong_normal(monkeypatch: Patch) -> str:
 def ascent_downhill(monkeypatch: Patch) -> str:
     own = attacks.ThreatModel.steepest
     monkeypatch.setattr(attacks.ThreatModel, "steepest", lambda self, gradient: -own(self, gradient))
-    return "the step on a linear model is [0.6, 0.4, 0.11] and not [0.4, 0.6, 0.0]"
+    return "the step on a linear model is [0.6, 0.4, 0.11] instead of [0.4, 0.6, 0.0]"
 
 
 def no_projection(monkeypatch: Patch) -> str:
@@ -97,7 +97,7 @@ def wide_l2(monkeypatch: Patch) -> str:
         return far if self.norm == "l2" else own(self, far, clean)
 
     monkeypatch.setattr(attacks.ThreatModel, "project", project)
-    return "the l2 projection is [0.8, 0.9] and not [0.65, 0.7]"
+    return "the l2 projection is [0.8, 0.9] instead of [0.65, 0.7]"
 
 
 def wrong_linf(monkeypatch: Patch) -> str:
@@ -107,7 +107,7 @@ def wrong_linf(monkeypatch: Patch) -> str:
         return own(replace(self, bounds=None) if self.norm == "linf" else self, far, clean)
 
     monkeypatch.setattr(attacks.ThreatModel, "project", project)
-    return "the l-inf projection is [0.6, -0.05, 1.05] and not [0.6, 0.0, 1.0]"
+    return "the l-inf projection is [0.6, -0.05, 1.05] instead of [0.6, 0.0, 1.0]"
 
 
 def scaled_quest(monkeypatch: Patch) -> str:
@@ -199,7 +199,7 @@ def parquet_loses_metadata(monkeypatch: Patch) -> str:
 
 def written_in_place(monkeypatch: Patch) -> str:
     monkeypatch.setattr(doctor, "write_whole", lambda path, data: path.write_bytes(data))
-    return "a file is not replaced as a whole"
+    return "a file is not replaced atomically"
 
 
 def something_left_behind(monkeypatch: Patch) -> str:
@@ -210,7 +210,7 @@ def something_left_behind(monkeypatch: Patch) -> str:
         path.with_name(".half.tmp").write_bytes(b"")
 
     monkeypatch.setattr(doctor, "write_whole", leaving)
-    return "is not replaced as a whole: ['.half.tmp']"
+    return "is not replaced atomically: ['.half.tmp']"
 
 
 def opencv_gone(monkeypatch: Patch) -> str:
@@ -322,7 +322,7 @@ def test_a_gpu_that_torch_does_not_see_is_said(monkeypatch: Patch, tmp_path: Pat
     (tmp_path / "nvidia0").touch()
     found = finding("device", monkeypatch)
     assert found.state == "warn" and "has an NVIDIA device that torch" in found.text
-    assert "install torch's build for CUDA" in found.text
+    assert "install the CUDA build of torch" in found.text
 
 
 def test_one_thread_is_said(monkeypatch: Patch) -> None:
@@ -399,7 +399,7 @@ def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: Patch) -> N
 def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch, tmp_path: Path) -> None:
     checks = (
         *(("good", lambda: "as it should be", ""), ("slow", lambda: Caution("one thread"), "")),
-        ("bad", lambda: 1 / 0, "mend it"),
+        ("bad", lambda: 1 / 0, "fix it"),
     )
     monkeypatch.setattr(doctor, "CHECKS", checks)
     done = CliRunner().invoke(cli, ["doctor", "--json", str(tmp_path / "checks.json")])
@@ -407,7 +407,7 @@ def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch,
     assert states == [("good", "ok"), ("slow", "warn"), ("bad", "FAIL")]
     assert "warn slow: one thread" in done.output
     assert "ok   good: as it should be" in done.output
-    assert "FAIL bad: ZeroDivisionError: division by zero; mend it" in done.output
+    assert "FAIL bad: ZeroDivisionError: division by zero; fix it" in done.output
     assert getattr(done.exception, "exit_code", 0) == 2
     monkeypatch.setattr(doctor, "CHECKS", checks[:2])
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0

@@ -27,8 +27,8 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
     config = tmp_path / "c.toml"
     config.write_text("arch = 'evil.py:build'\n")
     expected = (
-        "--config c.toml names code to run (arch = 'evil.py:build'); give --arch yourself, or --trust-config where you "
-        "know who wrote the file"
+        "--config c.toml names code to run (arch = 'evil.py:build'); give --arch yourself, or --trust-config if you "
+        "trust the file"
     )
     assert said_of(words, tmp_path, monkeypatch) == expected
     config.write_text("[inspect]\narch = 'evil:build'\n")
@@ -69,7 +69,11 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
         ("json-file = '~/x'", ["check", "run"], "is not a run folder"),
         ("write = '/x'", ["corrupt"], "writes outside the folder where you are (write = '/x'); give --write yourself"),
         ("log = ['mlflow:http://x']", ["report", "run"], "unknown option 'log'"),
-        ("logs = ['mlflow:http://x']", ["report", "run"], "sends results away (logs = 'mlflow:http://x'); give --log"),
+        (
+            "logs = ['mlflow:http://x']",
+            ["report", "run"],
+            "sends results to a server (logs = 'mlflow:http://x'); give --log",
+        ),
     ],
 )
 def test_a_config_chooses_no_place_outside(

@@ -32,6 +32,11 @@ SAID = {
     "told apart": "distinguished",
     "for want of": "since … is missing",
     "but for": "except for, without",
+    "who said so": "source",
+    "mend it": "fix it",
+    "left aside": "ignored, not used",
+    "no single one": "not exactly one",
+    "for it would": "since it would",
 }
 BANNED = re.compile(
     r"(?<![\w{.])(" + "|".join(word.replace(" ", r"\s+") for word in SAID) + r")(?![\w}])", re.IGNORECASE

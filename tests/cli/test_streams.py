@@ -48,7 +48,7 @@ def test_letters_that_the_terminal_lacks() -> None:
 def test_too_little_memory_to_begin_with_is_one_line() -> None:
     status, out, error = shell(f"ulimit -v 600000; {KIT} inspect zoo:shapes-vit-quest")
     assert (status, out) == (2, "") and len(error.splitlines()) == 1
-    assert error.startswith("error: too little memory (") and "raise the limit (ulimit -v)" in error
+    assert error.startswith("error: not enough memory (") and "raise the limit (ulimit -v)" in error
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY  # here it was not lowered
 
 

@@ -95,7 +95,7 @@ def test_the_digest_is_of_all_code_of_a_package(site: Path) -> None:
         ("spin = plugged:Spin", "import not_there", "cannot be imported (ModuleNotFoundError: No module named 'not_th"),
         ("spin = plugged:Spin", "raise SystemExit('bye')", "cannot be imported (SystemExit: bye)"),
         ("spin = plugged:Spin", "x = 1", "cannot be imported (AttributeError:"),
-        ("spin = plugged:Spin", "Spin = 3", "it brings 3; expected a subclass of builtins.Exception"),
+        ("spin = plugged:Spin", "Spin = 3", "it provides 3; expected a subclass of builtins.Exception"),
         ("pgd = plugged:Spin", "", "robustkit has pgd already; rename the plug-in"),
         ("cam = plugged:Spin", "", "robustkit has cam already"),
         ("Spin(1) = plugged:Spin", "", "expected a name of a-z"),
@@ -103,7 +103,7 @@ def test_the_digest_is_of_all_code_of_a_package(site: Path) -> None:
         (
             "spin = plugged:Spin",
             "class Spin(Exception):\n    name = 'pgd'",
-            "it brings is called 'pgd'; expected 'spin'",
+            "its object is called 'pgd'; expected 'spin'",
         ),
     ],
 )
@@ -158,8 +158,8 @@ def test_a_file_is_executed_once_and_stands_for_its_bytes(site: Path, tmp_path: 
     ("text", "said"),
     [
         (None, "No such file or directory; give a Python file"),
-        ("x =", "it cannot be run (SyntaxError:"),
-        ("raise RuntimeError('no')", "it cannot be run (RuntimeError: no); mend it"),
+        ("x =", "it failed (SyntaxError:"),
+        ("raise RuntimeError('no')", "it failed (RuntimeError: no); fix it"),
         ("x = 1", 'expected PLUGINS = {"attacks": {"name": Class}} in it'),
         ("PLUGINS = {'attacks': 3}", "expected PLUGINS ="),
         ("PLUGINS = {'atacks': {}}", "unknown group 'atacks'; did you mean 'attacks'?"),
@@ -202,7 +202,7 @@ def test_code_without_files_is_not_identified(site: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(archive))
     metadata(site, "plugged", "1.0", "[robustkit.attacks]\nspin = plugged_zip:Spin\n")
     (plugin,) = declared("attacks")
-    with pytest.raises(PluginError, match="no file of its code is found; install it as files"):
+    with pytest.raises(PluginError, match="its source files were not found; install it as files"):
         plugin.identity["source"]
 
 

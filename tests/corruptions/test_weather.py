@@ -137,7 +137,7 @@ def test_without_photographs_the_remedies_are_named(monkeypatch: pytest.MonkeyPa
     message = (
         "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are read), "
         "or name a folder that has them: --frost-dir on the command line, frost_dir in Python; "
-        "or take textures of our own: frost(texture=own), texture='own' in Python"
+        "or use our own textures: frost(texture=own), texture='own' in Python"
     )
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         Frost()(photographs(1, 16, 16), 1)

@@ -59,7 +59,10 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
     root = folders(tmp_path, *names)
     torchvision, timm = ImageFolder(root).class_to_idx, find_images_and_targets(str(root))[1]
     assert torchvision != timm
-    with pytest.raises(DataError, match=r"sorted order .*: torchvision takes the one, timm the other; say which with"):
+    with pytest.raises(
+        DataError,
+        match=r"sorted order .*: torchvision uses the former, timm the latter; choose one with",
+    ):
         open_dataset(root, num_classes=len(names))
     for layout, expected in (("folders", torchvision), ("folders-timm", timm)):
         found = open_dataset(root, num_classes=len(names), layout=layout)
@@ -69,7 +72,7 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
         found = open_dataset(root, num_classes=len(names), class_names=own, layout=layout)
         assert by_name(found) == {name: own.index(name) for name in names}
     without = open_dataset(root)  # no model, whose outputs could be meant
-    assert by_name(without) == torchvision and any("timm the other; sorted here" in line for line in without.notes)
+    assert by_name(without) == torchvision and any("timm the latter; sorted here" in line for line in without.notes)
 
 
 def flags(dataset: Dataset) -> list[str]:
@@ -116,9 +119,9 @@ def test_lists_that_are_nearly_or_doubly_met_are_flagged(tmp_path: Path) -> None
     assert by_name(stl) == {name: place for place, name in enumerate(STL10)} and not flags(stl)
     nearly = ("flier", *OTHER_WORDS[1:])
     found = open_dataset(folders(tmp_path / "nearly", *nearly), num_classes=10)
-    assert "9 of 10 are classes of CIFAR-10, which has another order and no flier" in flags(found)[0]
+    assert "9 of 10 are classes of CIFAR-10, which has a different order and lacks flier" in flags(found)[0]
     part = open_dataset(folders(tmp_path / "part", "bird", "truck"), num_classes=10)  # 2 and 9, or 1 and 9
-    assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is possible, too" in flags(part)[0]
+    assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is also possible" in flags(part)[0]
     words = ["goldfish", "tench", "great_white_shark"]  # of ImageNet-1k, whose order is none of letters
     some = open_dataset(folders(tmp_path / "words", *words), num_classes=1000)
     assert by_name(some) == {"tench": 0, "goldfish": 1, "great_white_shark": 2}
@@ -230,7 +233,7 @@ def test_numbers_are_numbers_however_they_are_written(tmp_path: Path, spelling: 
         ("٣", "line 3: label '٣'; expected a whole number"),
         ("inf", "line 3: label 'inf'; expected a whole number"),
         ("cat", "line 3: label 'cat' is a name, but t.csv line 2 has the number 1"),
-        ("2", "line 3: label '2' is none of the 2 classes"),
+        ("2", "line 3: label '2' is not one of the 2 classes"),
     ],
 )
 def test_a_label_that_is_no_index_is_refused_with_its_line(tmp_path: Path, label: str, message: str) -> None:
@@ -244,12 +247,20 @@ def test_a_label_that_is_no_index_is_refused_with_its_line(tmp_path: Path, label
     [
         ("filename,label,class_name", ("1,dog", "0,cat"), [1, 0]),
         ("filename,label,class_name", ("1,cat", "0,dog"), [1, 0]),  # names of no checkpoint only go along
-        ("filename,label,class_name", ("1,cat", "0,cat"), "line 3: label '0' and class_name 'cat' do not agree"),
-        ("filename,label,label", ("1,1", "0,1"), "line 3: label '0' and label '1' do not agree"),
-        ("filename,class,target", ("0,1", "1,0"), "line 2: class '0' and target '1' do not agree"),
+        (
+            "filename,label,class_name",
+            ("1,cat", "0,cat"),
+            "line 3: label '0' and class_name 'cat' contradict each other",
+        ),
+        ("filename,label,label", ("1,1", "0,1"), "line 3: label '0' and label '1' contradict each other"),
+        ("filename,class,target", ("0,1", "1,0"), "line 2: class '0' and target '1' contradict each other"),
         ("filename,index,label", ("0,1", "1,1"), [1, 1]),  # the index of a row, as pandas writes it
         ("filename,label,wnid", ("1,n01443537", "0,n01440764"), [1, 0]),
-        ("filename,label,wnid", ("2,n01443537", "1,n01440764"), "line 2: label '2' and wnid 'n01443537' do not agree"),
+        (
+            "filename,label,wnid",
+            ("2,n01443537", "1,n01440764"),
+            "line 2: label '2' and wnid 'n01443537' contradict each other",
+        ),
     ],
 )
 def test_columns_of_labels_must_agree(
@@ -298,15 +309,13 @@ def test_images_of_another_suffix_are_read_or_counted(tmp_path: Path) -> None:
     (root / "a" / "labels.txt").write_text("words")
     found = open_dataset(root, num_classes=2)
     assert {sample.id for sample in found.samples} == {"a/1.jfif", "a/2", "b/3.JPE", "b/4.png"}
-    line = "left out 3 images of another kind or suffix than .jpeg, .jpg, .png …: "
+    line = "left out 3 images of a kind or suffix other than .jpeg, .jpg, .png …: "
     assert [note for note in found.notes if note.startswith(line)], found.notes
 
 
 def test_a_folder_of_names_that_cannot_be_printed_says_so(tmp_path: Path) -> None:
     root = tree(tmp_path, "a\u00a0b/1.png", "a/2\u00a0.png")
-    with pytest.raises(
-        DataError, match="no images in it that can be read; left out 2 images whose names are not print"
-    ):
+    with pytest.raises(DataError, match="no readable images in it; left out 2 images whose names are not print"):
         open_dataset(root)
 
 

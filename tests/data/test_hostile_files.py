@@ -129,11 +129,11 @@ def test_a_thin_picture_is_no_harm_to_any_resize() -> None:
     assert to_pixels(image, Preprocessing()).shape == (3, 224, 224)
     for p in (Preprocessing(input_size=(700, 700)), Preprocessing(crop_pct=0.2), Preprocessing(input_size=(700, 500))):
         with pytest.raises(
-            BadImageError, match=r"x: 10 x 2000 pixels are too thin: resized they would be \d+ x \d+, at"
+            BadImageError, match=r"x: 10 x 2000 pixels: too narrow, since resized it would be \d+ x \d+, at"
         ):
             to_pixels(image, p, "x")
     assert to_pixels(image, Preprocessing(input_size=(700, 700), crop_mode="squash")).shape == (3, 700, 700)
-    with pytest.raises(BadImageError, match="resized they would be 0 x 256"):
+    with pytest.raises(BadImageError, match="since resized it would be 0 x 256"):
         to_pixels(Image.new("RGB", (1, 2000)), Preprocessing(crop_mode="border"))
 
 

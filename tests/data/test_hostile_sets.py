@@ -46,8 +46,8 @@ def jpeg(side: int) -> bytes:
 
 
 BOMBS = {
-    "png": (png(100_000), "100000 x 100000 pixels; at most 80 million are read; shrink it"),
-    "jpeg": (jpeg(65_535), "65535 x 65535 pixels; at most 80 million are read; shrink it"),
+    "png": (png(100_000), "100000 x 100000 pixels; at most 80 million are supported; shrink it"),
+    "jpeg": (jpeg(65_535), "65535 x 65535 pixels; at most 80 million are supported; shrink it"),
     "text": (png(4, chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(50 << 20)))), "Decompressed data too large"),
     "profile": (png(4, chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(50 << 20)))), "Decompressed data too large"),
 }
@@ -80,14 +80,15 @@ def test_a_run_skips_and_counts_bombs(place: Path, tmp_path: Path) -> None:
         run = small_audit.audit(place, out, attacks="fgsm", data_dir=archive)
     reported = {row.sample_id: re.sub(r"\d+ bytes", "N bytes", row.error) for row in run.manifest.bad_images}
     assert reported == {
-        "c/bomb.png": "c/bomb.png: 100000 x 100000 pixels; at most 80 million are read; shrink it",
-        "c/bomb.jpg": "c/bomb.jpg: 65535 x 65535 pixels; at most 80 million are read; shrink it",
-        "c/zeros.bmp": "c/zeros.bmp: N bytes in the zip inflate to 104857600, as no image does; not read",
+        "c/bomb.png": "c/bomb.png: 100000 x 100000 pixels; at most 80 million are supported; shrink it",
+        "c/bomb.jpg": "c/bomb.jpg: 65535 x 65535 pixels; at most 80 million are supported; shrink it",
+        "c/zeros.bmp": "c/zeros.bmp: N bytes in the zip inflate to 104857600, which is implausible for an image; not "
+        "read",
     }
     assert run.table("net", "clean")["sample_id"].to_pylist()[:2] == ["a/1.png", "a/ünïcödé 图像 🦉.png"]
     results = run.results()
     assert set(results["n"]) == {5} and (out / "report.html").is_file()
-    assert results["flags"].map(lambda flags: "3 of 8 images could not be read; left out" in flags).all()
+    assert results["flags"].map(lambda flags: "3 of 8 images could not be read; excluded" in flags).all()
 
 
 def claimed(path: Path, size: int) -> None:
@@ -102,7 +103,7 @@ def claimed(path: Path, size: int) -> None:
 def test_a_zip_that_lies_about_its_sizes(tmp_path: Path) -> None:
     for size, message in (
         ((1 << 30) + 1, r"a/1\.png: claims 1073741825 bytes in the zip; not read"),
-        (1 << 28, r"a/1\.png: \d+ bytes in the zip inflate to 268435456, as no image does; not read"),
+        (1 << 28, r"a/1\.png: \d+ bytes in the zip inflate to 268435456, which is implausible for an image; not read"),
         (10, r"a/1\.png: cannot be read from the zip: Bad CRC"),  # no more than that is inflated
     ):
         path = tmp_path / f"{size}.zip"
@@ -135,7 +136,7 @@ def test_links_are_followed_by_reading_and_nothing_but_plain_files_is_read(tmp_p
         "a/1.png: cannot be read: No such file or directory",
         "a/2.png: not a plain file; not read",
         "a/3.png: not a plain file; not read",
-        "a/4.png: not an image of a format that is read (starts with b'hunter2'); expected JPEG, PNG, WEBP, BMP, TIFF, "
+        "a/4.png: not an image of a supported format (starts with b'hunter2'); expected JPEG, PNG, WEBP, BMP, TIFF, "
         "GIF, PPM or AVIF",
     ]
     assert len(dataset.digest()) == 64
@@ -167,7 +168,11 @@ def test_ids_name_samples_and_no_files(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "set")
     for name in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png"):
         (tmp_path / "ids.txt").write_text(f"{name}\n")
-        with pytest.raises(DataError, match=r"ids that name no single sample of set: .*; an id looks like 'a/1.png'"):
+        with pytest.raises(
+            DataError,
+            match=r"ids that do not identify exactly one sample of set: .*; an id looks "
+            r"like 'a/1.png'",
+        ):
             dataset.select(ids=tmp_path / "ids.txt")
 
 

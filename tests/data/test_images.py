@@ -210,10 +210,10 @@ JPEG = saved(noise(200, 200), "JPEG")
     ("data", "message"),
     [
         (b"", r"a/b\.jpg: the file is empty \(0 bytes\); expected an image"),
-        (b"hello, I am text", r"a/b\.jpg: not an image of a format that is read \(starts with b'hello, I'\)"),
+        (b"hello, I am text", r"a/b\.jpg: not an image of a supported format \(starts with b'hello, I'\)"),
         *((JPEG[: len(JPEG) * part // 100], r"a/b\.jpg: broken image: .*truncated") for part in (10, 50, 99)),
         (saved(noise(50, 50))[:-4000], r"a/b\.jpg: broken image: .*truncated"),
-        (claims(20_000, 20_000), r"a/b\.jpg: 20000 x 20000 pixels; at most 80 million are read"),
+        (claims(20_000, 20_000), r"a/b\.jpg: 20000 x 20000 pixels; at most 80 million are supported"),
         (claims(300, 300), r"a/b\.jpg: broken image"),
         (saved(Image.fromarray(np.array([[1.5]], np.float32)), "TIFF"), r"a/b\.jpg: float pixels outside \[0, 1\]"),
         (saved(Image.fromarray(np.array([[np.nan]], np.float32)), "TIFF"), r"a/b\.jpg: float pixels outside"),

@@ -221,22 +221,23 @@ def test_a_bad_mask_is_named(tmp_path: Path, mask: bytes | None, message: str) -
         ),
         ("{0}/twice: a/x.png and a/x.bmp are masks of the same image; keep one", "images", {"masks": "twice"}),
         (
-            "{0}/rivals: c/x.png and d/x.png may both be meant for a/x.png; keep one, or name it a/x",
+            "{0}/rivals: c/x.png and d/x.png both match a/x.png; keep one, or rename it to a/x",
             "images",
             {"masks": "rivals"},
         ),
         (
-            "{0} and {0}/masks: one holds the other, so that masks mix with images; give a folder of each",
+            "{0} and {0}/masks: one contains the other, which would mix masks with images; give separate folders",
             "",
             {},
         ),
         (
-            "{0}/images/a and {0}/images: one holds the other, so that masks mix with images; give a folder of each",
+            "{0}/images/a and {0}/images: one contains the other, which would mix masks with images; give separate "
+            "folders",
             "images/a",
             {"masks": "images"},
         ),
         (
-            "{0}/images: the number of classes is not known; give their names (--classes) or --num-classes",
+            "{0}/images: the number of classes is unknown; give their names (--classes) or --num-classes",
             "images",
             {"num_classes": None},
         ),
@@ -312,7 +313,7 @@ def test_a_mask_of_a_turned_image_must_say_of_which_pixels_it_is(tmp_path: Path)
     exif[0x0112] = 3  # upside down: of the same size
     Image.new("RGB", (4, 2)).save(root / "images" / "a.png", exif=exif)
     scenes = open_scenes(root / "images", masks=root / "masks", num_classes=2)
-    with pytest.raises(BadImageError, match="EXIF data turn the image, and nothing says whether its mask"):
+    with pytest.raises(BadImageError, match="EXIF data rotate the image, and it is unclear whether the mask"):
         maps(scenes)
     Image.fromarray(FLAT).save(root / "masks" / "a.png", exif=exif)
     assert maps(scenes) == {"a.png": FLAT.tolist()}

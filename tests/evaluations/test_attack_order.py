@@ -1,4 +1,4 @@
-"""An attack that leaves standing what a weaker one broke, beyond chance, is a flag; an ordinary one is not."""
+"""An attack that leaves standing what a weaker one broke, significantly, is a flag; an ordinary one is not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_chances_are_those_of_the_exact_test(more: int, fewer: int) -> None:
 
 def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
     found = flag(PGD, clean="1" * 40, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "1" * 20)
-    assert "20 of 40 samples standing that fgsm(eps=8/255) broke, and 0 the other way round" in found
+    assert "20 of 40 samples correct that fgsm(eps=8/255) broke, and 0 the other way round" in found
     (finding,) = findings_of([found, found, "incomplete: 3 of 4"])
     assert finding.flag == found and finding.figure.startswith("it left 20 of 40") and finding.instead in found
     assert flag(PGD, fgsm="0" * 9 + "1" * 31, pgd="1" * 40) == ""  # one in 512
@@ -84,7 +84,7 @@ def test_a_result_that_its_own_evidence_contradicts_is_a_flag() -> None:
         return contradiction_flag(manifest, condition, right(answers), figures)
 
     found = said(PGD, "1" * 40, [1] * 6 + [0] * 4 + [-1] * 2)
-    assert "it left 6 of 10 samples standing that PGD with 5 steps broke for its evidence, and 0 the other" in found
+    assert "it left 6 of 10 samples correct that PGD with 5 steps broke as evidence, and 0 the other" in found
     assert findings_of([found])[0].check == "attacks in order"
     assert said(PGD, "1" * 40, [1] * 5 + [0] * 5) == ""  # one in 32
     assert said(PGD, "0" * 40, [1] * 12) == said(PGD, "1" * 6 + "0" * 6, [1] * 6 + [0] * 6) == ""
@@ -134,7 +134,7 @@ def test_a_model_that_waits_until_it_was_looked_at_is_flagged(place: Path, tmp_p
 
 def test_any_attack_above_clean_is_a_flag_unless_labels_are_predicted() -> None:
     clean, attacked = "0" * 20 + "1" * 3000, "1" * 3020
-    assert "20 of 3020 samples right that were wrong before it" in flag(PGD, clean=clean, pgd=attacked)
+    assert "20 of 3020 samples correct that were wrong before the attack" in flag(PGD, clean=clean, pgd=attacked)
     assert flag(FGSM, clean=clean, fgsm=attacked) and not flag("clean", clean=clean, pgd=attacked)
     assert flag(PGD, "predicted", clean=clean, pgd=attacked) == ""
     # With predicted labels only what was right counts.
@@ -172,7 +172,7 @@ def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Pat
     clean, fgsm, pgd = by_condition.values()
     assert fgsm["value"] < clean["value"] < pgd["value"] and not clean["flags"] and not fgsm["flags"]
     (odd,) = (flag for flag in pgd["flags"] if flag.startswith("attacks in order"))
-    assert "right that were wrong before it" in odd and "standing that fgsm(eps=16/255) broke" in odd
+    assert "correct that were wrong before the attack" in odd and "correct that fgsm(eps=16/255) broke" in odd
     assert any(flag.startswith("loss by steps: ") for flag in pgd["flags"])  # of the evidence, which PGD has, too
     assert odd in (run.path / "summary.json").read_text()
     page = (run.path / "report.html").read_text()

@@ -145,7 +145,7 @@ def test_rules_tell_attacks_on_corrupted_images_from_those_on_clean_ones() -> No
         ("pgd(under=fog,severity=1+3)", "severity '1+3'; expected a whole number"),
         ("pgd(severity=3)", "severity=3 is of a corruption; name it, such as under=fog"),
         ("pgd(under=fog,severity=3,source=released)", "leave out source=released"),
-        ("fmn(under=fog,severity=3)", "under is for attacks of a fixed radius; leave it out of fmn"),
+        ("fmn(under=fog,severity=3)", "under applies to attacks of a fixed radius; leave it out of fmn"),
         ("pgd(under=fog,severity=3,texture=own)", "unknown parameter of corruption 'texture'"),
         ("pgd(under=fog,severity=3,step=2)", "unknown parameter of pgd 'step'"),
     ],
@@ -165,9 +165,9 @@ def test_attacks_are_compared_on_the_same_images() -> None:
     ids = [f"s{place}" for place in range(40)]
     few, many = (Outcomes.of(pa.table({"sample_id": ids, "correct": [k >= n for k in range(40)]})) for n in (20, 0))
     flag = order_flag(manifest, pgd, {fgsm: few, pgd: many})
-    assert "20 of 40 samples standing that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
+    assert "20 of 40 samples correct that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
     alone = order_flag(manifest, pgd, {"corruption(fog,severity=3)": few, pgd: many})
-    assert "20 of 40 samples right that were wrong before it" in alone
+    assert "20 of 40 samples correct that were wrong before the attack" in alone
     others = {"clean": few, "fgsm(eps=8/255)": few, "corruption(fog,severity=2)": few, pgd: many}
     assert order_flag(manifest, pgd, others) == ""
     assert name_of(pgd, "table", manifest) == "PGD, 8/255, 20 steps, on fog, severity 3"

@@ -403,7 +403,7 @@ def test_a_range_of_decades_is_drawn_in_powers_with_the_bound() -> None:
 
 
 def test_a_model_without_attention_is_refused_in_one_line(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"net: there is nothing for --watch-attention to watch, it has no attention;"):
+    with pytest.raises(ModelError, match=r"net: --watch-attention has nothing to record: it has no attention;"):
         small_audit.audit(place, tmp_path / "run", watch_attention=True)
     assert not (tmp_path / "run").exists()
     odd = (
@@ -411,7 +411,7 @@ def test_a_model_without_attention_is_refused_in_one_line(place: Path, tmp_path:
         if False
         else nn.Sequential(type("MyAttention", (nn.Linear,), {})(2, 2))
     )
-    with pytest.raises(ModelError, match="its attention is of a kind that is not understood"):
+    with pytest.raises(ModelError, match="its attention is of an unsupported kind"):
         attention_watch.check_watchable(odd, "odd", "--stability")
 
 
@@ -428,15 +428,15 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     assert re.search(r"blocks\.3\.attn +3 +65 +\d+\.\d, \d+\.\d \(\d\)", shown)
     assert "--data-dir is missing" in reported("inspect", f"zoo:{NAME}", "--stability")
     scenes = reported("inspect", "zoo:shapes-segmenter-quest", "--data-dir", "embedded:shapes", "--stability")
-    assert "--stability watches classifiers, and this is a segmenter" in scenes
+    assert "--stability applies to classifiers, and this is a segmenter" in scenes
     net = (str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build", "--num-classes", "3")
     bare = reported("inspect", *net, "--data-dir", str(place / "images"), "--stability")
-    assert "there is nothing for --stability to watch, it has no attention" in bare
-    assert bare.rstrip().endswith("leave --stability out, or audit it apart")
+    assert "--stability has nothing to record: it has no attention" in bare
+    assert bare.rstrip().endswith("leave --stability out, or audit it separately")
     bare = reported("inspect", *net, "--data-dir", str(place / "images"))
     assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
-    assert re.search(r"attention formulas are not ranked: Sequential takes no attention formula: ", bare)
-    assert "labels: cannot tell as given, which is in use" in bare  # the set-up is looked at all the same
+    assert re.search(r"attention formulas are not ranked: Sequential does not support attention formulas: ", bare)
+    assert "labels: inconclusive, as given (in use) cannot" in bare  # the set-up is looked at all the same
     assert "--attention" not in bare
 
 
@@ -450,13 +450,13 @@ def test_watched_lists_are_bounded_where_records_are_read() -> None:
         ({"lists": [[1.0] * 11] * 8}, "a record without a figure for each head"),
         ({"lists": [[1.0] * 12] * 7 + [None]}, "a record without a figure for each head"),
         ({"kind": pa.list_(pa.string()), "lists": [["x"] * 12] * 8}, "column 'key_norms' of list<element: string>"),
-        ({"meta": b"[["}, "does not say which layers it is of"),
-        ({"meta": b'["abc"]'}, "does not say which layers it is of"),
-        ({"meta": b'[["a", 12, -4]]'}, "does not say which layers it is of"),
-        ({"meta": b'[["a", 4000000, 4]]'}, "does not say which layers it is of"),
-        ({"meta": b'[["a\\u001b", 12, 4]]'}, "does not say which layers it is of"),
-        ({"meta": None}, "does not say which layers it is of"),
-        ({"meta": b'[["a", 12, 4]]'}, "records of other layers than the rest"),
+        ({"meta": b"[["}, "does not record its layers"),
+        ({"meta": b'["abc"]'}, "does not record its layers"),
+        ({"meta": b'[["a", 12, -4]]'}, "does not record its layers"),
+        ({"meta": b'[["a", 4000000, 4]]'}, "does not record its layers"),
+        ({"meta": b'[["a\\u001b", 12, 4]]'}, "does not record its layers"),
+        ({"meta": None}, "does not record its layers"),
+        ({"meta": b'[["a", 12, 4]]'}, "records with different layers than the rest"),
         ({"drop": True}, "a record without key_norms"),
     ],
 )

@@ -38,7 +38,7 @@ def test_both_depths_of_the_released_archives_are_read(tmp_path: Path) -> None:
         put(tmp_path / stranger / FISH / "a.JPEG")
     tree = CorruptedTree.open(tmp_path)
     assert list(tree.present.items()) == [("gaussian_noise", (1,)), ("defocus_blur", (2, 5)), ("saturate", (3,))]
-    assert tree.notes == ("left out folders that are not a corruption of the benchmark: fogg, blur/box_blur",)
+    assert tree.notes == ("left out folders that are not corruptions of the benchmark: fogg, blur/box_blur",)
     assert tree.read(f"{FISH}/a.JPEG", "defocus_blur", 2) == deep
     assert tree.read(f"{FISH}/a.JPEG", "saturate", 3) == flat
     assert is_tree(tmp_path) and is_tree(str(tmp_path / "blur"))
@@ -50,7 +50,7 @@ def test_what_is_no_tree(tmp_path: Path) -> None:
     (tmp_path / "empty/fog/3").mkdir(parents=True)
     for path in ("weather", "empty", "weather/fog/1.png", "nowhere", "embedded:shapes", "a\0b", ""):
         assert not is_tree(path and (tmp_path / path)), path
-    with pytest.raises(DataError, match=r"empty: no corruption in it; expected folders such as fog/3/<class>/<file>"):
+    with pytest.raises(DataError, match=r"empty: no corruption found; expected folders such as fog/3/<class>/<file>"):
         CorruptedTree.open(tmp_path / "empty")
     with pytest.raises(DataError, match=r"nowhere: no such folder"):
         CorruptedTree.open(tmp_path / "nowhere")
@@ -111,7 +111,7 @@ def test_the_fullest_folder_names_the_images(tmp_path: Path) -> None:
     assert [sample.id for sample in data.samples] == [f"{FISH}/{name}.JPEG" for name in "abc"]
     assert tree.missing(data.samples, "gaussian_noise", 1) == [f"{FISH}/b.JPEG", f"{FISH}/c.JPEG"]
     assert "labels and ids are those of fog/2" in data.notes
-    assert any(f"left out 1 images of other folders that fog/2 lacks: {FISH}/d" in n for n in data.notes)
+    assert any(f"left out 1 images of other folders that are missing in fog/2: {FISH}/d" in n for n in data.notes)
 
 
 def test_missing_files_are_named_and_each_folder_is_listed_once(

@@ -155,7 +155,7 @@ def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     found = rows(own)
     value, n, _, _, flags = found["corruption(fog)", "mean_error"]
     assert value == pytest.approx((4 * 1 / 2 + 1 / 2) / 5) and n == 2  # of a and c
-    assert flags == ["weights in part", "2 of 4 samples lack some of its conditions; left out"]
+    assert flags == ["weights in part", "2 of 4 samples lack some of its conditions; excluded"]
     assert found["corruption(fog)", "nll"][:2] == (pytest.approx((4 * 2 + 7) / 5), 2)
     assert found["corruption(fog)", "nll"][4] == flags
     own = all_of(ALEXNET) | {"clean": outcome(0.5, 0.5)}
@@ -164,10 +164,10 @@ def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     assert not {"in-c", "weather", "corruption(fog)"} & {text for text, _ in found}  # no sample is in all
     own["corruption(fog,severity=5)"] = outcome(1.0, 1.0)
     assert {row[4][-1] for key, row in rows(own, n=3).items() if key[0] == "in-c"} == {
-        "2 of 3 samples lack some of its conditions; left out"
+        "2 of 3 samples lack some of its conditions; excluded"
     }
     why = rows(own, "no ImageNet", n=3)["in-c", "mean_error"]
-    assert why[4] == ["2 of 3 samples lack some of its conditions; left out", "no mCE: no ImageNet"]
+    assert why[4] == ["2 of 3 samples lack some of its conditions; excluded", "no mCE: no ImageNet"]
 
 
 def test_the_interval_keeps_the_conditions_of_a_sample_together() -> None:
@@ -185,7 +185,7 @@ def test_without_imagenet_mce_is_refused_and_says_why() -> None:
     found = rows(all_of(ALEXNET, ",preset=cifar"), why)
     assert not {metric for _, metric in found} & {"mce", "relative_mce", "ce"}
     assert found["in-c(preset=cifar)", "mean_error"][4] == [
-        "no mCE: AlexNet's errors are known for the 1000 ImageNet classes only, not for cifar10-test"
+        "no mCE: AlexNet's errors are known only for the 1000 ImageNet classes, not for cifar10-test"
     ]
     assert why_no_mce(run_on({"layout": "imagenet", "classes": 1000, "name": "val"})) == ""
     assert "ImageNet" in why_no_mce(run_on({"layout": "imagenet-r", "classes": 1000, "name": "r"}))
@@ -201,7 +201,7 @@ def test_definitions_are_not_mixed() -> None:
 
 def test_what_differs_from_the_benchmark_is_said() -> None:
     assert tree_doubts("in-c", (224, 224), []) == []
-    assert tree_doubts("in-c", (192, 384), []) == ["corrupted at 384x192; the benchmark's images are 224x224"]
+    assert tree_doubts("in-c", (192, 384), []) == ["corruptions were applied at 384x192; ImageNet-C uses 224x224"]
     assert tree_doubts("in-c(preset=cifar)", (32, 32), []) == []
     one, other = (
         {"root": root, "image_sizes": [[224, 224], size]} for root, size in (("a", [192, 96]), ("b", [32, 32]))

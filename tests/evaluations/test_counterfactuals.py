@@ -170,7 +170,7 @@ def test_images_with_a_constant_map_count_for_flips_and_not_for_mass(
             change
         )
         lost = len(counted) - len(reported)
-        why = f"{lost} of {len(counted)} images have a map that is constant or not finite; left out"
+        why = f"{lost} of {len(counted)} images have a map that is constant or not finite; excluded"
         assert why in figures["mass_change"]["flags"]
         assert len(
             CounterfactualsAggregator().per_sample(CheckpointRecords(flat, NAME), text, "mass_change")[0]

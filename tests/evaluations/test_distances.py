@@ -91,7 +91,7 @@ def test_an_audit_has_a_distance_for_each_sample(made: tuple[Path, Run]) -> None
         assert fmn[3 + (eps == 16)] <= rows[f"pgd(eps={eps}/255,steps=20)", "top1"]["value"] + 1 / 30
     assert ("fmn(steps=40)", "top1") not in rows
     page = (place / "run" / "report.html").read_text()
-    assert "Smallest changes that mislead" in page and "FMN-40 linf" in page
+    assert "Minimal adversarial perturbations" in page and "FMN-40 linf" in page
     again = audit(place, place / "small", attacks="fmn(steps=40)", batch_size=7, shard_size=16)
     records = again.table("net", "fmn(steps=40)").to_pandas()
     assert records["distance"].to_numpy() == pytest.approx(table["distance"].to_numpy(), abs=1e-5)
@@ -100,8 +100,8 @@ def test_an_audit_has_a_distance_for_each_sample(made: tuple[Path, Run]) -> None
 def test_too_few_steps_are_flagged_on_both_sides(made: tuple[Path, Run]) -> None:
     _, run = made
     flags = {row["condition"]: " ".join(row["flags"]) for row in run.results().to_dict("records")}
-    assert "too weak: pgd(eps=" in flags[WEAK] and "give it more steps" in flags[WEAK]
-    assert "no wrong point was found for" in flags[WEAK]
+    assert "too weak: pgd(eps=" in flags[WEAK] and "use more steps" in flags[WEAK]
+    assert "no adversarial example was found for" in flags[WEAK]
     assert "too weak" not in flags["fmn(steps=40)"]
 
 
@@ -115,10 +115,10 @@ def test_each_attack_is_measured_by_the_best_of_all(made: tuple[Path, Run]) -> N
         clean, attacked = (rows[text, "top1"]["value"] for text in ("clean", f"pgd(eps={eps}/255,steps=20)"))
         assert found["value"] * found["n"] == pytest.approx(30 * (clean - attacked)) and 0.9 < found["value"] <= 1
     page = (place / "run" / "report.html").read_text()
-    assert "How strong the attacks were" in page and 'id="term-found-of-all-broken"' in page
+    assert "Attack strength" in page and 'id="term-found-of-all-broken"' in page
     assert ">optimality</a> among all attacks of this norm" in page
     shown = CliRunner().invoke(cli, ["report", str(place / "run"), "--details"], catch_exceptions=False).output
-    assert "how strong the attacks were" in shown and "optimality among all attacks of this norm, %" in shown
+    assert "attack strength" in shown and "optimality among all attacks of this norm, %" in shown
 
 
 def test_an_attack_that_leaves_standing_what_is_near_is_flagged(tmp_path: Path) -> None:
@@ -129,7 +129,8 @@ def test_an_attack_that_leaves_standing_what_is_near_is_flagged(tmp_path: Path) 
         tuple(r["flags"]) for r in run.results().to_dict("records") if r["metric"] == "nll" and "pgd" in r["condition"]
     }
     assert any(
-        "samples standing for which fmn(steps=40) found a wrong point in the same ball" in flag for flag in flags
+        "samples correct for which fmn(steps=40) found an adversarial example in the same ball" in flag
+        for flag in flags
     )
 
 

@@ -69,7 +69,7 @@ def test_what_evidence_rests_on_is_said() -> None:
     assert flag.startswith("probabilities: ") and flag.endswith(" (evidence on 4 samples)")
     assert findings(figures | {"quick": {"passes": 9, "left_out": []}})[0].flag == ""
     none, _ = findings({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})
-    assert none.flag.startswith("no evidence, for which a quarter of the passes")
+    assert none.flag.startswith("no evidence, since a quarter of the attacks' passes")
 
 
 def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
@@ -86,7 +86,7 @@ def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
     assert len(run.record_paths("net", text)) == 4 and (run.evidence("net", text) or {})["awaited"] is True
     declined = audit(place, tmp_path / "run", attacks="fgsm", evidence="none")
     (flags,) = {tuple(row["flags"]) for row in declined.summary() if row["condition"] == text}
-    assert "no evidence was taken on this attack: --evidence none was given" in flags
+    assert "no evidence was collected for this attack: --evidence none was given" in flags
     quick = audit(place, tmp_path / "run", attacks="fgsm").evidence("net", text)
     full = audit(place, tmp_path / "run", attacks="fgsm", evidence="full").evidence("net", text)
     assert quick and full and (quick["samples"], full["samples"]) == (3, 30) and "quick" not in full

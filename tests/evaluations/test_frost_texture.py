@@ -78,7 +78,7 @@ def test_a_figure_beside_published_ones_is_flagged() -> None:
     assert "benchmark's photographs" in unlike_published("in-c(texture=own)")
     assert not unlike_published("in-c") and not tree_doubts("in-c", (224, 224), [])
     (flag,) = tree_doubts("in-c(texture=own)", (224, 224), [])
-    assert flag.startswith("frost(texture=own): not the benchmark's photographs")
+    assert flag.startswith("frost(texture=own): uses our textures")
     demanded = pattern_of("in-c(texture=photographs)")
     assert matches(demanded, "in-c") and not matches(demanded, "in-c(texture=own)")
 

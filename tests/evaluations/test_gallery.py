@@ -81,7 +81,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     page = (tmp_path / "gallery.html").read_text("utf-8")
     assert page.count("<script>") == 1 and "<script>alert" not in page and "<u>" not in page and "<i>" not in page
     assert "cat &amp; dog" in page and page.count("data:image/webp;base64,") == 4
-    assert "<p>Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot" in page
+    assert "<p>Each map is scaled to its own minimum and maximum, so colours cannot" in page
     sheet = np.asarray(draw(gallery))
     assert sheet.shape[1] > 2 * 224 and sheet.shape[0] > 2 * 224
     scale = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[None], cv2.COLORMAP_CIVIDIS)[0, :, ::-1]
@@ -328,10 +328,10 @@ def test_own_pictures(tmp_path: Path) -> None:
     twice = robustkit.cam([MODEL, MODEL], picture, cams="agcam")
     assert list(twice.maps) == [f"{name}/agcam/predicted/{picture}" for name in (NAME, f"{NAME}-2")]
     for out, message in (
-        (picture, f"--out {picture} is one of the pictures itself; give another name"),
+        (picture, f"--out {picture} is one of the input images; give another name"),
         (
             tmp_path / "maps",
-            f"--out {tmp_path / 'maps'}: maps of pictures are a PNG; give a name that ends in .png, or a folder",
+            f"--out {tmp_path / 'maps'}: maps of images are PNGs; give a name ending in .png, or a folder",
         ),
     ):
         done = CliRunner().invoke(cli, [*words, "--out", str(out)])
@@ -340,7 +340,7 @@ def test_own_pictures(tmp_path: Path) -> None:
 
 
 SHAPES = [MODEL, "--data-dir", "embedded:shapes", "--limit", "12"]
-ONLY = "only for a data set, and pictures of your own are given; leave out, or give --data-dir in place of the pictures"
+ONLY = "only for a data set, but single images are given; leave out, or give --data-dir instead of the images"
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ),
         (
             [*SHAPES, "--eps", "1/255"],
-            "--eps: only for attacks, and --attacks is none; name some, or leave it out",
+            "--eps: needs attacks, but --attacks is none; name some, or leave it out",
         ),
         (
             [*SHAPES, "--choose", "wrost"],
@@ -371,7 +371,8 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ),
         (
             [*SHAPES, "--choose", "disagreement"],
-            "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose worst",
+            "--choose disagreement: a single checkpoint cannot disagree with another; give another one, or --choose "
+            "worst",
         ),
         (
             [*SHAPES, "--choose", "class:strr"],
@@ -379,16 +380,17 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ),
         (
             [*SHAPES[:-1], "1", "--choose", "class:star"],
-            "--choose class:star: none of the 1 samples is of that class; loosen --limit or --ids",
+            "--choose class:star: none of the 1 samples belongs to that class; relax --limit or --ids",
         ),
         (
             [*SHAPES, "--show", "nope"],
-            "--show nope: no single one of the 12 samples of embedded:shapes is named so; an id looks like "
+            "--show nope: the name does not identify exactly one of the 12 samples of embedded:shapes; an id looks "
+            "like "
             "'test/00075'",
         ),
         (
             [*SHAPES, "--cams", "random"],
-            "--cams random: controls only, which do not look at the image; add a method such as agcam, or leave the "
+            "--cams random: controls only, which ignore the image; add a method such as agcam, or leave the "
             "gallery out with --gallery 0",
         ),
         ([MODEL, "cat.jpg", "--limit", "3"], f"--limit: {ONLY}"),
@@ -399,12 +401,13 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ([MODEL, "cat.jpg", "--gallery=12", "--choose=best", "--show=x"], f"--gallery, --choose, --show: {ONLY}"),
         (
             [MODEL, "cat.jpg", "--cams", "agcam(threshold=0.3)"],
-            "--cams agcam(threshold=0.3): a picture has neither label nor score; give methods alone, such as agcam, "
+            "--cams agcam(threshold=0.3): a single image has neither label nor score; give methods alone, such as "
+            "agcam, "
             "and the class with --target",
         ),
         (
             [MODEL, "cat.jpg", "--cams", "full"],
-            "--cams full: controls only, which do not look at the image; give a method such as agcam",
+            "--cams full: controls only, which ignore the image; give a method such as agcam",
         ),
     ],
 )
@@ -425,7 +428,8 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError) as caught:
         choice.check(request)
     assert str(caught.value) == (
-        "--choose worst: no map is scored, because no objects are known and --faithfulness is none; give --boxes or "
+        "--choose worst: no map is scored, because objects are unknown and --faithfulness is none; give "
+        "--boxes or "
         "--masks, or --choose random"
     )
     choice.check(replace(request, masks=tmp_path))
@@ -437,8 +441,8 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
 
 def test_the_help_says_what_faithfulness_is() -> None:
     text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
-    assert "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a redrawn head." in text
-    assert "default: disagreement; worst for one checkpoint." in text
+    assert "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a randomised head." in text
+    assert "default: disagreement, or worst for one checkpoint." in text
 
 
 def test_a_class_is_found_by_number_name_and_synonym() -> None:

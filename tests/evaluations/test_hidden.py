@@ -61,11 +61,13 @@ def test_chances_are_those_of_a_coin() -> None:
     assert chance_of(0, 0) == 1 and chance_of(5, 0) == 1 / 32 < HIDES <= chance_of(4, 0) and chance_of(7, 1) == 9 / 256
     alike = {"stand_plain": 5, "stand_surrogates": 5, "only_surrogates": 0, "only_restarts": 0, "right": 9}
     doubt = next(one for one in findings(alike) if one.check == "attention")
-    assert not doubt.flag and doubt.figure.startswith("5 of 9 right samples stand under PGD, 5 under gradients led")
+    assert not doubt.flag and doubt.figure.startswith(
+        "5 of 9 correct samples stay correct under PGD, 5 under gradients that"
+    )
     for stand, said in ((0, False), (4, True), (5, False)):  # of four, even all broken could be chance
         figures = alike | {"stand_plain": stand, "stand_surrogates": stand}
         doubt = next(one for one in findings(figures) if one.check == "attention")
-        assert doubt.figure.endswith(": too few stand to tell") == said and not doubt.flag
+        assert doubt.figure.endswith(": too few remain to decide") == said and not doubt.flag
     before = next(one for one in findings({"right": 9}) if one.check == "attention")  # of an earlier release
     assert not before.flag and before.figure == "not measured"
 
@@ -97,9 +99,11 @@ def test_hard_attention_is_flagged_and_an_ordinary_vit_is_not(scale: float, hide
 
 
 def test_a_network_without_attention_is_refused_before_any_work(place: Path, tmp_path: Path) -> None:
-    said = r"net: autoattack\(eps=1/255,version=attention\) works on attention, .* understood; expected another version"
+    said = r"net: autoattack\(eps=1/255,version=attention\) needs a supported .* none; expected another version"
     with pytest.raises(ModelError, match=said):
         small_audit.audit(place, tmp_path / "run", eps="1/255", attacks="autoattack(version=attention)")
-    with pytest.raises(ModelError, match=r"patch\(size=4,steps=100,loss=kq\) works on attention, .* expected loss ce"):
+    with pytest.raises(
+        ModelError, match=r"patch\(size=4,steps=100,loss=kq\) needs a supported attention .* expected loss ce"
+    ):
         small_audit.audit(place, tmp_path / "run", attacks="patch(size=4,loss=kq)")
     assert not (tmp_path / "run").exists()

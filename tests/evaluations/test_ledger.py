@@ -138,7 +138,7 @@ def test_a_comparison_has_the_two_figures_that_answer_and_pairs_samples_that_bot
     with pytest.raises(RunError, match="top1"):
         paired_difference(*sides, LEDGER, "top1")
     page = (run.path / "report.html").read_text("utf-8")
-    assert "Why logits change" in page and "What makes logits change, layer by layer, under" in page
+    assert "Causes of logit changes" in page and "What changes logits, layer by layer, under" in page
 
 
 def test_the_page_of_figures_is_made_from_runs(run: Run) -> None:
@@ -151,7 +151,7 @@ def test_the_page_of_figures_is_made_from_runs(run: Run) -> None:
         assert cells[3] == f"{100 * found[0]:.1f}" and cells[1] == str(found[1]["n"])
         assert cells[7].startswith(f"{100 * found[1]['value']:.1f} [")
     (evidence,) = hidden(run)
-    assert evidence.count("right samples stand under PGD") == 2 and evidence.count("| none |") == 2
+    assert evidence.count("correct samples stay correct under PGD") == 2 and evidence.count("| none |") == 2
     assert not [*patches(run)]
     assert without_folders("audit '/a b/x.pt' --out runs/x /c/d.pth") == "audit x.pt --out runs/x d.pth"
 

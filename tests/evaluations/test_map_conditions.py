@@ -146,7 +146,7 @@ def test_masks_follow_the_image_and_have_boxes(pictures: Path) -> None:
     [
         ("", "no column image, synset, xmin, ymin, xmax, ymax"),
         ("image,synset,xmin,ymin,xmax,ymax\n", "no boxes; expected a row for each box below the header"),
-        ("image,synset,xmin,ymin,xmax,ymax\none.png,a,0,0,81,40\n", "reaches outside the image of 80x40"),
+        ("image,synset,xmin,ymin,xmax,ymax\none.png,a,0,0,81,40\n", "extends beyond the image of 80x40"),
         ("image,synset,xmin,ymin,xmax,ymax\nother.png,a,0,0,8,4\n", "boxes of none of the 2 images"),
     ],
 )

@@ -41,7 +41,9 @@ def test_maps_need_the_clean_images(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="a tree of corrupted images: expected the clean ones"):
         robustkit.audit([MODEL], data_dir=tree, **options)
     options |= {"corrupted_dir": tree, "corruptions": "fog", "stability": True}
-    with pytest.raises(ProtocolError, match="--stability with released corruptions: it needs the clean image next to"):
+    with pytest.raises(
+        ProtocolError, match="--stability with released corruptions: it needs the clean image as well as"
+    ):
         robustkit.audit([MODEL], data_dir=tmp_path / "clean", **options)
 
 
@@ -144,7 +146,7 @@ def test_maps_ask_what_is_announced_and_share_what_all_begin_and_end_with(place:
 
 
 def test_a_pair_with_a_constant_map_is_alike_in_no_way(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by rank nor by IoU, which is 0 of a map that marks nothing."""
+    """Neither by rank nor by IoU, which is 0 of the all-zeros map."""
     subject, batch, logits = subject_of(place), small_batch(), torch.eye(5, 3)
     maps = [torch.rand(5, 8, 8), torch.rand(5, 8, 8)]
     lost = torch.tensor([[False, True, False, True, False], [False, False, False, True, True]])

@@ -82,7 +82,7 @@ def test_results_are_means_over_the_right_samples(
     changed = [row["head_correlation"] for row in right]
     assert plain["head_correlation"]["value"] == pytest.approx(np.mean(changed), abs=1e-6)
     assert plain["abpc"]["flags"] == [
-        f"{12 - len(right)} of 12 samples are predicted wrong and left out of the scores of maps"
+        f"{12 - len(right)} of 12 samples are misclassified and excluded from the map scores"
     ]
     pooled = pxap(pixel_counts(maps, masks, LEVELS).sum(dim=0)).item()
     best = max_box_acc(box_hits(maps, [open_boxes(mask) for mask in masks])).item()
@@ -218,7 +218,7 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
     assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
     right = sum(row["correct"] for row in run.table(NAME, "clean").to_pylist())
     assert stable.rows[1][1:3] == (str(right), "1.000 [1.000, 1.000]")
-    lost = f"{12 - right} of 12 samples are predicted wrong and left out of the scores of maps"
+    lost = f"{12 - right} of 12 samples are misclassified and excluded from the map scores"
     assert f"{NAME}, all maps: {lost}" in flag_lines(Results.of(run, run.summary()))
     page = (run.path / "report.html").read_text("utf-8")
     assert page.count("<h3>agcam: alike to the clean map</h3>") == 1

@@ -198,7 +198,7 @@ def test_what_could_not_be_measured_is_a_flag_with_its_reason(net: Net, batch: t
     assert reasons({"slope_samples": 0, "slope": None, "slope_error": None}).keys() == {"slope"}
     nothing = reasons({"right": 0, "slope": None, "slope_error": None, "loss": None, "accuracy": None})
     assert nothing.keys() == {"slope", "slope afar", "loss by steps", "accuracy by radius", "known images"}
-    assert all(f"none of {figures['samples']} samples is predicted right" in flag for flag in nothing.values())
+    assert all(f"none of {figures['samples']} samples is classified correctly" in flag for flag in nothing.values())
     assert "there is no loss" in findings({name: value for name, value in figures.items() if name != "loss"})[7].flag
     gone = look(lambda x: net(x.detach()), batch)  # the one reason is said once
     assert flags(gone) == {"gradient path"} and not any("not measured" in one.flag for one in findings(gone))
@@ -227,7 +227,7 @@ def test_black_box_needs_more_than_one_sample_and_more_than_chance() -> None:
         return last.figure, bool(last.flag)
 
     figure, bad = verdict(58, 100)
-    assert bad and figure == "Square broke 2 of 60 samples that gradient attacks left standing, of 100 in all"
+    assert bad and figure == "Square broke 2 of 60 samples that gradient attacks left correct, of 100 in total"
     assert not verdict(59, 100)[1] and not verdict(60)[1]
     assert not verdict(58, 1000)[1] and verdict(57, 1000)[1]
     assert findings({}, {"clean": 9, "square": 1})[-1].figure == "not measured"
@@ -247,7 +247,7 @@ def test_old_records_and_judging_without_torch() -> None:
     assert flags(sweep | {"accuracy": [1.0, 1 / 9], "right": 9}) == set()
     assert flags(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
     failed = findings({"failed": "RuntimeError: out of memory"})[0]
-    assert failed.flag == "evidence could not be gathered: RuntimeError: out of memory"
+    assert failed.flag == "evidence could not be collected: RuntimeError: out of memory"
     # A loss that falls back from its best is not a rise, even if it ends above the start.
     swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
     assert flags(swings) == {"loss by steps"} and flags(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()

@@ -60,7 +60,7 @@ def test_texts_and_words() -> None:
     assert pattern_of(KQ).text == KQ
     check_condition(KQ)
     assert words_of(KQ).label(KQ) == "patch of 8 pixels, worst-of-2 (CE + Lkq)"
-    with pytest.raises(ProtocolError, match="inside the bounds, and there are none"):
+    with pytest.raises(ProtocolError, match="within the bounds, and no bounds are given"):
         parse_condition("patch", load_card("quest-paper"))
     for wrong in ("patch(eps=1/255)", "patch(size=0)", "patch(loss=banana)", "patch(norm=linf)", "patch(where=middle)"):
         with pytest.raises(ProtocolError):

@@ -140,7 +140,7 @@ def test_a_run_is_read_with_the_code_that_made_it() -> None:
     with pytest.raises(PluginError, match=r"was made with plug-in turn .* of source aa…, here it is of source bb"):
         check_plugins(made)
     know({})
-    with pytest.raises(PluginError, match=r"needs plug-in turn .* which is not here: install it"):
+    with pytest.raises(PluginError, match=r"needs plug-in turn .* which is not installed: install it"):
         check_plugins(made)
 
 

@@ -169,13 +169,13 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
             Image.fromarray(mask * 255).save(tmp_path / "masks" / f"{place}.png")
     where = {"data_dir": tmp_path / "images", "masks": tmp_path / "masks", "out": tmp_path / "run"}
     run = robustkit.audit(f"zoo:{MODEL}", region_noise="object,background", **(OPTIONS | {"limit": None}), **where)
-    for region, lacking in (("object", "no object"), ("background", "no background, or no object")):
+    for region, lacking in (("object", "no known object"), ("background", "no background, or no known object")):
         text = OBJECT.replace("object", region)
         rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
         assert rows["region_top1"]["n"] == 6
         fewer = 13 + (region == "background")
-        assert f"{fewer} of 20 images have {lacking} that is known; not counted" in rows["region_top1"]["flags"]
-        filled = "1 of 20 images are filled by it, which leaves no other place; not counted"
+        assert f"{fewer} of 20 images have {lacking}; not counted" in rows["region_top1"]["flags"]
+        filled = "1 of 20 images are filled by it, so it cannot be moved; not counted"
         assert (filled in rows["region_top1"]["flags"]) == (region == "object")
         assert (
             len(RegionsAggregator().per_sample(CheckpointRecords(run, MODEL), text, "region_over_random")[0])
@@ -225,7 +225,7 @@ def test_what_is_no_region_is_refused_in_one_line(asked: str, said: str, tmp_pat
 
 
 def test_what_cannot_be_drowned_is_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(ProtocolError, match="does not say where objects are; give --boxes or --masks, or drown"):
+    with pytest.raises(ProtocolError, match="has no object locations; give --boxes or --masks, or use"):
         audit(place, tmp_path / "run", attacks="none", region_noise="object")
     with pytest.raises(RobustkitError, match="AG-CAM needs a vision transformer"):
         audit(place, tmp_path / "run", attacks="none", region_noise="map-top")

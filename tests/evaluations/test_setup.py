@@ -63,9 +63,9 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
     lines: list[str] = []
     caplog.set_level(logging.INFO, "robustkit.plan")
     run = audit(tmp_path / "right", lines)
-    assert "set-up check: 1 time 15 + 0 or more, for 16 samples" in caplog.messages
+    assert "set-up check: 1 time at least 15 + 0 passes, for 16 samples" in caplog.messages
     evidence = run.evidence("shapes-vit-standard", "clean")
-    assert evidence and {part["verdict"] for part in evidence["setup"]} <= {"fits", "cannot-tell"}
+    assert evidence and {part["verdict"] for part in evidence["setup"]} <= {"fits", "inconclusive"}
     looked = sum(n for part in evidence["setup"] for n, _ in part["losses"].values())
     assert evidence["forwards"] <= looked <= 16 * 17 + 5 * 48  # who is ahead on 16 images is looked at on 64
     assert not any("⚑" in line for line in lines) and not any(run.results()["flags"].map(bool))
@@ -74,7 +74,7 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"limit": 9}, ["set-up check left out: 9 images, and fewer than 10 tell nothing"]),
+        ({"limit": 9}, ["set-up check skipped: 9 images; at least 10 are needed"]),
         ({"limit": 12, "setup_check": False}, []),  # who asked for it knows
     ],
 )
@@ -96,7 +96,7 @@ def test_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     for picture in pictures[: len(pictures) - 9]:
         picture.write_bytes(b"none")
     run = small(place, tmp_path / "run", attacks="none", say=lines.append)
-    said = f"net: set-up check left out: 9 of {len(pictures)} images could be read, and fewer than 10 tell nothing"
+    said = f"net: set-up check skipped: 9 of {len(pictures)} images could be read; at least 10 are needed"
     assert said in lines and not run.evidence_path("net", "clean").exists()
 
 
@@ -111,7 +111,7 @@ def test_a_model_that_only_guesses_is_flagged_by_its_records(tmp_path: Path) -> 
     results = run.results()
     nll = float(results[results["metric"] == "nll"]["value"].iloc[0])
     (flag,) = {flag for flags in results["flags"] for flag in flags}
-    assert flag.startswith(f"no better than guessing on clean data: NLL {nll:.2f}, guessing 1.10; check the weights")
+    assert flag.startswith(f"no better than chance on clean data: NLL {nll:.2f}, chance 1.10; check the weights")
     run.evidence_path("net", "clean").unlink()  # nobody can take this flag away by deleting a file
     refreshed = Run.existing(run.path)
     refresh(refreshed)
@@ -131,14 +131,14 @@ def flags_of(evidence: Any, checkpoint: dict[str, Any] | None = None, **more: An
 
 
 def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
-    open_one = {"setup": [part("cannot-tell")]}
+    open_one = {"setup": [part("inconclusive")]}
     assert flags_of(open_one) == [] and setup_notes(open_one) == [
-        "normalisation: cannot tell CLIP (in use) from ImageNet, which is ahead: NLL lower by 0.300 [-0.020, 0.610], "
-        "20 images, which chance may explain in the best of several; more images may tell"
+        "normalisation: inconclusive, ImageNet is ahead of CLIP (in use): NLL lower by 0.300 [-0.020, 0.610], "
+        "20 images, not significant for the best of several; more images may settle it"
     ]
-    for quiet in (part("cannot-tell", same=True), part("cannot-tell", best="CLIP"), part("fits")):
+    for quiet in (part("inconclusive", same=True), part("inconclusive", best="CLIP"), part("fits")):
         assert setup_notes({"setup": [quiet]}) == []
-    believed, guessed = (part("cannot-tell", guessing=2.3, nll=nll) for nll in (2.2, 2.4))
+    believed, guessed = (part("inconclusive", guessing=2.3, nll=nll) for nll in (2.2, 2.4))
     assert setup_notes({"setup": [believed, guessed]}) == setup_notes(open_one)
     (flag,) = flags_of({"setup": [part("another-fits-better")]})
     assert flag == (
@@ -157,11 +157,11 @@ GONE = "its evidence is missing or could not be taken"
     [
         (("fits", "fits"), []),
         (
-            ("fits", "cannot-tell"),
+            ("fits", "inconclusive"),
             ["normalisation (mean 0.5, std 0.5) was assumed: not confirmed on 20 images (ImageNet is ahead); give"],
         ),
         (
-            ("cannot-tell", "cannot-tell"),
+            ("inconclusive", "inconclusive"),
             [
                 "attention (quest) and normalisation (mean 0.5, std 0.5) were assumed: not confirmed on 20 images "
                 "(ImageNet is ahead, ImageNet is ahead); "
@@ -179,7 +179,7 @@ def test_what_is_assumed_is_confirmed_or_flagged(verdicts: tuple[str, str], said
     evidence = {"setup": [part(verdict, part=name) for verdict, name in zip(verdicts, names, strict=True)]}
     flags = flags_of(evidence, ASSUMED)
     assert len(flags) == len(said) and all(flag.startswith(start) for flag, start in zip(flags, said, strict=True))
-    statuses = {"fits": "confirmed", "cannot-tell": "assumed", "another-fits-better": "contradicted"}
+    statuses = {"fits": "confirmed", "inconclusive": "assumed", "another-fits-better": "contradicted"}
     parts = setup_parts(whole({"checkpoints": [{"name": "net"} | ASSUMED]}).checkpoints[0], evidence)
     assert [each.status for each in parts] == [statuses[verdict] for verdict in verdicts]
 
@@ -191,7 +191,7 @@ def test_what_is_assumed_is_confirmed_or_flagged(verdicts: tuple[str, str], said
         (
             {},
             {},
-            f"the set-up was not checked: {GONE}; the same command takes it",
+            f"the set-up was not checked: {GONE}; rerun the same command to take it",
         ),
         ({"data": {"n": 9}}, {}, ""),
         (
@@ -222,10 +222,10 @@ def test_evidence_that_is_deleted_or_damaged_is_flagged_and_taken_again(tmp_path
     assert any("its evidence is missing" in flag for flags in run.results()["flags"] for flag in flags)
     small(place, tmp_path / "run", attacks="none")
     assert path.read_bytes() == whole_evidence
-    path.write_text(path.read_text().replace("cannot-tell", "another-fits-better"))
+    path.write_text(path.read_text().replace("inconclusive", "another-fits-better"))
     lines: list[str] = []
     small(place, tmp_path / "run", attacks="none", say=lines.append)
-    assert any("evidence: it was altered after it was written" in line for line in lines)
+    assert any("evidence: it was modified after it was written" in line for line in lines)
     assert path.read_bytes() == whole_evidence
 
 
@@ -246,11 +246,11 @@ def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None
     assert guessing_flags(clean_records(labels, 0.4, labels), 5) == []
     assert guessing_flags(clean_records(labels, math.log(5) - 1e-6, labels), 5) == []
     guess, order = guessing_flags(clean_records(moved, 7.99, labels), 5)
-    assert guess.startswith("no better than guessing on clean data: NLL 7.99, guessing 1.61; check the weights")
+    assert guess.startswith("no better than chance on clean data: NLL 7.99, chance 1.61; check the weights")
     assert order.startswith(
-        "labels may be in another order: 100 % of the images are predicted as the others of their class are, and 0 % "
+        "labels may be in a different order: 100 % of the images are predicted as the rest of their class, and 0 % "
         "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …)"
     )
     counts = {"nll": [1.0, 1.0], "intersections": [[3, 1], [2, 0]], "labelled": [[5, 3], [3, 1]]}
     (frequent,) = guessing_flags(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
-    assert "most frequent class everywhere: 50.0% of pixels are right, that class has 66.7%" in frequent
+    assert "most frequent class everywhere: 50.0% of pixels are correct, that class covers 66.7%" in frequent

@@ -202,7 +202,7 @@ def test_adversarial_images_are_kept_on_request_and_checked(nets: Path, tmp_path
         assert str(path) in str(raised.value) and "\n" not in str(raised.value)
         lines: list[str] = []
         audit(nets, run.path, say=lines.append)  # kept, since they were asked for once
-        assert [line for line in lines if str(path) in line and "found again where it is needed" in line]
+        assert [line for line in lines if str(path) in line and "recomputed where needed" in line]
         assert pages(run.path) == before
     stated = {name: values + np.float16(0.001) for name, values in differences.items()}
     write_adversarials(run, "a", PGD, 1, stated, dict(pq.read_metadata(path).metadata))
@@ -299,7 +299,9 @@ def test_checkpoints_of_other_pixels_are_refused(changed: dict[str, Any], space:
     request.__dict__["card"] = card
     attack = parse_condition(FGSM, card)
     if said:
-        with pytest.raises(ProtocolError, match=f"--transfer: {said}: what misleads one is no input of the other"):
+        with pytest.raises(
+            ProtocolError, match=f"--transfer: {said}: adversarial images of one are not valid inputs of the other"
+        ):
             plan_transfer(request, [attack], [first, second])
     else:
         conditions, digests = plan_transfer(request, [attack], [first, second])

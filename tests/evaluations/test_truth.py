@@ -130,7 +130,7 @@ def test_a_box_is_held_against_its_own_image(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         open_truth(dataset, **files)
     assert str(refused.value) == (
-        f"{tmp_path / 'csv'}, line 4: box (5, 0, 21, 5) reaches outside the image of 20x20; correct it or drop it"
+        f"{tmp_path / 'csv'}, line 4: box (5, 0, 21, 5) extends beyond the image of 20x20; correct it or drop it"
     )
 
 
@@ -141,24 +141,26 @@ def test_a_box_is_held_against_its_own_image(tmp_path: Path) -> None:
         (
             ["cat/001.png", "dog/001.png"],
             ["001.png"],
-            "{001} may be meant for cat/001.png and for dog/001.png; name it with the folder of its image, such as "
+            "{001} matches both cat/001.png and dog/001.png; include the folder of its image in its name, "
+            "such as "
             "cat/001",
         ),
         (
             ["cat/001.png", "dog/001.png"],
             ["cat/001.png", "001.png"],
-            "{001} may be meant for cat/001.png and for dog/001.png; name it with the folder of its image, such as "
+            "{001} matches both cat/001.png and dog/001.png; include the folder of its image in its name, "
+            "such as "
             "cat/001",
         ),
         (
             ["cat/001.png", "dog/002.png"],
             ["a/001.png", "b/001.png"],
-            "{a/001} and {b/001} may both be meant for cat/001.png; keep one, or name it cat/001",
+            "{a/001} and {b/001} both match cat/001.png; keep one, or rename it to cat/001",
         ),
         (
             ["cat/001.bmp", "cat/001.png"],
             ["cat/001.png"],
-            "{cat/001} may be meant for cat/001.bmp and for cat/001.png; rename one of them",
+            "{cat/001} matches both cat/001.bmp and cat/001.png; rename one of them",
         ),
         (["cat/001.png", "dog/001.png"], ["002.png"], "{what} of none of the 2 images; expected names such as cat/001"),
     ],
@@ -389,7 +391,7 @@ def test_masks_that_are_all_empty_are_refused_and_some_are_told(tmp_path: Path) 
     (where / "001.png").write_bytes(b"no image")
     truth = open_truth(dataset, **files)
     assert truth.notes == (f"masks of 2 of 2 images from {where}",)
-    with pytest.raises(BadImageError, match=r"001\.png: not an image of a format that is read"):
+    with pytest.raises(BadImageError, match=r"001\.png: not an image of a supported format"):
         located(truth)
 
 
@@ -423,8 +425,8 @@ def test_a_run_with_maps_keeps_to_its_truth(place: Path, tmp_path: Path) -> None
         with pytest.raises(RunError) as refused:
             audit(place, run, **MAPS | given)
         assert str(refused.value) == (
-            f"{run} holds another run: the digest of boxes or masks is {there} there and {here} here; use another "
-            f"--out, or delete that folder"
+            f"{run} contains another run: the digest of boxes or masks is {there} there and {here} here; use another "
+            "--out, or delete the folder"
         )
         assert (run / "run.json").read_bytes() == before
     audit(place, bare, **MAPS)
@@ -467,12 +469,15 @@ def table(root: Path, *rows: str, columns: str = "xmin,ymin,xmax,ymax") -> Path:
 
 @pytest.mark.parametrize("row", ["0.1,0.2,0.5,0.9", "0,0,1,1", "0.0,0.5,1.0,0.75"])
 def test_boxes_as_shares_of_the_sides_are_refused(tmp_path: Path, row: str) -> None:
-    with pytest.raises(DataError, match="lies in one pixel; expected pixels, not shares of the sides"):
+    with pytest.raises(DataError, match="lies within one pixel; expected pixels, not fractions of the sides"):
         open_truth(one_image(tmp_path), table(tmp_path, "10,10,90,50", row))
 
 
 def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
-    dataset, flag = one_image(tmp_path), "boxes were assumed to be xmin, ymin, xmax, ymax; each would fit its image"
+    dataset, flag = (
+        one_image(tmp_path),
+        "boxes were assumed to be xmin, ymin, xmax, ymax; each would also fit its image",
+    )
     sides = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="x,y,width,height"))
     assert sides.boxes["a.png"].boxes == ((10, 5, 40, 25),) and len(sides.notes) == 1
     edges = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="left,top,right,bottom"))
@@ -483,7 +488,7 @@ def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
         assert len(open_truth(dataset, table(tmp_path, row)).notes) == 1
     with pytest.raises(DataError, match=r"line 2: box \(60, 20, 30, 25\) is empty"):
         open_truth(dataset, table(tmp_path, "60,20,30,25"))
-    with pytest.raises(DataError, match=r"line 2: box \(60, 20, 50, 5\) reaches outside"):
+    with pytest.raises(DataError, match=r"line 2: box \(60, 20, 50, 5\) extends beyond"):
         open_truth(dataset, table(tmp_path, "60,20,50,5", columns="x,y,width,height"))
 
 
@@ -558,7 +563,7 @@ def test_boxes_of_xml_follow_the_image_where_its_proportions_are_those_stated(tm
         assert "boxes of 1 images are scaled from the size that their files state" in truth.notes
     with pytest.raises(DataError, match="of 60x100 pixels, the image of 100x60; expected the same, or the same propor"):
         open_truth(dataset, xml(tmp_path, 10, 10, 45, 30, size=(60, 100)))
-    with pytest.raises(DataError, match="a box reaches outside the image of 100x60"):
+    with pytest.raises(DataError, match="a box extends beyond the image of 100x60"):
         open_truth(dataset, xml(tmp_path, 10, 10, 145, 30))
 
 
@@ -584,18 +589,20 @@ def test_boxes_of_an_image_that_exif_data_turn_are_of_the_pixels_that_they_fit(t
     assert stored.boxes["a.png"].boxes == ((10, 70, 50, 90),) and "of stored pixels" in stored.notes[1]
     upright = open_truth(dataset, table(tmp_path, "10,70,50,90"))
     assert upright.boxes["a.png"].boxes == ((10, 70, 50, 90),) and len(upright.notes) == 1
-    with pytest.raises(DataError, match=r"EXIF data turn a\.png, and nothing says whether the boxes are of stored or"):
+    with pytest.raises(
+        DataError, match=r"EXIF data rotate a\.png, and it is unclear whether the boxes match the stored or"
+    ):
         open_truth(dataset, table(tmp_path, "10,10,50,50"))
     sized = open_truth(dataset, xml(tmp_path, 10, 20, 50, 50, size=(200, 120)))  # stored, and twice as large
     assert sized.boxes["a.png"].boxes == ((35, 5, 50, 25),)
     for size, turn in (((100, 60), 3), ((60, 60), 6)):  # the size tells nothing
         dataset = one_image(tmp_path, size, turn)
         for boxes in (table(tmp_path, "10,10,50,50"), xml(tmp_path, 10, 10, 50, 50, size=size)):
-            with pytest.raises(DataError, match=r"EXIF data turn a\.png"):
+            with pytest.raises(DataError, match=r"EXIF data rotate a\.png"):
                 open_truth(dataset, boxes)
         (tmp_path / "masks").mkdir(exist_ok=True)
         Image.new("L", size, 255).save(tmp_path / "masks" / "a.png")
-        with pytest.raises(BadImageError, match="EXIF data turn the image, and nothing says whether its mask"):
+        with pytest.raises(BadImageError, match="EXIF data rotate the image, and it is unclear whether the mask"):
             located(open_truth(dataset, masks=tmp_path / "masks"))
 
 
@@ -609,7 +616,7 @@ def test_one_decided_image_tells_of_which_pixels_the_other_boxes_are(tmp_path: P
     file.write_text(file.read_text().replace("a.png,n,10,10,50,50", "a.png,n,10,20,30,50"))
     assert open_truth(dataset, file).boxes["a.png"].boxes == ((10, 10, 40, 30),)
     file.write_text(file.read_text().replace("b.png,n,70,10,90,50", "b.png,n,20,10,30,50"))
-    with pytest.raises(DataError, match=r"EXIF data turn a\.png and 1 more"):
+    with pytest.raises(DataError, match=r"EXIF data rotate a\.png and 1 more"):
         open_truth(dataset, file)
 
 

@@ -187,7 +187,7 @@ def test_pairs_of_photographs_are_two_classes_side_by_side(tmp_path: Path) -> No
     (tmp_path / "a" / "8.png").write_bytes(b"no image")
     whole = open_dataset(f"pairs:{tmp_path}")
     assert len(whole) == 2 and whole.notes[-1].startswith("2 pairs side by side, each of two classes that both count")
-    assert whole.notes[-1].endswith("; 2 images find no partner of another class")
+    assert whole.notes[-1].endswith("; 2 images have no partner of another class")
     broken = next(sample for sample in whole.samples if re.search("[89].png", sample.id))
     with pytest.raises(DataError, match=r"a/[89]\.png"):
         whole.image(broken)

@@ -183,7 +183,7 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
     for number in (2, 1):
         part = audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
         assert part.missing_units("shapes-vit-quest", two_phase(3)) == 3
-    waits = f"shapes-vit-quest: {two_phase(3)} waits for the first phase of all parts; then run each part again"
+    waits = f"shapes-vit-quest: {two_phase(3)} waits for the first phase of all parts; then rerun each part"
     assert sum(line.startswith(waits) for line in lines) == 2
     with pytest.raises(RunError, match=r"3 of 9 units are missing: part 1/2 lacks 2 \(shapes-vit-quest under two-ph"):
         robustkit.merge(part.path)
@@ -299,7 +299,7 @@ def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: 
 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
-    assert "Attacks in two phases" in page and "two-phase(m=4)" in page
+    assert "Two-phase attacks" in page and "two-phase(m=4)" in page
     assert "AutoAttack, 3/255, APGD on the cross-entropy alone" in page and "only apgd-ce" not in page
     rest = name_of("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", "table", run.manifest)
     assert rest == "AutoAttack, 3/255, targeted APGD, targeted FAB and Square alone"
@@ -324,10 +324,10 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
         ("autoattack(second=9,first=square)", "expected the stages that it begins with: first=apgd-ce or"),
         ("autoattack(second=9,first=)", "expected the stages that it begins with"),
         ("autoattack(second=9,second=8)", "first or second is given twice"),
-        ("autoattack(second=9,only=apgd-ce)", "only leaves out stages, which the second phase runs"),
+        ("autoattack(second=9,only=apgd-ce)", "only leaves out stages that the second phase would run"),
         ("autoattack(second=9,first=apgd-ce+apgd-t+fab-t+square)", "expected the stages that it begins with"),
         ("autoattack(second=9,engine=pyautoattack)", "engine pyautoattack runs all stages at once"),
-        ("autoattack(second=9,version=rand)", "only is for models that answer alike"),
+        ("autoattack(second=9,version=rand)", "only requires a deterministic model"),
         ("autoattack(only=apgd)", "only names 'apgd'; expected some of apgd-ce+apgd-t+fab-t+square"),
     ],
 )

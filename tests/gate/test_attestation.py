@@ -21,7 +21,7 @@ from robustkit.report.run import Run
 
 RULES = {
     "passes": "top1 under clean >= 0.5",
-    "cannot tell": "top1 under clean >= 0.59 with 95 % confidence",
+    "inconclusive": "top1 under clean >= 0.59 with 95 % confidence",
     "warns": "top1 under clean >= 0.9",
     "fails": f"top1 under {PGD} >= 0.9",
 }
@@ -66,7 +66,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 def test_a_statement_names_files_rules_and_what_they_depend_on(tmp_path: Path, weights: Path) -> None:
     run = audited(tmp_path / "run", weights, attention="quest", weights="model_ema", code_sha256="e" * 64)
-    policy = policy_of(tmp_path / "policy.toml", "fails", "passes", "cannot tell", "warns", "passes")
+    policy = policy_of(tmp_path / "policy.toml", "fails", "passes", "inconclusive", "warns", "passes")
     assert stated(run, policy) == {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [
@@ -86,11 +86,11 @@ def test_a_statement_names_files_rules_and_what_they_depend_on(tmp_path: Path, w
                 {"name": "code or config of vit", "digest": {"sha256": "e" * 64}},
             ],
             "passedTests": ["passes", "passes (2)"],
-            "warnedTests": ["cannot tell", "warns"],
+            "warnedTests": ["inconclusive", "warns"],
             "failedTests": ["fails"],
         },
     }
-    ended = {("passes",): "PASSED", ("passes", "warns"): "WARNED", ("passes", "cannot tell"): "WARNED"}
+    ended = {("passes",): "PASSED", ("passes", "warns"): "WARNED", ("passes", "inconclusive"): "WARNED"}
     for names, result in ended.items():
         assert stated(run, policy_of(policy, *names))["predicate"]["result"] == result
     before = make(tmp_path / "before", {"vit": {"clean": right(60, 100)}})
@@ -116,7 +116,7 @@ def test_only_checkpoints_that_rules_are_about_are_subjects(tmp_path: Path, weig
     assert tests["passedTests"] == ["good: top1 under clean >= 0.8", 'protocol == "standard@1:0"']
     assert tests["failedTests"] == ["bad: top1 under clean >= 0.8"]
     about_the_run = parse_policy("[[rule]]\nrequire = 'protocol == \"standard@1:0\"'", "p.toml")
-    with pytest.raises(Exception, match=r"p\.toml: no rule is about a checkpoint"):
+    with pytest.raises(Exception, match=r"p\.toml: no rule concerns a checkpoint"):
         as_statement(judge(about_the_run, run), run.manifest, None, "test-result")
     unfiled = audited(tmp_path / "timm", weights, path=None, spec="timm:vit")
     with pytest.raises(Exception, match=r"vit \(timm:vit\) came from no file whose SHA-256"):
@@ -131,7 +131,7 @@ def test_the_published_schema_reads_it(tmp_path: Path, weights: Path) -> None:
     from in_toto_attestation.v1.statement import Statement
 
     run = audited(tmp_path / "run", weights)
-    policy = policy_of(tmp_path / "policy.toml", "fails", "cannot tell", "passes")
+    policy = policy_of(tmp_path / "policy.toml", "fails", "inconclusive", "passes")
     for predicate in ("test-result", "robustness"):
         text = as_statement(judge(read_policy(policy), run), run.manifest, None, predicate)
         parsed = json_format.Parse(text, statement_pb2.Statement())
@@ -190,7 +190,7 @@ def test_a_flipped_byte_is_found(
     assert call(monkeypatch, *words) == 0
     capsys.readouterr()
     assert call(monkeypatch, weights, "--verify-attestation", file) == 1
-    assert "whose result is WARNED: some rule could not tell" in capsys.readouterr().err
+    assert "whose result is WARNED: some rule was inconclusive" in capsys.readouterr().err
     assert call(monkeypatch, weights, "--verify-attestation", file, "--allow-warned") == 0
     assert capsys.readouterr().out == f"{weights} is vit of {file}: WARNED\n"
     assert call(monkeypatch, run.path, "--allow-warned") == 2

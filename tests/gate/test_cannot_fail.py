@@ -61,8 +61,8 @@ IDLE = [
     ("drop against baseline >= -1", "no change of top1 is below -100 %"),
     # What is part of every flag, or of every difference.
     ("no flags except 'z'", "'z' is part of nearly every flag"),
-    ("no flags except 'assumed'", "'assumed' is part of every flag of a set-up that was guessed"),
-    ("no flags except ' images'", "' images' is part of every flag of a set-up that was guessed"),
+    ("no flags except 'assumed'", "'assumed' is part of every flag about an assumed set-up"),
+    ("no flags except ' images'", "' images' is part of every flag about an assumed set-up"),
     ("no flags except 'incomplete', ': '", "': ' is part of nearly every flag"),
     ("no flags under clean except ' the '", "' the ' is part of nearly every flag"),
     ("drop against baseline <= 2 % except 'e'", "'e' is part of nearly every difference"),
@@ -98,7 +98,7 @@ def test_a_bound_is_refused_exactly_where_every_value_meets_it() -> None:
             inside = parse_statement(f"{name} under clean {sign} {metric.scale * (end + step):.9f}{unit}")
             assert isinstance(inside, Value) and inside.bound == pytest.approx(end + step)
             for rule in rules[:1] if math.isclose(end, MOST_CE) else rules:
-                with pytest.raises(ProtocolError, match="no run can fail this rule"):
+                with pytest.raises(ProtocolError, match="this rule can never fail"):
                     parse_statement(rule if not math.isclose(end, MOST_CE) else f"{name} under clean {sign} 178 %")
     assert bounded > 80
     assert 1 / min(ALEXNET.values()) == MOST_CE
@@ -131,7 +131,7 @@ OF_RUN: list[tuple[dict[str, Any], str]] = [
     ({"deciding": {"dtype": "bfloat16"}}, "dtype differs: bfloat16 and float32"),
     ({"arguments": {"engine": "torchattacks"}}, "engine differs: torchattacks and robustkit"),
     ({"keep_misclassified": True}, "use of maps of wrong predictions differs: scored and left out"),
-    ({"corrupted": {"digests": {"clean": "x", PGD: "x"}}}, "reads other files here than in the baseline"),
+    ({"corrupted": {"digests": {"clean": "x", PGD: "x"}}}, "reads different files here than in the baseline"),
 ]
 
 
@@ -174,7 +174,7 @@ def test_a_run_is_no_baseline_of_itself_or_of_its_copy(tmp_path: Path, run: Run)
         for rule in ("drop against baseline <= 2 %", "drop in top1 under clean against baseline <= 2 %"):
             found = verdict(run if baseline is run else copy, rule, baseline)
             assert (found.state, found.short_of_samples) == (UNDECIDED, False)
-            assert "the baseline is this very checkpoint" in found.reason
+            assert "the baseline is this same checkpoint" in found.reason
 
 
 def test_a_baseline_from_which_no_run_could_fall_far_enough_decides_nothing(tmp_path: Path, run: Run) -> None:

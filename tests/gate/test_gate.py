@@ -73,7 +73,7 @@ def test_every_kind_of_rule_passes_fails_or_cannot_tell(run: Run, rule: str, sta
 def test_the_samples_needed_are_the_fewest_whose_interval_leaves_the_bound(run: Run, bound: float) -> None:
     found = verdict(run, f"top1 under clean >= {bound} with 95 % confidence")
     needed = found.needed or 0
-    assert f"about {needed} samples would tell" in found.reason
+    assert f"about {needed} samples would settle it" in found.reason
 
     def holds(n: float) -> bool:  # Wilson's score test of the bound, at a share of 0.6
         return abs(0.6 - bound) <= 1.959963984540054 * math.sqrt(bound * (1 - bound) / n)
@@ -94,7 +94,7 @@ def test_the_samples_needed_of_a_mean_shrink_its_interval_to_the_bound(run: Run)
     assert decide(Value("nll", pattern_of("clean"), ">=", 0.45, True), uneven, "nll")[2] == 400
     assert decide(Value("nll", pattern_of("clean"), "<=", 0.6, True), uneven, "nll")[2] == 900
     equal = verdict(run, "nll under clean <= 0.5 with 95 % confidence")
-    assert (equal.state, equal.needed) == (UNDECIDED, None) and "no number of samples would tell" in equal.reason
+    assert (equal.state, equal.needed) == (UNDECIDED, None) and "no number of samples would settle it" in equal.reason
     assert verdict(run, "nll under clean <= 0.7 with 95 % confidence").state == PASS
     assert verdict(run, "nll under clean <= 0.3 with 95 % confidence").state == FAIL
 
@@ -129,7 +129,7 @@ def test_more_samples_of_a_part_are_asked_for_by_the_part(tmp_path: Path) -> Non
     part, whole = "pgd(eps=1/255,on=10)", "clean"
     for condition, option in ((part, "on={}, with as many in the data"), (whole, "--limit {}")):
         found = verdict(run, f"top1 under {condition} >= 0.5 with 95 % confidence")
-        assert f"audit that many ({option.format(found.needed)})" in advice(found)
+        assert f"audit that many samples ({option.format(found.needed)})" in advice(found)
     assert "audit that many samples (on=20, with" in advice(verdict(run, f"n under {part} >= 20"))
 
 
@@ -155,7 +155,7 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
     asked = {**run.manifest.arguments, "model": {**model, "plugin": "evil.py", "trust_config": True}}
     code = make(tmp_path / "code", {"vit": {"clean": [1] * 10}}, arguments={**asked, "model": {"arch": "evil.py:f"}})
     for rule in ("nll under in-c <= 1", "no flags under fgsm"):
-        assert "evil" not in verdict(code, rule).why and "(--arch); read that first" in verdict(code, rule).why
+        assert "evil" not in verdict(code, rule).why and "(--arch); review that code" in verdict(code, rule).why
     odd = make(other, {"vit": {"clean": [1] * 10}}, arguments=asked)
     assert verdict(odd, "nll under in-c <= 1").command.endswith(f"--mean '0.5 0.5 0.5' --out {other}")
     assert verdict(run, "nll under in-c <= 1").command.count("--attacks none --corruptions in-c ") == 1
@@ -205,16 +205,16 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
     part = verdict(run, "top1 under pgd >= 0.01", more=of_vit)
     assert part.state == UNDECIDED and "bound >= 0.01; incomplete: 8 of 10" in sentence(part)
-    assert advice(part) == f"run the audit again, which makes what is missing: {run.manifest.command}"
+    assert advice(part) == f"run the audit again to compute the missing results: {run.manifest.command}"
     hostile = make(tmp_path / "hostile", found, command="robustkit audit vit.pth; rm -r .")
     said = advice(verdict(hostile, "top1 under pgd >= 0.01", more=of_vit))
-    assert "; rm" not in said and "its command is not shown, since run.json has it in a form" in said
+    assert "; rm" not in said and "its command is hidden because run.json records it in a form" in said
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
     manifest = beyond.manifest
-    reported = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
+    reported = ["layout folders: 1 images", "left out 9 images whose names are not printable; rename them"]
     data = replace(manifest.data, notes=tuple(reported))
     beyond.write_manifest(replace(manifest, claims={}, data=data))  # which decide nothing
     assert verdict(beyond, "no flags").reason == f"1 flag: data: {reported[1]}"

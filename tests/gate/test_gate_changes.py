@@ -60,7 +60,7 @@ def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
     assert unsure.state == UNDECIDED and unsure.needed == 381
     assert of_outcomes(0, 0, 381)[1] <= 0.01 < of_outcomes(0, 0, 380)[1]
     itself = verdict(before, rule, before)  # the same weights cannot differ, so that no rule about it could fail
-    assert (itself.state, itself.short_of_samples) == (UNDECIDED, False) and "this very checkpoint" in itself.reason
+    assert (itself.state, itself.short_of_samples) == (UNDECIDED, False) and "this same checkpoint" in itself.reason
     assert verdict(after, "rise in nll under clean against baseline <= 0.1 with 95 % confidence", before).state == (
         UNDECIDED
     )
@@ -72,7 +72,7 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
     found = verdict(run, "mean_error of corruption(fog) <= 0.1 with 95 % confidence")
     assert found.state == UNDECIDED and found.figure is not None and found.figure.high == rare_share_bound(20) > 0.16
     assert verdict(run, "mean_error of corruption(fog) <= 0.17 with 95 % confidence").state == PASS
-    assert "it has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
+    assert "the figure has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
     row = {"value": 0.2, "n": 20, "ci_low": 0.2, "ci_high": 0.2, "flags": []}
     assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + rare_share_bound(20)
     assert math.isnan(figure_of(row | {"metric": "cam_iou_over_control"}).high)  # a difference, not a share
@@ -136,7 +136,7 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
     milder = make(tmp_path / "milder", {"vit": {name: has[name] for name in ("clean", fgsm)}}, **changes)
     worst = verdict(milder, rule, before)
     assert (worst.state, worst.condition) == (UNDECIDED, fgsm) and not worst.short_of_samples
-    assert worst.reason.endswith(f"; 1 of 2 shared conditions cannot tell, the worst: {fgsm}")
+    assert worst.reason.endswith(f"; 1 of 2 shared conditions are inconclusive, the worst: {fgsm}")
     assert worst.reason.startswith(f"conditions of the baseline that were not evaluated here: 1, the first: {PGD}; ")
     other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
     worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
@@ -158,7 +158,9 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
     )
     half = make(tmp_path / "half", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16"})
     assert (found := verdict(run, rule, half)).state == UNDECIDED
-    assert found.reason.startswith("the baseline has another set-up: dtype differs: bfloat16 and float32; audit both")
+    assert found.reason.startswith(
+        "the baseline has a different set-up: dtype differs: bfloat16 and float32; audit both"
+    )
     accepted = verdict(run, f"{rule} except 'dtype differs'", half)
     assert accepted.state == PASS and accepted.figure is not None
     assert accepted.figure.flags == ("set-up: dtype differs: bfloat16 and float32, which the rule accepts",)
@@ -171,10 +173,10 @@ def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) 
     found = verdict(run, "drop against baseline <= 0.5", other)
     here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)
-    of_data = "…", ": images, labels or the choice of them (--limit, --ids, --seed) are others"
+    of_data = "…", ": images, labels or their selection (--limit, --ids, --seed) differ"
     cut, why = of_data if key == "data digest" else ("", "")
     what = f"{key} is 7{cut} in the baseline and {str(here)[:12] if cut else here}{cut} here{why}"
-    assert found.reason == f"the runs cannot be paired: {what}; audit both alike"
+    assert found.reason == f"the runs cannot be paired: {what}; audit both in the same way"
 
 
 def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: Path, run: Run) -> None:
@@ -187,4 +189,4 @@ def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: 
     found = verdict(run, "drop against baseline <= 0.5", same)
     assert found.figure is not None and found.figure.value == 0
     files = make(tmp_path / "files", {"vit": {"clean": [1] * 100}}, corrupted={"digests": {"clean": "x"}})
-    assert "reads other files here" in verdict(run, "drop against baseline <= 0.5", files).reason
+    assert "reads different files here" in verdict(run, "drop against baseline <= 0.5", files).reason

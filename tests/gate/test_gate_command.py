@@ -45,14 +45,15 @@ def test_junit_says_what_failed(run: Run) -> None:
         'pgd(eps=1/255,steps=20), bound &gt;= 0.35, missed by 0.05" type="fail">vit\n'
         "top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under pgd(eps=1/255,steps=20), "
         "bound &gt;= 0.35, missed by 0.05\n"
-        "the interval holds the bound, so chance may explain it: audit more samples, or see what changed with "
+        "the interval contains the bound, so the miss is not significant: audit more samples, or see what "
+        "changed with "
         "robustkit compare RELEASED RUN</failure>\n"
         "    </testcase>\n"
         '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
         '      <failure message="mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth '
         "--data-dir val "
         "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
-        f'{run.path}" type="cannot-tell">vit\n'
+        f'{run.path}" type="inconclusive">vit\n'
         "mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
         f"{run.path}</failure>\n"
@@ -121,13 +122,13 @@ def test_no_file_is_written_over_the_policy_or_another(
     monkeypatch.chdir(tmp_path)
     for option in ("--junit", "--json", "--attestation"):
         assert call(monkeypatch, run.path, option, rules) == 2  # found without --policy, by another path
-        assert f"{option} {rules}: is the file of --policy; give another one" in capsys.readouterr().err
+        assert f"{option} {rules}: is also the file of --policy; give another one" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--junit", twice, "--json", "twice.json") == 2
-    assert "--json twice.json: is the file of --junit" in capsys.readouterr().err
+    assert "--json twice.json: is also the file of --junit" in capsys.readouterr().err
     kept = run.path / "run.json"
     before = kept.read_bytes()
     assert call(monkeypatch, run.path, "--json", kept) == 2 and kept.read_bytes() == before
-    assert f"--json {kept}: is the file of {run.path}; give another one" in capsys.readouterr().err
+    assert f"--json {kept}: is also the file of {run.path}; give another one" in capsys.readouterr().err
     assert not twice.exists() and rules.read_text().startswith("[[rule]]")
 
 
@@ -141,7 +142,7 @@ def test_exit_codes_and_files(
     assert "no --policy, and no policy.toml here" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 0
     drafted = Path("policy.toml").read_text(encoding="utf-8").count("\n[[rule]]")
-    assert f"policy.toml: {drafted} rules; read them, then: robustkit check" in capsys.readouterr().out
+    assert f"policy.toml: {drafted} rules; review them, then run: robustkit check" in capsys.readouterr().out
     assert call(monkeypatch, run.path) == 0
     folded = f"pass: {drafted} of {drafted}; --details lists them\n"
     assert capsys.readouterr().out.startswith(folded)
@@ -166,9 +167,9 @@ def test_exit_codes_and_files(
     assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in reported.out
     assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in reported.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in reported.out
-    assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in reported.err
+    assert "does not meet strict.toml: 0 pass, 1 fail, 0 inconclusive, of 1 verdicts" in reported.err
     summary = Path("summary.md").read_text(encoding="utf-8")
-    assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 cannot tell")
+    assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 inconclusive")
     assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 0.6 \\[0.502, 0.6906\\], n 100, bound" in summary
     assert Tree.parse("out/robustness.xml").getroot().get("failures") == "1"
     assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
@@ -184,7 +185,7 @@ def test_exit_codes_and_files(
     assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
     assert call(monkeypatch, tmp_path / "none", "--policy", "strict.toml") == 2
     assert call(monkeypatch, run.path.parent, "--policy", "strict.toml") == 2
-    assert "but holds some: run; give one, such as " in capsys.readouterr().err
+    assert "but holds some: run; give one of them, such as " in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--baseline", tmp_path / "none") == 2
     empty = make(tmp_path / "empty", {"vit": {}})
     assert call(monkeypatch, empty.path, "--policy", "strict.toml") == 3
@@ -272,7 +273,7 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     low = math.floor(100 * wilson(30, 100)[0]) / 100
     assert requires[:2] == ['protocol == "standard@1:0"', 'data digest == "d1"']
     assert {"n under clean >= 100", 'attention == "quest"', f"top1 under {PGD} >= {low:.2f}"} <= set(requires)
-    assert "no bound that a run could miss" in text and not any("8/255" in rule for rule in requires)
+    assert "no rule, since every run would meet it" in text and not any("8/255" in rule for rule in requires)
     means = [rule.split(" <= ")[0] for rule in requires if rule.startswith("mean_error")]
     assert sorted(means) == ["mean_error under corruption(fog)", "mean_error under noise"]
     assert not any("severity" in rule for rule in requires)
@@ -282,7 +283,7 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     assert "unfinished" not in text
     worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
     assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
-    assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
+    assert np.all([line.startswith("#") for line in text.split("# To compare with a release")[1].splitlines()[1:]])
 
 
 def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
@@ -292,13 +293,13 @@ def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
     command = "robustkit audit vit.pth --data-dir 'my images'"
     found = {"vit": {"clean": right(90, 100), PGD: right(30, 100)}, "late": {"clean": right(90, 100)}}
     partial = make(tmp_path / "partial", found, command=command)
-    said = f"unfinished: 1 of 4 units are missing; this completes it: {command}"
+    said = f"unfinished: 1 of 4 units are missing; to complete it: {command}"
     for every in (False, True):
         text = draft(partial, every)
         assert f"\n# This run is {said}\n" in text and "incomplete" not in text
         (stopped,) = filter(None, map(advice, judge(parse_policy(text, "p"), partial).verdicts))
         assert stopped == (
-            f"run the audit again, which makes what is missing: {command}; then look at the flags that are left"
+            f"run the audit again to compute the missing results: {command}; then check the remaining flags"
         )
     for words in (["--init"], []):
         assert call(monkeypatch, partial.path, *words) == (0 if words else 1)
@@ -392,7 +393,7 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
         (f"top1 under {PGD} >=", "*"),
         (f"top1 under {PGD} >=", "strong"),
     ]
-    assert judge(policy, several).passed and "as they are: alike, 0.88" in text
+    assert judge(policy, several).passed and "clean top-1: alike, 0.88" in text
     fallen = run_of("fallen", weak=shown, alike=shown, strong=shown)
     (failed,) = (verdict for verdict in judge(policy, fallen).verdicts if verdict.state != "pass")
     assert (failed.checkpoint, failed.condition) == ("strong", PGD)
@@ -406,13 +407,14 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     assert [verdict.rule.require for verdict in urgent] == [rules[k] for k in (3, 4, 5, 1, 2)]
     assert [verdict.rule.require for verdict in passed] == [rules[k] for k in (0, 6, 7)]
     said = {verdict.rule.require: advice(verdict) for verdict in found.verdicts}
-    assert said[rules[3]].startswith("audit the checkpoint that is meant") and not any(
-        said[r.rule.require] for r in passed
-    )
+    assert said[rules[3]].startswith("audit the intended checkpoint") and not any(said[r.rule.require] for r in passed)
     assert said[rules[4]] == "see what changed with robustkit compare RELEASED RUN"
     assert said[rules[5]] == "audit that many samples (--limit 500)"
     assert sentence(urgent[2]) == "n under clean >= 500: n is 100, bound >= 500, missed by 400"
-    assert re.fullmatch(r"audit that many \(--limit \d+\), or ask for less", said[rules[2]]) and said[rules[1]] == ""
+    assert (
+        re.fullmatch(r"audit that many samples \(--limit \d+\), or relax the bound", said[rules[2]])
+        and said[rules[1]] == ""
+    )
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:

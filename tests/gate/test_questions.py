@@ -38,9 +38,7 @@ def test_the_error_is_shared_by_rules_and_checkpoints() -> None:
 def test_a_mean_over_corruptions_needs_all_of_them() -> None:
     (asked,) = trial(["mean_error under corruption(fog) <= 0.5"]).questions
     assert asked.condition == "corruption(fog)" and asked.needs == tuple(each.text for each in FOG)
-    with pytest.raises(
-        ProtocolError, match=r"top1 under corruption\(fog\) is no mean over samples; ask for mean_error"
-    ):
+    with pytest.raises(ProtocolError, match=r"top1 under corruption\(fog\) is not a mean over samples; use mean_error"):
         trial(["top1 under corruption(fog) >= 0.5"])
 
 
@@ -49,13 +47,11 @@ def test_a_mean_over_corruptions_needs_all_of_them() -> None:
     {
         "top1 under pgd >= 0.5": r"pgd may be pgd\(eps=1/255,steps=20\) or pgd\(eps=2/255,steps=20\); write one",
         "top1 under fgsm >= 0.5": "fgsm is no condition of this audit",
-        "top1_after_apgd-ce under pgd(eps=1/255) >= 0.5": "is no mean over samples",
+        "top1_after_apgd-ce under pgd(eps=1/255) >= 0.5": "is not a mean over samples",
     }.items(),
 )
 def test_a_rule_means_one_condition(rule: str, why: str) -> None:
-    with pytest.raises(
-        ProtocolError, match=f"p.toml: line 2, column 12: .* cannot be decided while samples come: .*{why}"
-    ):
+    with pytest.raises(ProtocolError, match=f"p.toml: line 2, column 12: .* cannot be decided sequentially: .*{why}"):
         trial([rule])
         options_asked(policy_of(rule))
 
@@ -63,7 +59,7 @@ def test_a_rule_means_one_condition(rule: str, why: str) -> None:
 def test_after_an_early_stop_only_top1_can_be_decided() -> None:
     """As in a whole run, which has no other figure there."""
     assert trial(["top1 under autoattack >= 0.5"]).questions[0].condition == STOPS.text
-    with pytest.raises(ProtocolError, match="at their first wrong prediction, so top5 has no meaning there; ask for"):
+    with pytest.raises(ProtocolError, match="at their first wrong prediction, so top5 has no meaning there; use"):
         trial(["top5 under autoattack >= 0.5"])
 
 
@@ -91,14 +87,19 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
     planned = make(tmp_path / "planned", {"vit": {"clean": right(8, 10)}, "other": {"clean": right(8, 10)}}).manifest
     figures = baseline_of(run, planned)
     assert list(figures("other", "clean", "top1", ()).values()) == [1.0] * 8 + [0.0] * 2
-    with pytest.raises(RunError, match="the baseline is this very checkpoint"):
+    with pytest.raises(RunError, match="the baseline is this same checkpoint"):
         figures("vit", "clean", "top1", ())
     entries = tuple(replace(entry, attention="standard") for entry in planned.checkpoints)
     formula = baseline_of(run, replace(planned, checkpoints=entries))
-    with pytest.raises(RunError, match="another set-up: attention standard instead of quest; audit both alike"):
+    with pytest.raises(
+        RunError, match="a different set-up: attention standard instead of quest; audit both in the same way"
+    ):
         formula("other", "clean", "top1", ())
     assert formula("other", "clean", "top1", ["attention"])
-    others = r"d2… here: images, labels or the choice of them \(--limit, --ids, --seed\) are others; audit both alike$"
+    others = (
+        r"d2… here: images, labels or their selection \(--limit, --ids, --seed\) differ; "
+        r"audit both in the same way$"
+    )
     for key, value, shown in (
         ("protocol", "standard@2:1", "standard@2:1"),
         ("data digest", "d2", others),
@@ -114,7 +115,7 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
         baseline_of(run, replace(planned, protocol=card))("other", "clean", "top1", ())
     with pytest.raises(RunError, match="the baseline has no pgd"):
         figures("other", PGD, "top1", ())
-    with pytest.raises(RunError, match="clean reads other files there"):
+    with pytest.raises(RunError, match="clean reads different files there"):
         elsewhere = replace(planned.corrupted, digests={"clean": "elsewhere"})
         baseline_of(run, replace(planned, corrupted=elsewhere))("other", "clean", "top1", ())
     two = make(tmp_path / "two", {"a": {"clean": right(8, 10)}, "b": {"clean": right(8, 10)}})

@@ -55,11 +55,11 @@ class Network(nn.Module):
         (
             {"n_averaged": torch.tensor(7), **prefixed("module.")},
             "bare",
-            "'n_averaged' of torch's AveragedModel left out",
+            "'n_averaged' of torch's AveragedModel ignored",
         ),
         ({"my_weights": WEIGHTS, "optimizer": {"lr": 0.1}}, "my_weights", "taken from 'my_weights'"),
         ({"model_ema": WEIGHTS, "epoch": 3}, "model_ema", "taken from 'model_ema' (EMA)"),
-        ({"model": WEIGHTS, "model_ema": OTHER}, "model", "EMA weights under 'model_ema' left aside; --use-ema takes"),
+        ({"model": WEIGHTS, "model_ema": OTHER}, "model", "EMA weights under 'model_ema' ignored; --use-ema uses"),
     ],
 )
 def test_wrapped_and_prefixed_files(tmp_path: Path, zipped: bool, content: Any, part: str, words: str) -> None:
@@ -152,7 +152,7 @@ def test_code_in_a_pickle_is_named_and_not_run(tmp_path: Path, form: str) -> Non
     with pytest.raises(CheckpointError) as caught:
         read(path)
     message = str(caught.value)
-    assert "refused, it is a pickle that would call " in message
+    assert "refused, a pickle that would call " in message
     assert f"{os.mkdir.__module__}.mkdir" in message
     assert "torch.save(model.state_dict(), FILE)" in message
     assert "\n" not in message
@@ -227,15 +227,15 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, kind: str, words: str) -> No
     [
         ({"epoch": 3, "lr": 0.1}, "no weights found in it .it holds epoch, lr.; expected weights at the top or under"),
         ([1, 2], "holds a list; expected a state_dict"),
-        ({"a": torch.tensor([1e39]).double() * 1e3, "b": torch.ones(1)}, r"infinite weights in 1 of 2 tensors \(a\)"),
-        ({"a": torch.tensor([1e39], dtype=torch.float64), "b": torch.ones(1)}, r"NaN or infinite weights in 1 of 2"),
+        ({"a": torch.tensor([1e39]).double() * 1e3, "b": torch.ones(1)}, r"infinite values in 1 of 2 tensors \(a\)"),
+        ({"a": torch.tensor([1e39], dtype=torch.float64), "b": torch.ones(1)}, r"NaN or infinite values in 1 of 2"),
         (
             {"a": torch.ones(2, dtype=torch.complex64)},
             r"sparse or complex weights \(a\); expected floats",
         ),
         (
             {"a": torch.tensor([1.0, float("nan")]), "b": torch.ones(1)},
-            r"NaN or infinite weights in 1 of 2 tensors \(a\)",
+            r"NaN or infinite values in 1 of 2 tensors \(a\)",
         ),
         (
             {"blocks.0.w": torch.tensor(float("inf")), "blocks.1.w": torch.tensor(float("inf"))},
@@ -294,10 +294,10 @@ def test_what_does_not_fit_is_grouped_and_counted(tmp_path: Path) -> None:
     )
     assert all(torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
     (note,) = load_into(network, file, allow_partial=True)
-    assert note.startswith("loaded in part, 5 of 8 tensors; 2 missing: 3.weight, 3.bias; 2 unexpected")
+    assert note.startswith("partially loaded, 5 of 8 tensors; 2 missing: 3.weight, 3.bias; 2 unexpected")
     assert torch.equal(network[1].weight, tensors["1.weight"])
     assert torch.equal(network[3].weight, before[6])
-    with pytest.raises(CheckpointError, match="nothing in it fits; check --arch"):
+    with pytest.raises(CheckpointError, match="no tensor fits; check --arch"):
         load_into(Network(inner="other"), file, allow_partial=True)
 
 

@@ -94,14 +94,14 @@ def test_any_network_can_be_shown_windows(own: Callable[..., Segmenter], tmp_pat
     torch.testing.assert_close(model(image), expected)
     wide = own("bare", window=80)
     assert wide.windows == {"size": [80, 80], "stride": [48, 48], "short_side": None}
-    assert "windows of 80x80 overlap by 32 pixels; --stride says otherwise" in wide.identity.notes
-    assert any(note.startswith("NO NORMALISATION: nothing gives mean and std") for note in wide.identity.notes)
+    assert "windows of 80x80 overlap by 32 pixels; --stride overrides it" in wide.identity.notes
+    assert any(note.startswith("NO NORMALISATION: mean and std cannot be inferred") for note in wide.identity.notes)
     torch.testing.assert_close(own("bare")(image), by_hand(tmp_path, image, (0, 0, 0), (1, 1, 1)))
 
 
 def test_auxiliary_tensors_are_left_out_where_the_network_has_none(own: Callable[..., Segmenter]) -> None:
     notes = own("plain", "aux.pth").identity.notes
-    assert "1 tensors of the auxiliary classifier left out" in notes
+    assert "1 tensors of the auxiliary classifier ignored" in notes
     with pytest.raises(CheckpointError, match=r"1 missing: aux_classifier.bias"):  # kept where it has one
         own("with_aux", "aux.pth")
 
@@ -125,7 +125,7 @@ def test_auxiliary_tensors_are_left_out_where_the_network_has_none(own: Callable
         ("plain", {"short_side": 16}, NO_WINDOWS),
         ("plain", {"resize": "ade20k"}, NO_WINDOWS),
         ("plain", {"window": 16, "stride": 17}, "stride 17x17 for windows of 16x16: expected 1 or more.*"),
-        ("plain", {"attention": "quest"}, "Net takes no attention formula.*"),
+        ("plain", {"attention": "quest"}, "Net does not support attention formulas.*"),
     ],
 )
 def test_networks_that_do_not_fit(
@@ -147,7 +147,7 @@ def test_torchvision_network_equals_itself(tmp_path: Path) -> None:
     expected = network(normalised(image, *IMAGENET))["out"]
     assert expected.shape == (1, 4, 75, 96)
     torch.testing.assert_close(model(image), expected, rtol=1e-5, atol=1e-5)
-    assert "1 tensors of the auxiliary classifier left out" in model.identity.notes
+    assert "1 tensors of the auxiliary classifier ignored" in model.identity.notes
     shown = load_segmenter(tmp_path / "v.pth", arch=arch, num_classes=4, window=64, mean=IMAGENET[0], std=IMAGENET[1])
     torch.testing.assert_close(shown(image[..., 11:, 32:]), network(normalised(image[..., 11:, 32:], *IMAGENET))["out"])
     assert (shown(image) - model(image)).abs().max() > 1e-4

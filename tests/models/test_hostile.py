@@ -55,7 +55,7 @@ class Calls:
 def test_code_hides_nowhere_in_a_torch_file(tmp_path: Path, zipped: bool, place: Any, named: str) -> None:
     target = tmp_path / "made"
     torch.save(place(Calls(os.mkdir, str(target))), tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(CheckpointError, match=rf"a\.pt: refused, it is a pickle that would call .*{named}.* when load"):
+    with pytest.raises(CheckpointError, match=rf"a\.pt: refused, a pickle that would call .*{named}.* when load"):
         read(tmp_path / "a.pt")
     assert not target.exists()
 
@@ -117,7 +117,7 @@ FLOATS = {"a/data/0": bytes(12)}
         (pickled(b"\x80\x02\x82\x01."), "instructions that weights do not need"),  # a code of copyreg's registry
         (pickled(b"\x80\x02cargparse\nNamespace\n(X\x01\x00\x00\x00atR."), "damaged or cut short .Namespace"),
         (pickled(b"\x80\x02ccollections\nOrderedDict\n(cbuiltins\nprint\ntR."), r"would call builtins\.print"),
-        (pickled(b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f"), "refused, it is a pickle with instructions"),
+        (pickled(b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f"), "refused, a pickle with instructions"),
         (zip_of(tensor_program("../../../etc/passwd"), FLOATS), "damaged or cut short .*failed locating file"),
         (zip_of(tensor_program(), FLOATS | {"../../evil": b"x"}), "damaged or cut short .*not in a subdirectory"),
         (zip_of(tensor_program(count=2**40), FLOATS), "damaged or cut short .record size .12 bytes. does not match"),
@@ -125,11 +125,12 @@ FLOATS = {"a/data/0": bytes(12)}
         (zip_of(tensor_program(size=-5), FLOATS), "damaged or cut short"),
         (
             zip_of(tensor_program(size=2**40, stride=0), FLOATS),
-            "0 MB of numbers claim to be 4194304 MB of weights; refused, for it would fill the memory",
+            "0 MB of numbers claim to be 4194304 MB of weights; refused, since it would exhaust the memory",
         ),
         (
             zip_of(b"\x80\x02" + b"N0" * (1 << 26) + b"N.", {}, zipfile.ZIP_DEFLATED),
-            "a zip of 127 kB that inflates to 128 MB, 128 MB of it instructions; refused, for it would fill the memory",
+            "a zip of 127 kB that inflates to 128 MB, 128 MB of it instructions; refused, since it would exhaust the "
+            "memory",
         ),
     ],
 )

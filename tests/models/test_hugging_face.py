@@ -310,7 +310,7 @@ def test_pixels_are_the_processors_own(tmp_path: Path, which: str) -> None:
         (bit(40) | {"image_processor_type": "ConvNextImageProcessor"}, "makes other pixels of a picture of .* levels"),
         ({"image_processor_type": "DPTImageProcessor", "ensure_multiple_of": 9}, "makes 36x36 pixels .* make 32x32"),
         ({"image_processor_type": "DPTImageProcessor", "keep_aspect_ratio": True}, "keep_aspect_ratio asks for a size"),
-        (bit(40) | {"size": {"shortest_edge": 40, "longest_edge": 50}}, "longest_edge, which is not expressed"),
+        (bit(40) | {"size": {"shortest_edge": 40, "longest_edge": 50}}, "longest_edge, which is not supported"),
         (bit(40) | {"do_resize": False}, "do_center_crop without do_resize"),
         ({"do_resize": False}, "leaves images as large as they are"),
         ({"do_resize": "false"}, "do_resize is 'false'; expected true or false"),
@@ -318,7 +318,7 @@ def test_pixels_are_the_processors_own(tmp_path: Path, which: str) -> None:
         ({"resample": 6}, "resample is 6; expected one of 0"),
         (
             bit(40) | {"do_center_crop": False},
-            "do_center_crop is false, and size {'shortest_edge': 40}: not expressed",
+            "do_center_crop is false, and size {'shortest_edge': 40}: not supported",
         ),
         (bit(40) | {"crop_size": None}, "do_center_crop is true without a crop_size"),
         ({"do_rescale": False}, "do_rescale is false; expected true, with rescale_factor 1/255"),
@@ -394,13 +394,13 @@ def processor(**values: Any) -> Callable[[Path], None]:
         (lambda folder: (folder / "config.json").write_text("[]"), "names no architecture of timm and no model_type"),
         (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
         (config(id2label={str(i): str(i) for i in range(7)}, label2id=None), "does not fit ViT.*mismatched"),
-        (config(auto_map={"AutoModel": "evil.Model"}), "names code of its own, and nothing .* is executed"),
-        (processor(auto_map={"AutoImageProcessor": "evil.P"}), "names code of its own"),
+        (config(auto_map={"AutoModel": "evil.Model"}), "names custom code, and code .* is never executed"),
+        (processor(auto_map={"AutoImageProcessor": "evil.P"}), "names custom code"),
         (config(model_type="vitt"), "unknown model_type 'vitt'.*vit"),
         (config(model_type="bert"), "has no image classification of model_type 'bert'"),
         (config(num_hidden_layers=10**9), "num_hidden_layers = 1000000000; expected at most"),
-        (config(num_hidden_layers=10**6), "asks for many times the .* numbers that it holds"),
-        (config(hidden_size=999_999), "asks for many times|refused by transformers"),
+        (config(num_hidden_layers=10**6), "many times larger than the .* numbers it holds"),
+        (config(hidden_size=999_999), "many times larger|refused by transformers"),
         (config(quantization_config={"quant_method": "bitsandbytes"}), "its weights are quantised"),
         (config(backbone="evil/model"), "built from another model"),
         (config(num_hidden_layers=3), "does not fit ViTForImageClassification .*missing"),
@@ -413,7 +413,7 @@ def processor(**values: Any) -> Callable[[Path], None]:
             config(problem_type="multi_label_classification"),
             "5 outputs, problem_type multi_label.*of which one is right",
         ),
-        (other_processor, "auto_map: it names code of its own"),
+        (other_processor, "auto_map: it names custom code"),
         (longer_scales, r"2 layers with k_scale \[7\], q_scale \[7\]; qknorm-ds attention has k_scale \[16\], q_scale"),
         (processor(do_pad=True), "do_pad asks for padded images"),
         (processor(do_flip_channel_order=True), "channels in the order BGR"),
@@ -437,7 +437,7 @@ def test_what_cannot_be_believed_is_one_line(
 
 def test_options_that_the_folder_answers_are_refused(vit: Path) -> None:
     for option, value in {"arch": "vit_tiny_patch16_224", "img_size": 64}.items():
-        with pytest.raises(ModelError, match=f"--{option.replace('_', '-')}.* does not go with hf:"):
+        with pytest.raises(ModelError, match=f"--{option.replace('_', '-')}.* does not apply to hf:"):
             robustkit.load(f"hf:{vit}", **{option: value})
     with pytest.raises(ModelError, match="gives 5 classes, not 7"):
         robustkit.load(f"hf:{vit}", num_classes=7)
@@ -511,7 +511,7 @@ def test_a_segformer_gives_the_logits_of_the_librarys_own_pipeline(segformer: Pa
     changed(segformer, "preprocessor_config.json", size={"height": 64, "width": 96}, do_reduce_labels=True)
     assert any("class 0 is label 1" in note for note in load_segmenter(f"hf:{segformer}").identity.notes)
     changed(segformer, "preprocessor_config.json", do_center_crop=True, crop_size={"height": 32, "width": 32})
-    with pytest.raises(CheckpointError, match="not expressed here"):
+    with pytest.raises(CheckpointError, match="not supported"):
         load_segmenter(f"hf:{segformer}")
     changed(segformer, "preprocessor_config.json", do_center_crop=False, crop_size=None, resample=2)
     windows = load_segmenter(f"hf:{segformer}", window=32, stride=16)

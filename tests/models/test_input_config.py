@@ -59,7 +59,7 @@ def test_each_value_has_who_said_it_and_what_nobody_said_is_noted() -> None:
         "crop_mode": "default",
     }
     assert [note for note in notes if "NORMALISATION" in note] == [
-        "NO NORMALISATION: nothing gives std, mean and std 0.1 and 1 are taken; give --std"
+        "NO NORMALISATION: std cannot be inferred from the checkpoint; using mean and std 0.1 and 1; give --std"
     ]
     text = describe_preprocessing(vars(preprocessing), sources, "net.py:build")
     assert text == (

@@ -92,10 +92,10 @@ def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: 
 @pytest.mark.parametrize(
     ("name", "kwargs", "words"),
     [
-        ("resnet10t", {}, "no ViT or DeiT of timm .they begin conv1.0.weight"),
-        ("swin_tiny_patch4_window7_224", {"depths": (1, 1), "embed_dim": 24}, "no ViT or DeiT of timm"),
+        ("resnet10t", {}, "not a ViT or DeiT of timm .tensor names begin conv1.0.weight"),
+        ("swin_tiny_patch4_window7_224", {"depths": (1, 1), "embed_dim": 24}, "not a ViT or DeiT of timm"),
         ("vit_base_patch32_clip_224", {"depth": 1}, "a norm before the blocks, as in CLIP"),
-        ("vit_tiny_patch16_224", {"embed_dim": 320, "num_heads": 5}, "width 320, which is none of the family's"),
+        ("vit_tiny_patch16_224", {"embed_dim": 320, "num_heads": 5}, "width 320, which is not one of the family's"),
         ("vit_tiny_patch16_224", {"num_classes": 0}, "no classifier"),
         ("vit_tiny_patch16_224", {"in_chans": 1}, "patches of 1 channels"),
         ("vit_tiny_patch16_224", {"img_size": (32, 48)}, "7 position embeddings, which is not a square grid"),
@@ -103,7 +103,7 @@ def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: 
         (
             "vit_base_patch16_siglip_224",
             {"num_classes": 3, "depth": 1},
-            r"names that no plain ViT or DeiT has \(attn_pool",
+            r"names that a plain ViT or DeiT does not have \(attn_pool",
         ),
     ],
 )
@@ -111,7 +111,7 @@ def test_others_are_not_guessed(name: str, kwargs: dict[str, Any], words: str) -
     tensors = timm.create_model(name, **kwargs).state_dict()
     with pytest.raises(CheckpointError, match=words) as caught:
         guess(tensors)
-    assert "the architecture cannot be guessed" in str(caught.value)
+    assert "the architecture cannot be inferred" in str(caught.value)
     assert "give --arch NAME" in str(caught.value)
 
 
@@ -201,7 +201,7 @@ def test_attention_comes_from_option_then_metadata_then_default(tmp_path: Path, 
     assert "attention elliptical from --attention; the file's metadata says quest" in by_user.identity.notes
     silent = load(saved(tmp_path / "s.safetensors", model)).identity
     assert (silent.attention, silent.attention_source) == ("standard", "default")
-    assert any("attention standard is assumed: the file does not record" in note for note in silent.notes)
+    assert any("the file does not record its attention formula; assuming standard" in note for note in silent.notes)
     with pytest.raises(ModelError, match=r"unknown attention 'qest'; did you mean 'quest'.*from the metadata of .*;"):
         load(saved(tmp_path / "w.safetensors", model, attention="qest"))
     with pytest.raises(CheckpointError, match=r"2 missing: blocks.\*.attn.q_scale, .* check --attention"):
@@ -212,7 +212,7 @@ def test_options_outweigh_metadata_and_say_so(tmp_path: Path) -> None:
     metadata = {"arch": "resnet18", "arch_kwargs": {"depth": 3}, "mean": [0, 0, 0], "std": [0.7] * 3}
     file = saved(tmp_path / "a.safetensors", network(depth=12), **metadata)
     identity = load(file, arch="vit_tiny_patch16_224", img_size=32, num_classes=4, mean=(0.3, 0.3, 0.3)).identity
-    said = "architecture vit_tiny_patch16_224 from --arch; the file says resnet18, with depth, which are left out"
+    said = "architecture vit_tiny_patch16_224 from --arch; the file says resnet18, with depth, which are ignored"
     assert said in identity.notes
     assert (identity.preprocessing.mean, identity.preprocessing.std) == ((0.3, 0.3, 0.3), (0.7, 0.7, 0.7))
 
@@ -288,7 +288,7 @@ def test_positions_of_another_grid_with_as_many_patches_are_resampled(tmp_path: 
     assert not torch.equal(known.network.pos_embed, model.pos_embed)
     unknown = load(saved(tmp_path / "b.safetensors", model), **options)
     assert torch.equal(unknown.network.pos_embed, model.pos_embed)
-    assert "position embeddings taken for those of 2 x 8 patches; the file does not say" in unknown.identity.notes
+    assert "position embeddings assumed to be for 2 x 8 patches; the file does not record it" in unknown.identity.notes
 
 
 def test_image_size_and_classes_change_only_when_asked(tmp_path: Path) -> None:
@@ -366,14 +366,14 @@ def test_timm_names_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robustkit.models.architecture.held_weights", lambda arch: {})
     monkeypatch.setattr("timm.create_model", lambda name, pretrained, **options: create(name, **options))
     assert load("timm:resnet10t", num_classes=1000).identity.weights == "pretrained"
-    with pytest.raises(ModelError, match="timm:resnet10t has 1000 classes, not 10: with another number its head would"):
+    with pytest.raises(ModelError, match="timm:resnet10t has 1000 classes, not 10: the head would"):
         load("timm:resnet10t", num_classes=10)
     monkeypatch.undo()
-    with pytest.raises(ModelError, match=r"ResNet takes no attention formula: .*; leave --attention out$"):
+    with pytest.raises(ModelError, match=r"ResNet does not support attention formulas: .*; leave --attention out$"):
         load("timm:resnet10t", pretrained=False, attention="quest")
     with pytest.raises(ModelError, match="unknown architecture 'resnet10tt'; did you mean resnet10t"):
         load("timm:resnet10tt")
-    with pytest.raises(ModelError, match="--arch vit_tiny_patch16_224 does not go with timm:resnet10t"):
+    with pytest.raises(ModelError, match="--arch vit_tiny_patch16_224 does not apply to timm:resnet10t"):
         load("timm:resnet10t", arch="vit_tiny_patch16_224")
 
 
@@ -479,10 +479,10 @@ def test_own_factory_from_a_file(own: Path, pixels: Tensor) -> None:
     identity = classifier.identity
     assert (identity.arch, identity.attention, identity.num_classes) == (arch, "none", 6)
     assert identity.preprocessing.input_size == (32, 32)
-    assert "image size 32 x 32 found by trying; --img-size says otherwise" in identity.notes
+    assert "image size 32 x 32 found by trial; --img-size overrides it" in identity.notes
     bare = load(own / "fixed.pth", arch=arch).identity
     assert (bare.preprocessing.mean, bare.preprocessing.std) == ((0, 0, 0), (1, 1, 1))
-    assert any(note.startswith("NO NORMALISATION: nothing gives mean and std") for note in bare.notes)
+    assert any(note.startswith("NO NORMALISATION: mean and std cannot be inferred") for note in bare.notes)
     known = load(own / "fixed.pth", arch=f"{own}/nets.py:config").identity
     assert (known.preprocessing.mean, known.preprocessing.crop_pct) == ((0.1, 0.2, 0.3), 1.0)
     assert known.notes == ("weights taken from 'state_dict'",)
@@ -564,7 +564,7 @@ def test_own_factory_from_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -
         ("fixed", "nets.py:raises", {}, r"raises\(\) raised RuntimeError: no such thing"),
         ("fixed", "nets.py:number", {}, r"number\(\) returned a int; expected a torch nn.Module"),
         ("maps", "nets.py:maps", {"img_size": 32}, r"Conv2d returned shape \(1, 2, 8, 8\); expected logits of shape"),
-        ("fixed", "nets.py:fixed", {"attention": "quest"}, "Sequential takes no .*; leave --attention out$"),
+        ("fixed", "nets.py:fixed", {"attention": "quest"}, "Sequential does not support .*; leave --attention out$"),
     ],
 )
 def test_own_factories_fail_in_one_line(

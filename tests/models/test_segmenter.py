@@ -170,8 +170,8 @@ def test_public_file_gives_the_public_inference(tmp_path: Path, arch: str, name:
     assert (identity.preprocessing.mean, identity.preprocessing.input_size) == (mean, (32, 32))
     assert identity.preprocessing.crop_mode == "none"
     notes = "\n".join(identity.notes)
-    assert f"{4 if arch == DISTILLED else 2} tensors of the encoder's classifier left out" in notes
-    assert f"encoder guessed from the tensors: {arch}, 1 blocks, patch 16, 32 pixels" in notes
+    assert f"{4 if arch == DISTILLED else 2} tensors of the encoder's classifier ignored" in notes
+    assert f"encoder inferred from the tensors: {arch}, 1 blocks, patch 16, 32 pixels" in notes
     assert "images keep their size and are enlarged to a window where they are smaller, as in the public inf" in notes
     assert "pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k" in notes
     assert "1 classes" not in notes
@@ -184,7 +184,7 @@ def test_windows_of_public_files_overlap_by_32(tmp_path: Path) -> None:
     path, tensors = public(tmp_path / "linear.pth", window=80)
     model = load_segmenter(path).double()
     assert model.windows == {"size": [80, 80], "stride": [48, 48], "short_side": None}
-    assert "windows of 80x80 overlap by 32 pixels; --stride says otherwise" in model.identity.notes
+    assert "windows of 80x80 overlap by 32 pixels; --stride overrides it" in model.identity.notes
     image = pixels(3, 80, 140).double()
     expected = SlowSegmenter(tensors, (3, 3)).whole(normalised(image, (0.5,) * 3, (0.5,) * 3), 80, 48)
     torch.testing.assert_close(model(image[None])[0], expected, rtol=1e-7, atol=1e-7)
@@ -236,18 +236,18 @@ def test_another_window_resamples_the_positions(tmp_path: Path, window: int | tu
         (
             "mask.pth",
             {"encoder.patch_embed.proj.weight": None},
-            "encoder: the architecture cannot be guessed: .*no ViT",
+            "encoder: the architecture cannot be inferred: .*not a ViT",
         ),
         (
             "mask.pth",
             {"encoder.pos_embed": None},
             "encoder: the architecture .*: the tensors show no position embeddings",
         ),
-        ("mask.pth", {"encoder.fpn.0": torch.ones(2)}, r"1 names that no plain ViT or DeiT has \(fpn.0\)"),
+        ("mask.pth", {"encoder.fpn.0": torch.ones(2)}, r"1 names that a plain ViT or DeiT does not have \(fpn.0\)"),
         (
             "mask.pth",
             {"decoder.cls_emb": None},
-            r"decoder is neither a mask transformer \(decoder.cls_emb\) nor linear \(decoder.head.weight\); decoder "
+            r"decoder is not a mask transformer \(decoder.cls_emb\) or linear \(decoder.head.weight\); decoder "
             "tensors: decoder.proj_patch, decoder.proj_classes",
         ),
     ],
@@ -272,7 +272,7 @@ def test_files_loaded_in_part_are_the_same_at_every_load(tmp_path: Path) -> None
     second = load_segmenter(path, allow_partial=True)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert first.identity.weights == "model, in part"
-    assert any("loaded in part" in note and "1 missing: decoder.proj_patch" in note for note in first.identity.notes)
+    assert any("partially loaded" in note and "1 missing: decoder.proj_patch" in note for note in first.identity.notes)
 
 
 class Shell:
@@ -282,7 +282,7 @@ class Shell:
 
 def test_code_in_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"model": {"encoder.patch_embed.proj.weight": torch.zeros(1)}, "args": Shell()}, tmp_path / "bad.pth")
-    with pytest.raises(CheckpointError, match=r"refused, it is a pickle that would call (builtins|__builtin__)\.print"):
+    with pytest.raises(CheckpointError, match=r"refused, a pickle that would call (builtins|__builtin__)\.print"):
         load_segmenter(tmp_path / "bad.pth")
     assert capsys.readouterr().out == ""
 
@@ -403,7 +403,11 @@ def test_bad_metadata_and_options_are_one_line(
 
 def test_specs_and_encoders_that_are_none(tmp_path: Path) -> None:
     path, _ = public(tmp_path / "linear.pth")
-    with pytest.raises(ModelError, match=r"^timm:resnet18: timm has classifiers only; give the file of a segmenter$"):
+    with pytest.raises(
+        ModelError,
+        match=r"^timm:resnet18: timm provides classifiers only; give the file of a "
+        r"segmenter$",
+    ):
         load_segmenter("timm:resnet18")
     with pytest.raises(
         ModelError, match="unknown attention 'qest'; did you mean 'quest'"

@@ -164,7 +164,7 @@ def test_gradients_reach_every_pixel() -> None:
         ({"short_side": 0}, "short side 0: expected 1 or more"),
         ({"batch": 0}, "windows a pass 0: expected 1 or more"),
         ({"resize": "ade"}, "unknown resize 'ade'; did you mean 'ade20k'.*"),
-        ({"resize": "ade20k", "short_side": 8}, "resize ade20k and a short side of 8: both say .*; give one of .*"),
+        ({"resize": "ade20k", "short_side": 8}, "resize ade20k and a short side of 8: both set .*; give one of .*"),
     ],
 )
 def test_windows_that_make_no_sense(options: dict[str, Any], words: str) -> None:

@@ -71,30 +71,34 @@ FITS: dict[str, tuple[Any, str, str]] = {
             "epoch": 3,
         },
         "teacher",
-        "of student and teacher the teacher is taken; to evaluate 'student.module.backbone', save it alone",
+        "the teacher is used, not the student; to evaluate 'student.module.backbone', save it alone",
     ),
     "DINOv2, FSDP": (
         {"model": {**under("student.backbone.", OTHER), **under("teacher.backbone."), **some("teacher.dino_head.w")}},
         "model",
         "prefix 'teacher.backbone.' taken off",
     ),
-    "DINOv2, exported": ({"teacher": {**under("backbone."), **some("dino_head.w", "ibot_head.w")}}, "teacher", "aside"),
+    "DINOv2, exported": (
+        {"teacher": {**under("backbone."), **some("dino_head.w", "ibot_head.w")}},
+        "teacher",
+        "ignored",
+    ),
     "mean teacher in Lightning": (
         {"state_dict": {**under("student_model.net.", OTHER), **under("teacher_model.net.")}, **LIGHTNING},
         "state_dict",
-        "the teacher is taken",
+        "the teacher is used",
     ),
     "distilled from a larger network": (
         {"teacher": {name: torch.ones(9, 9) for name in RIGHT}, "student": RIGHT},
         "student",
-        "left aside: teacher.conv.weight",
+        "ignored: teacher.conv.weight",
     ),
     # prefixes, of one part of a pipeline
     "backbone.": ({"model": under("backbone.")}, "model", "prefix 'backbone.'"),
     "net. and a head of a task": (
         {**under("net."), **some("projector.0.weight")},
         "bare",
-        "left aside: projector.*.weight",
+        "ignored: projector.*.weight",
     ),
     "encoder. in Lightning": ({"state_dict": under("encoder."), **LIGHTNING}, "state_dict", "prefix 'encoder.'"),
     "detector's backbone": (
@@ -106,7 +110,7 @@ FITS: dict[str, tuple[Any, str, str]] = {
     "criterion": (
         {"state_dict": {**under("model."), **some("criterion.weight")}},
         "state_dict",
-        "left aside: state_dict.criterion.weight",
+        "ignored: state_dict.criterion.weight",
     ),
     "metrics": (
         {"state_dict": {**under("model."), **some("train_acc.confmat", "val.f1.tp")}},
@@ -117,12 +121,12 @@ FITS: dict[str, tuple[Any, str, str]] = {
     "with an average": (
         {"state_dict": {**under("model."), **under("ema_model.module.", OTHER)}, **LIGHTNING},
         "state_dict",
-        "EMA weights under 'state_dict.ema_model' left aside; --use-ema takes them",
+        "EMA weights under 'state_dict.ema_model' ignored; --use-ema uses them",
     ),
     "nested mappings": (
         {"state": {"network": under("module."), "head": some("w")}},
         "state.network",
-        "left aside: state.head.w",
+        "ignored: state.head.w",
     ),
     # wrappers inside names
     "_orig_mod in the middle": ({"model": under("module.", midway("_orig_mod"))}, "model", "prefix 'module.'"),
@@ -198,11 +202,11 @@ def test_a_normalisation_is_not_applied_twice_nor_guessed(tmp_path: Path) -> Non
     two = {**under("model."), **pixels("a.mean", "a.std"), **pixels("b.mean", "b.std", scale=0.5)}
     found = select_network(saved(tmp_path, two), Small().state_dict())
     assert found.metadata == {}
-    assert "different normalisations (a.mean, b.mean), none is taken; give --mean and --std" in "; ".join(found.notes)
+    assert "different normalisations (a.mean, b.mean), so none is used; give --mean and --std" in "; ".join(found.notes)
     arguments = {"args": {"mean": [0.5, 0.5, 0.5]}, "model": {**under("1."), **pixels("0.mean", "0.std")}}
     found = select_network(saved(tmp_path, arguments), Small().state_dict())
     assert found.metadata["mean"] == list(MEAN)
-    assert "outweigh the mean and std that the file names" in found.notes[-1]
+    assert "take precedence over the mean and std that the file names" in found.notes[-1]
     found = select_network(saved(tmp_path, under("1.")), Small().state_dict())  # a Normalize without tensors
     assert "what came before '1.' in the Sequential is not in the file; give --mean and --std" in found.notes[-1]
 
@@ -222,7 +226,7 @@ def test_a_normalisation_is_not_applied_twice_nor_guessed(tmp_path: Path) -> Non
 def test_averaged_weights_are_named_and_taken_when_asked(tmp_path: Path, content: Any, weights: str) -> None:
     plain = select_network(saved(tmp_path, content), Small().state_dict())
     assert is_right(plain, OTHER)
-    assert re.search(r"EMA weights under '.*' left aside; --use-ema takes them", "; ".join(plain.notes))
+    assert re.search(r"EMA weights under '.*' ignored; --use-ema uses them", "; ".join(plain.notes))
     averaged = select_network(saved(tmp_path, content, use_ema=True), Small().state_dict())
     assert is_right(averaged)
     assert averaged.weights == weights
@@ -232,11 +236,11 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     content = {"model": OTHER, "ema": {"shadow": shadow()}}
     found = select_network(saved(tmp_path, content, use_ema=True), Small().state_dict())
     assert is_right(found, {**OTHER, **shadow()})
-    assert "3 running statistics taken from the plain weights, for the average has none" in found.notes
+    assert "3 running statistics taken from the plain weights, since the average has none" in found.notes
     listed = {"model": RIGHT, "ema": {"shadow_params": list(shadow(OTHER).values())}}
     found = select_network(saved(tmp_path, listed), Small().state_dict())
     assert is_right(found)
-    assert "averaged weights under 'ema.shadow_params' left aside: a list without names is not read" in found.notes
+    assert "averaged weights under 'ema.shadow_params' ignored: a list without names is not supported" in found.notes
     with pytest.raises(CheckpointError, match=r"has no EMA weights .*'ema.shadow_params' is a list without names"):
         select_network(saved(tmp_path, listed, use_ema=True), Small().state_dict())
 
@@ -251,7 +255,11 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     ],
 )
 def test_two_sets_that_fit_equally_are_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"2 sets of weights fit equally.*: '.*', '.*'; save the one .* alone"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"2 sets of weights fit equally.*: '.*', '.*'; save only the intended "
+        r"one",
+    ):
         select_network(saved(tmp_path, content), Small().state_dict())
 
 
@@ -266,7 +274,7 @@ def test_two_sets_that_fit_equally_are_refused(tmp_path: Path, content: Any) -> 
     ],
 )
 def test_adapters_are_refused_by_name(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"an adapter of a network .*; merge it first: model.merge_and_unload"):
+    with pytest.raises(CheckpointError, match=r"an adapter .*; merge it first: model.merge_and_unload"):
         select_network(saved(tmp_path, content), Small().state_dict())
     save_file({k: v.clone() for k, v in some("a.lora_A.weight").items()}, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')

@@ -80,7 +80,7 @@ def test_the_same_command_computes_once_and_the_same_bytes(place: Path, tmp_path
     before = files(tmp_path / "a")
     said: list[str] = []
     audit(place, tmp_path / "a", progress=again, say=said.append)
-    assert len(first.units) == 18 and again.units == [] and "16 units of work were there already" in " ".join(said)
+    assert len(first.units) == 18 and again.units == [] and "16 units of work were already done" in " ".join(said)
     assert files(tmp_path / "a") == before
     audit(place, tmp_path / "b", progress=other)
     assert files(tmp_path / "b") == before and other.units == first.units
@@ -270,7 +270,7 @@ def test_what_a_run_rests_on_cannot_change_under_it(place: Path, tmp_path: Path)
     with pytest.raises(RunError, match="code_sha256 of net is"):
         audit(tmp_path / "p", out, attacks="fgsm")
     (out / "run.json").unlink()
-    with pytest.raises(RunError, match=r"holds records but no run\.json"):
+    with pytest.raises(RunError, match=r"contains records but no run\.json"):
         audit(tmp_path / "p", out, attacks="", seed=5)
 
 
@@ -305,7 +305,7 @@ def test_unfinished_conditions_are_flagged_and_other_files_left_alone(place: Pat
     assert own.exists() and not left.exists()
     flags = {row["condition"]: row["flags"] for row in run.results().to_dict("records")}
     assert flags["clean"] == []
-    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; the same command continues"]
+    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; rerun the same command to continue"]
 
 
 def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
             )
         )
     assert files(runs[0].path) == files(runs[1].path)
-    assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded in part; the rest is random"]
+    assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded only partially; the rest is random"]
 
 
 @pytest.mark.parametrize("name", ["vit", "elliptical-quest", "resnet18"])
@@ -419,7 +419,7 @@ def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path
     assert [bad["sample_id"] for bad in manifest["bad_images"]] == ["a/00.png"]
     results = json.loads((tmp_path / "run" / "summary.json").read_text())["results"]
     assert {row["n"] for row in results} == {29}
-    assert all(row["flags"] == ["1 of 30 images could not be read; left out"] for row in results)
+    assert all(row["flags"] == ["1 of 30 images could not be read; excluded"] for row in results)
     assert run_cli([*line, "--skip-bad"]).returncode == 0
 
 
@@ -555,5 +555,5 @@ def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
         own = options | {"model": model | {"arch": f"{net / 'net.py'}:build"}}
         run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{net.name}", **own)
         (row,) = (row for row in run.summary() if row["metric"] == "top1")
-        said = [flag for flag in row["flags"] if flag.startswith("a prediction depends on the other samples")]
+        said = [flag for flag in row["flags"] if flag.startswith("predictions depend on the other samples")]
         assert bool(said) is odd

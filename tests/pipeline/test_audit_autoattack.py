@@ -75,7 +75,7 @@ def test_stages_and_accuracy_come_from_the_records(finished: Run) -> None:
     assert finished.stage_seconds(name, TEXT) == {}
     refresh(finished)
     page = (finished.path / "report.html").read_text()
-    assert "Attacks in stages" in page and "apgd-t" in page and "Can these numbers be trusted?" in page
+    assert "AutoAttack by stage" in page and "apgd-t" in page and "Can these numbers be trusted?" in page
 
 
 def test_same_bytes_for_fresh_runs_and_after_an_interruption(place: Path, finished: Run, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_few_classes_are_said_aloud_and_an_ordinary_model_is_not_accused(place: 
     flags = {flag for row in run.results().to_dict("records") for flag in row["flags"]}
     assert flags == {
         "3 classes: 2 targets instead of 9",
-        "3 classes: the difference of logits as loss where DLR has too few of them",
+        "3 classes: DLR needs more classes, so the difference of logits is used as loss",
     }
 
 
@@ -216,7 +216,7 @@ def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
         patch.setattr("robustkit.evaluations.attacks.evidence.examine", fails)
         said: list[str] = []
         run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", say=said.append)
-    text = "evidence could not be gathered: RuntimeError: out of memory"
+    text = "evidence could not be collected: RuntimeError: out of memory"
     flags = run.results().query(f"condition == '{TEXT}'")["flags"]
     assert (
         len(flags) > 5

@@ -82,7 +82,7 @@ def test_the_summary_can_be_computed_from_its_own_csv(tmp_path: Path) -> None:
     }
     assert float(rows["corruption(fog)", "mean_error"]["value"]) == pytest.approx(np.mean(errors.pop("fog")))
     assert float(rows["noise", "mean_error"]["value"]) == pytest.approx(np.mean(list(errors.values())))
-    assert rows["noise", "mean_error"]["flags"] == "corrupted at 64x64; the benchmark's images are 224x224"
+    assert rows["noise", "mean_error"]["flags"] == "corruptions were applied at 64x64; ImageNet-C uses 224x224"
     assert "no mCE" not in (run.path / "report.html").read_text("utf-8")  # in-c was not asked for
     assert "shot_noise" in (run.path / "report.html").read_text("utf-8")
 
@@ -168,7 +168,7 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
         write_tree(tmp_path / name, here, {"contrast": severities}, ("x",) * 10)
     for path in (tmp_path / "one" / "contrast" / "2").rglob("*.png"):
         Image.open(path).resize((72, 80)).save(path)
-    with pytest.raises(ProtocolError, match="released files are read as they are; leave both out"):
+    with pytest.raises(ProtocolError, match="released files are used unchanged; leave both out"):
         audit(**clean, corrupted_dir=tmp_path / "one", variant="bethgelab")
     for name, asked in (("one", "contrast(severity=1+2)"), ("two", "contrast(severity=3+4+5)")):
         run = audit(**clean, corrupted_dir=tmp_path / name, corruptions=asked)
@@ -216,7 +216,7 @@ def test_other_photographs_of_frost_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_images_too_small_are_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="takes 8x8 pixels; corruptions are defined from 16x16 on"):
+    with pytest.raises(DataError, match="takes 8x8 pixels; corruptions need at least 16x16"):
         small_audit(place, tmp_path / "run", corruptions="fog")
 
 

@@ -125,12 +125,12 @@ def test_what_is_no_address_is_refused_and_a_foreign_one_is_not_repeated(place: 
         ClassificationRequest(checkpoints=["a"], data_dir="b", ray="net.pth")
     for address in ("local", "auto", "10.0.0.1:6379", "ray://head:10001"):
         assert ClassificationRequest(checkpoints=["a"], data_dir="b", ray=address).ray == address
-    assert "runs code that run.json names (--ray)" in why_not_repeated("robustkit audit a.pth --ray evil:6379")
+    assert "would run custom code (--ray)" in why_not_repeated("robustkit audit a.pth --ray evil:6379")
     assert not why_not_repeated("robustkit audit a.pth --ray")
     (tmp_path / "c.toml").write_text('ray = "evil:6379"\n')
     words = [*small_audit.command(place, tmp_path / "run")[3:], "--config", str(tmp_path / "c.toml")]
     status, _, errors = called(words)
-    assert status == 2 and "names a cluster, which may run code here" in errors
+    assert status == 2 and "names a cluster, which may run code on this machine" in errors
 
 
 def test_without_ray_one_line_says_what_to_install(

@@ -131,9 +131,12 @@ def test_controls_of_maps_are_announced() -> None:
     ]
     lines = work_lines(conditions, 2, 60, 10, 0, [], card, 10)
     assert lines[0] == "to do: 2 checkpoints, 5 conditions, 60 samples: 10 units of work"
-    assert "57 + 1; of these clean 1 + 0, maps 56 + 1" in lines[1]
-    assert lines[2].startswith("maps: 37 + 0 of these 56 + 1 are for controls") and "--faithfulness none" in lines[2]
-    assert work_lines(conditions, 2, 60, 10, 10, [], card, 10) == [lines[0] + ", of which 10 are there already"]
+    assert lines[1] == "cost per image and checkpoint: 57 forward + 1 backward passes (clean 1+0, maps 56+1)"
+    assert (
+        lines[2].startswith("maps: 37 + 0 of their 56 + 1 passes are for controls")
+        and "--faithfulness none" in lines[2]
+    )
+    assert work_lines(conditions, 2, 60, 10, 10, [], card, 10) == [lines[0] + ", of which 10 are already done"]
 
 
 @pytest.mark.parametrize(("samples", "tried", "looked_at"), [(60, 16, 2), (12, 12, 2)])
@@ -143,11 +146,11 @@ def test_what_comes_before_the_conditions_is_announced_for_the_samples_that_it_t
     card = load_card("standard")
     attack = parse_condition("fgsm(eps=8/255)", card)
     doubted = {attack.text: (looked_at, Cost(70, 16))}
-    lines = work_lines([CLEAN, attack], 2, samples, 4, 0, [*doubted.values()] * 2, card, 10, 1, ["it was done before"])
+    lines = work_lines([CLEAN, attack], 2, samples, 4, 0, [*doubted.values()] * 2, card, 10, 1, ["it was already done"])
     assert lines[2:] == [
-        f"set-up check: 1 time 15 + 0 or more, for {tried} samples",
-        "set-up check left out: it was done before",
-        f"evidence on attacks: 2 times 70 + 16 or more, for {looked_at} samples",
+        f"set-up check: 1 time at least 15 + 0 passes, for {tried} samples",
+        "set-up check skipped: it was already done",
+        f"evidence on attacks: 2 times at least 70 + 16 passes, for {looked_at} samples",
     ]
     assert work_lines([CLEAN], 1, samples, 1, 1, [], card, 10, 0, ["as asked"])[1:] == []
     todo = jobs_of("a", [(CLEAN, 3), (attack, 0)], doubted, card, 10, samples, checked=True)
@@ -171,7 +174,7 @@ def test_an_upper_bound_is_called_one() -> None:
     estimate.start("a", "clean")
     now[0] += 6
     estimate.advance(10)
-    assert estimate_line(estimate, "cpu") == "about 18 min on cpu, at most 60 min; autoattack is at most 100 % of it"
+    assert estimate_line(estimate, "cpu") == "about 18 min on cpu, at most 60 min; autoattack accounts for up to 100 %"
 
 
 def test_times_are_short() -> None:

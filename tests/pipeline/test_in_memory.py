@@ -63,7 +63,7 @@ def test_a_network_has_the_records_of_its_file(tmp_path: Path) -> None:
     assert net.training and all(weight.requires_grad for weight in net.parameters())
     (entry,) = in_memory.manifest.checkpoints
     assert (entry.name, entry.spec, entry.path) == ("mine", "memory:mine", None)
-    assert "cannot be repeated from files alone" in entry.notes[0]
+    assert "cannot be reproduced from files alone" in entry.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_it_goes_on_with_the_same_weights_and_code_alone(tmp_path: Path) -> None
     assert record.stat().st_mtime_ns == before
     other = Net()
     nn.init.zeros_(other.head.weight)
-    with pytest.raises(robustkit.errors.RunError, match="holds another run"):
+    with pytest.raises(robustkit.errors.RunError, match="contains another run"):
         robustkit.audit(other, images(), **given)
 
 
@@ -146,15 +146,15 @@ class Wrapped(nn.Module):
 
 X, Y = images()
 ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
-    (Net(), (X, Y), {}, ModelError, "nothing says how its images are normalised; give mean= and std=, or pixels=True"),
+    (Net(), (X, Y), {}, ModelError, "the normalisation of its images is unknown; give mean= and std=, or pixels=True"),
     (Net(), (X * 2 - 1, Y), {"pixels": True}, DataError, r"from -1 to .*; expected floats in \[0, 1\]: leave out Norm"),
-    (Net(), (X, Y[:3]), {"pixels": True}, DataError, "12 images and 3 labels; expected as many"),
+    (Net(), (X, Y[:3]), {"pixels": True}, DataError, "12 images and 3 labels; expected equal numbers"),
     (Net(), (X[:, :1], Y), {"pixels": True}, DataError, r"shape \(1, 32, 32\); expected \(3, H, W\)"),
     (Net(), (X, Y + 2), {"pixels": True}, DataError, "labels go up to 5, the model has classes 0 to 3"),
     (Net(), (X[:0], Y[:0]), {"pixels": True}, DataError, "the data set has no images; expected one or more"),
     (Net(), 3, {"pixels": True}, DataError, r"data is int; expected \(images, labels\), a Dataset or a DataLoader"),
     (Net(), [1, 2], {"pixels": True}, DataError, r"an item of the data set is int; expected \(images, labels\)"),
-    (Net(), (X, Y), {"pixels": True, "arch": "resnet18"}, ModelError, "arch and attention are of files"),
+    (Net(), (X, Y), {"pixels": True, "arch": "resnet18"}, ModelError, "arch and attention apply to files"),
     (Net(), (X, Y), {"pixels": True, "mean": (0, 0, 0)}, ModelError, "leave out mean and std"),
     (Net(), (X, torch.rand(12) * 9), {"pixels": True}, DataError, r"a label is '\d\.\d+'; expected an integer"),
     (Net(), (X, torch.eye(12)), {"pixels": True}, DataError, r"a label is '\[1\.0, 0\.0, .*; expected an integer"),
@@ -181,5 +181,5 @@ def test_images_that_change_are_refused(tmp_path: Path) -> None:
         def __getitem__(self, place: int) -> dict[str, Any]:
             return {"image": torch.rand(3, 32, 32), "label": place}
 
-    with pytest.raises(DataError, match="another image 0 each time; leave out random augmentation"):
+    with pytest.raises(DataError, match="a different image 0 each time; remove random augmentation"):
         robustkit.audit(Net(), Augmented(), pixels=True, out=tmp_path / "run")

@@ -100,7 +100,7 @@ def test_examples_are_the_kept_pictures_with_their_predictions(tmp_path: Path) -
     html = every._repr_html_()
     assert html.count("<img") == len(every) == len(every.to_frame()) == len(json.loads(every.to_json()))
     assert "<th>FGSM, 8/255</th>" in html
-    with pytest.raises(RunError, match="kept no pictures under spsa; it has some under clean, fgsm, agcam"):
+    with pytest.raises(RunError, match="kept no pictures under spsa; it kept some under clean, fgsm, agcam"):
         run.examples("spsa")
 
 

@@ -151,7 +151,7 @@ def test_a_missing_part_is_named_with_its_units_and_its_command(place: Path, tmp
     lost = [(t, n) for t in ("clean", SPARE) for n in range(4) if part_of("net", t, n, 4, 3) == 2]
     assert status == 2 and lost
     assert f"{len(lost)} of 8 units are missing: part 2/3 lacks {len(lost)} (net under {lost[0][0]}, shard" in errors
-    assert errors.rstrip().endswith("start the program that made the run again) --part 2/3") or "--part 2/3" in errors
+    assert errors.rstrip().endswith("rerun the program that made the run) --part 2/3") or "--part 2/3" in errors
     assert not (out / "summary.json").exists()
     status, _, errors = called([*words, "--part", "2/3"])
     status, printed, errors = called(["merge", str(out)])
@@ -185,11 +185,11 @@ def test_parts_in_folders_of_their_own_are_merged_or_refused_with_what_differs(
     record = next(doubled.rglob("records/**/*.parquet"))
     inside = record.relative_to(doubled)
     record.write_bytes(record.read_bytes()[::-1])
-    with pytest.raises(DamagedRecord, match=rf"{re.escape(str(record))}: .*delete it, and run again"):
+    with pytest.raises(DamagedRecord, match=rf"{re.escape(str(record))}: .*delete it, and rerun"):
         robustkit.merge([*parts, doubled], tmp_path / "damaged")
     other = audited(two, tmp_path / "other", part="2/3", seed=1).path
     with pytest.raises(
-        RunError, match=r"other is no part of the run in .*part-1: seed is 0 there and 1 here.*give parts"
+        RunError, match=r"other is not part of the run in .*part-1: seed is 0 there and 1 here.*give parts"
     ):
         robustkit.merge([*parts, other], tmp_path / "mixed")
     shutil.rmtree(doubled)
@@ -202,7 +202,7 @@ def test_parts_in_folders_of_their_own_are_merged_or_refused_with_what_differs(
     run.write_shard(path, table.set_column(column, field, pa.array([9.0] * len(table), field.type)))
     inside = path.relative_to(doubled)
     with pytest.raises(
-        RunError, match=rf"again/{re.escape(str(inside))} is not what .*part-2/{re.escape(str(inside))}"
+        RunError, match=rf"again/{re.escape(str(inside))} differs from .*part-2/{re.escape(str(inside))}"
     ):
         robustkit.merge([*parts, doubled], tmp_path / "differing")
     assert not (tmp_path / "differing" / "records").exists()

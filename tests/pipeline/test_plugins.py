@@ -178,7 +178,7 @@ def test_it_goes_on_and_refuses_other_code(run: Path, place: Path, robustkit: Co
         ((_, _, refused),) = robustkit(again, status=2)
     finally:
         code.write_text(text, encoding="utf-8")
-    assert "holds another run: plug-in" in refused and "robustkit-example 0.1 (source" in refused
+    assert "contains another run: plug-in" in refused and "robustkit-example 0.1 (source" in refused
     assert refused.count("\n") == 1
 
 

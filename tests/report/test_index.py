@@ -58,7 +58,7 @@ def test_every_run_is_listed_and_nothing_else_is_opened(folder: Path) -> None:
     }
     why = listed.unreadable
     assert why.keys() == {"broken", "altered", "half-linked"}
-    assert "cannot be read" in why["broken"] and "was altered after it was written" in why["altered"]
+    assert "cannot be read" in why["broken"] and "was modified after it was written" in why["altered"]
     assert "run.json is a link to " in why["half-linked"]
     assert listed.runs["forged"].problem.startswith("summary.json is not as an audit writes it (Expected `str`")
     assert (listed.runs["half"].missing, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
@@ -220,7 +220,7 @@ def test_new_comparisons_are_bounded_and_old_ones_go(tmp_path: Path) -> None:
     (place / "r1" / "report.html").write_text("new", "utf-8")
     index = write_index(place)
     assert other.read_text("utf-8") == "mine" and list(index.pairs.failed) == [("r1", "r2")]
-    assert "was altered or damaged" in index.pairs.failed["r1", "r2"]
+    assert "was modified or damaged" in index.pairs.failed["r1", "r2"]
 
 
 @contextmanager

@@ -206,8 +206,10 @@ def test_stages_in_their_order(tmp_path: Path) -> None:
         row(aa, f"top1_after_{stage}", value) for stage, value in (("clean", 0.9), ("apgd-ce", 0.2), ("square", 0.1))
     ]
     (figure,) = figures(make_run(tmp_path), rows)
-    assert figure.section == "stages" and figure.title == "Samples standing after each stage of autoattack, eps 4/255"
-    assert figure.alt == f"{aa}: of 40 samples of a stand 36 after clean, 8 after apgd-ce, 4 after square."
+    assert (
+        figure.section == "stages" and figure.title == "Samples still correct after each stage of autoattack, eps 4/255"
+    )
+    assert figure.alt == f"{aa}: of 40 samples of a are still correct: 36 after clean, 8 after apgd-ce, 4 after square."
 
 
 def test_bars_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Path) -> None:
@@ -271,8 +273,9 @@ def test_reliability_by_hand(tmp_path: Path) -> None:
     assert found.error == pytest.approx(gap / 4) and found.error == pytest.approx((0.06 + 0.02 + 0) / 4, abs=1e-6)
     (figure,) = figures(run, [])
     assert figure.alt == (
-        "Reliability of a. clean: calibration error 2.0 % of 4 samples; the 2 of mean confidence 51.0 % are right "
-        "50.0 % of the time; 1 without a finite confidence are left out."
+        "Reliability of a. clean: calibration error 2.0 % of 4 samples; the 2 of mean confidence 51.0 % are correct "
+        "50.0 % of the time"
+        "; 1 without a finite confidence are left out."
     )
 
 
@@ -310,7 +313,7 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
     ]
     assert math.isnan(found[2].points["full"].low) and found[2].points["agcam"] == point(0.5)
     odd, plain_kind = figures(make_run(tmp_path), rows)
-    assert odd.title == "Scores of maps next to controls (threshold=0.3)" and "↓" not in odd.caption
+    assert odd.title == "Scores of maps and controls (threshold=0.3)" and "↓" not in odd.caption
     assert plain_kind.alt == (
         "IoU of boxes. a: agcam 0.700. ABPC. a: agcam 0.500, best control centre 0.375. "
         "deletion, lower is better. a: agcam 0.100, best control random 0.200."

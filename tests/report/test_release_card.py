@@ -218,7 +218,7 @@ def test_a_hostile_name_breaks_nothing(tmp_path: Path, name: str) -> None:
     changes = {"data": data, "protocol": protocol, "command": name, "device": name}
     card, front, whole, image = write_cards(write_run(tmp_path / "run", {name: rows}, **changes))
     text = card.read_text("utf-8")
-    assert "Do not type this again unread: " in text
+    assert "Do not rerun this without a check: " in text
     assert kinds(text) & {"link_open", "image", "html_inline", "em_open", "strong_open", "s_open"} == set()
     assert [token.content for token in parsed(text) if token.type == "html_block"] == [text.splitlines()[0] + "\n"]
     assert [token.tag for token in parsed(text) if token.type == "heading_open"] == ["h2", *["h3"] * 4]
@@ -283,7 +283,7 @@ def test_flags_and_caveats_come_first(tmp_path: Path) -> None:
     text = card.read_text("utf-8")
     first = text[: text.index("### What was measured")]
     assert "### Read first\n\n- only a sketch\n" in first
-    assert "- `clean` and 1 more: incomplete: 9 of 10 samples; the same command continues\n" in first
+    assert "- `clean` and 1 more: incomplete: 9 of 10 samples; rerun the same command to continue\n" in first
     assert f"- `{PGD}`: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255\n" in first
     assert "- left out: no folder fog; means that need it are not given\n" in first
     assert f"| `{PGD}` ⚑ | 9 |" in text and "No flag" not in text

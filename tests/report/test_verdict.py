@@ -113,11 +113,11 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     two = verdicts(make_run(tmp_path, checkpoints=[{"name": "b"}, {"name": "a"}]), [CLEAN])
     assert [v.checkpoint for v in two] == ["b", "a"] and two[0] == Headline("b", "Nothing was evaluated.", ())
     lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full"])
-    assert "AG-CAM has too few maps to be compared with a map that marks everything on ABPC" in sentence(tmp_path, lead)
+    assert "AG-CAM has too few maps to compare with the all-ones map on ABPC" in sentence(tmp_path, lead)
 
 
 def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_path: Path) -> None:
-    part = ["incomplete: 3 of 4 samples; the same command continues"]
+    part = ["incomplete: 3 of 4 samples; rerun the same command to continue"]
     weak, strong = row(FGSM, "top1", 0.7, 0.6, 0.78), row(PGD, "top1", 0.1333, 0.069, 0.242)
     start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
     for rows, said in (
@@ -209,15 +209,15 @@ def test_weak_classes_clean(tmp_path: Path) -> None:
     run = make_run(tmp_path, data={"n": 25, "class_names": ["ant", "bee", "cat", "dog", "eel"]})
     write(run, "clean", LABELS, CLEANLY)
     (table,) = Results(run, []).gathered(WeakClasses).tables
-    assert table.title == "a: classes with the lowest accuracy, clean"
-    assert table.headings == ("class", "n", "right % [95 %]", "mistaken most for")
+    assert table.title == "a: classes with the lowest clean accuracy"
+    assert table.headings == ("class", "n", "right % [95 %]", "most often mistaken for")
     low, high = wilson(2, 5)
     assert table.rows == (
         ("bee", "5", f"40.0 [{100 * low:.1f}, {100 * high:.1f}]", "cat (2 of 3)"),
         ("ant", "6", "83.3 [43.6, 97.0]", "cat (1 of 1)"),
     )
     assert table.note == (
-        "An interval is for its class alone: the lowest of many classes are low partly by chance. "
+        "Each interval is for its class alone: the lowest of many classes are low partly by chance. "
         "1 class with fewer than 5 samples left out."
     )
 
@@ -238,7 +238,7 @@ def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None
     write(run, PGD, LABELS, after, error=[("broken" if i == 11 else None) for i in range(25)])
     clean, attacked = Results(run, []).gathered(WeakClasses).tables
     assert [clean.rows[0][0], attacked.title] == ["1", f"a: classes with the largest drop under {PGD}"]
-    assert attacked.headings == ("class", "n", "clean %", "right % [95 %]", "points", "mistaken most for")
+    assert attacked.headings == ("class", "n", "clean %", "right % [95 %]", "points", "most often mistaken for")
     assert attacked.rows == (
         ("0", "6", "83.3", "33.3 [9.7, 70.0]", "−50.0", "3, 4 (2 of 4 each)"),
         ("4", "5", "100.0", "80.0 [37.6, 96.4]", "−20.0", "1 (1 of 1)"),

@@ -120,7 +120,7 @@ def test_what_cannot_be_paired_is_refused(run: Run) -> None:
             between(run, *PAIR, condition, metric)
         assert str(fault.value).startswith(message)
     with pytest.raises(
-        RunError, match="of shapes-vit-standard under clean have no abpc; compare another figure, or run"
+        RunError, match="of shapes-vit-standard under clean have no abpc; compare another figure, or rerun"
     ):
         Side(run, PAIR[0]).samples("clean", ["correct", "abpc"])
 
@@ -147,7 +147,7 @@ def test_only_samples_that_both_could_read_count_whatever_their_order() -> None:
     second = [row("d", 5.0), row("c", 1.0), row("b", 4.0)]
     found = between(Recorded({"first": first, "second": second}), "first", "second", "clean", "nll")
     assert (found.value, found.n) == (1.5, 2)
-    with pytest.raises(RunError, match="first and second have no sample in common under clean; audit both again"):
+    with pytest.raises(RunError, match="first and second have no common sample under clean; audit both again"):
         between(Recorded({"first": first[:1], "second": second}), "first", "second", "clean", "nll")
     endless = [row("a", float("inf")), row("b", float("inf"))]
     for other in (endless, first[:2]):

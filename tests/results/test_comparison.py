@@ -71,7 +71,7 @@ def test_every_row_by_hand(tmp_path: Path) -> None:
     assert [row.p_value for row in found.rows] == pytest.approx(holm(raw))
     (pair,) = found.pairs
     assert pair.changed == ("attention quest instead of standard",)
-    assert pair.left_out == ("single severities that make no mean are left out: corruption(snow,severity=2)",)
+    assert pair.left_out == ("single severities, which are not averaged, are left out: corruption(snow,severity=2)",)
     assert pair.flags == ()
 
 
@@ -165,7 +165,7 @@ def test_scores_of_maps_are_those_that_both_have(tmp_path: Path) -> None:
     records["plain", "cam(agcam)"] = [row | {"mask_iou": 0.5} for row in records["plain", "cam(agcam)"]]
     (pair,) = compared(run_of(tmp_path / "x", records)).pairs
     assert pair.left_out == (
-        f"{tmp_path / 'x'}: plain and other have no sample in common under cam(agcam,mode=mask); audit both again",
+        f"{tmp_path / 'x'}: plain and other have no common sample under cam(agcam,mode=mask); audit both again",
     )
 
 
@@ -296,7 +296,7 @@ def test_which_pairs(tmp_path: Path, runs: list[str], options: dict[str, Any], e
         (
             "ab",
             {"checkpoints": ["a"]},
-            "a: nothing is left to compare with a; name another with --checkpoint or --against",
+            "a: nothing is left to compare with a; choose others with --checkpoint or --against",
         ),
     ],
 )
@@ -336,7 +336,7 @@ def two(tmp_path: Path, change: Change, second: Mapping[str, Rows] | None = None
         (
             None,
             {"clean": [r | {"sample_id": "x" + r["sample_id"]} for r in rows_of(0)]},
-            "no sample in common under clean",
+            "no common sample under clean",
         ),
         (
             None,
@@ -419,7 +419,7 @@ def test_conditions_of_one_side_are_named(tmp_path: Path) -> None:
     assert pair.left_out == (
         f"plain of {tmp_path / 'b'} has no records under {PGD}, {FOG[4]}",
         f"plain of {tmp_path / 'a'} has no records under {ENDED}, corruption(snow)",
-        f"single severities that make no mean are left out: {', '.join(FOG[:4])}",
+        f"single severities, which are not averaged, are left out: {', '.join(FOG[:4])}",
     )
     assert {row.condition for row in found.rows} == {"clean"}
 
@@ -463,8 +463,8 @@ def test_the_tables_of_a_report(tmp_path: Path) -> None:
         ((), "The difference is value minus baseline, in points where they are in %.")
     ]
     assert table.note.endswith(
-        "Intervals and p are of each row alone; p is of McNemar's exact test for top-1, else Student's t. "
-        "Holm's p counts all 4 rows."
+        "Intervals and p are per row; p is from McNemar's exact test for top-1, else Student's t. "
+        "Holm's p corrects for all 4 rows."
     )
     alone = run_of(tmp_path / "alone", records_of("clean", names=("plain",)))
     assert report_tables(alone, [{}]) == [] == report_tables(run, [])

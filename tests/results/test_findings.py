@@ -123,7 +123,7 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
     assert smallest == pytest.approx(min(1.0, 8 * raw[0]))  # the stricter correction, of all eight
     assert tests.comparison.rows == tests.rows[:6]  # and so in the tables
     tables = report_tables(run, list(of(run).rows))
-    assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 other tests of the run's page.")
+    assert tables[0].note.endswith("Holm's p corrects for all 6 rows, and 2 other tests of the run's page.")
     assert summary_sentences(of(run))[1].startswith("third is more robust than other under fog (error −40.0 points")
 
     # Whatever is asked of `compare`, a difference has the p-value of the page; what only it tests counts with them.

@@ -61,12 +61,12 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
     assert (top1["ci_low"], top1["ci_high"]) == pytest.approx(wilson(2, 3))
     assert rows["clean", "top5"]["value"] == pytest.approx(2 / 3)
     assert rows["clean", "nll"]["value"] == pytest.approx((0.25 + 1.25 + 0.25) / 3)
-    assert top1["flags"] == ["1 of 4 images could not be read; left out"]
+    assert top1["flags"] == ["1 of 4 images could not be read; excluded"]
     assert ("clean", "linf_max") not in rows
     assert rows[PGD, "linf_max"]["value"] == pytest.approx(1.2e-2)
     assert rows[PGD, "top1"]["flags"] == [
         "exceeds eps: largest linf perturbation 3.06/255 in pixels, claimed 1/255",
-        "4 of 4 samples have logits that are not finite; counted as wrong",
+        "4 of 4 samples have non-finite logits; counted as wrong",
     ]
 
 
@@ -123,7 +123,7 @@ def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
         Run.existing(tmp_path)
     run = make_run(tmp_path, {"clean": [row(0, True)]})
     run.shard_path("vit <b>&", "clean", 0).write_bytes(b"PAR1 nonsense")
-    with pytest.raises(RunError, match="the same command of the audit computes it again"):
+    with pytest.raises(RunError, match="rerun the same audit command to compute it again"):
         survey(run)
     run.manifest_path.write_text("{")
     with pytest.raises(RunError, match=r"run\.json: cannot be read"):

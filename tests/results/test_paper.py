@@ -45,7 +45,9 @@ def made(folder: Path, flags: Any = (), change: Change = lambda manifest: None, 
 
 CAPTION = (
     r"Top-1 in \%, or what a heading names, of set (n = 40 images); protocol standard@1:96fe6f4a, eps = 1/255 (linf). "
-    r"Best in bold; underlined: no paired test tells it from the best (p $\geq$ .05 after Holm's correction for 6 "
+    r"Best in bold; underlined: not significantly different from the best (paired test, p $\geq$ .05 after Holm's "
+    r"correction "
+    r"for 6 "
     r"pairs)."
 )
 LATEX = r"""% \usepackage{booktabs}

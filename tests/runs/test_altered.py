@@ -138,9 +138,9 @@ def outcome(
             return one_line(fault)
         assert small_audit.files(run.path).items() >= needed(whole).items()
         assert evidence(run) == evidence(whole)
-        names = ("computed again", "taken again", "removed, the report", "were there already")
+        names = ("recomputed", "removed; the report", "were already done")
         reported = [line for line in lines if any(name in line for name in names)]
-        alike = reported == ["12 units of work were there already and were not computed again"]
+        alike = reported == ["12 units of work were already done and were not recomputed"]
         return "same" if alike and before == evidence(whole) else "recomputed"
     out = folder / "out.json"
     words = {
@@ -249,11 +249,11 @@ def test_a_line_names_the_file_and_the_reason(place: Path, runs: dict[str, Run],
     said = str(invoke("report", run.path).exception)
     path = record(run, AUTO, 0)
     assert said == (
-        f"{path}: a record that does not belong to this run: its condition is clean and not {AUTO}; the same command "
-        "of the audit computes it again"
+        f"{path}: a record that does not belong to this run: its condition is clean instead of {AUTO}; rerun the same "
+        "audit command to compute it again"
     )
     audited(place, run.path, say=lines.append)
-    assert f"{path}: its condition is clean and not {AUTO}; computed again" in lines
+    assert f"{path}: its condition is clean instead of {AUTO}; recomputed" in lines
     run = altered(runs["whole"], tmp_path / "other", records_from("weights"), runs)
     assert "its checkpoint sha256 is " in str(invoke("report", run.path).exception)
 

@@ -99,14 +99,14 @@ def test_a_record_that_is_not_what_was_written_is_refused_and_computed_again(pla
     before, summary = small_audit.files(run.path), (run.path / "summary.json").read_bytes()
     path = run.shard_path("net", "clean", 1)
     spoil(path, how)
-    with pytest.raises(RunError, match=r"00001\.parquet: it was altered or damaged after it was written: its SHA-256"):
+    with pytest.raises(RunError, match=r"00001\.parquet: it was modified or damaged after it was written: its SHA-256"):
         refresh(run)
     assert (run.path / "summary.json").read_bytes() == summary
     lines: list[str] = []
     small_audit.audit(place, run.path, attacks="fgsm", say=lines.append)
-    (line,) = [line for line in lines if "altered or damaged" in line]
-    assert line.startswith(f"{path}: it was altered or damaged after it was written: its SHA-256 is not ")
-    assert line.endswith("…; computed again")
+    (line,) = [line for line in lines if "modified or damaged" in line]
+    assert line.startswith(f"{path}: it was modified or damaged after it was written: its SHA-256 is not ")
+    assert line.endswith("…; recomputed")
     assert small_audit.files(run.path) == before
 
 
@@ -159,7 +159,7 @@ def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.strip().splitlines()[-1] == "interrupted; the same command continues where this one stopped"
+    assert said.strip().splitlines()[-1] == "interrupted; rerun the same command to resume"
     assert not list(out.rglob("*.tmp"))
 
 

@@ -139,7 +139,7 @@ def test_records_name_versions_and_figures_of_several_are_flagged(
     flag = f"records of this run come from several versions: torch 1.0.0 and {kept['torch'].partition('+')[0]}"
     assert rows and all(flag in row["flags"] for row in rows)
     assert (
-        f"torch was {kept['torch'].partition('+')[0]} before and is 1.0.0 now: figures that come from both are flagged"
+        f"torch was {kept['torch'].partition('+')[0]} before and is 1.0.0 now: figures that combine both are flagged"
         in said
     )
     assert judge(parse_policy("[[rule]]\nrequire = 'no flags under clean'", "p"), first).verdicts[0].state == "FAIL"

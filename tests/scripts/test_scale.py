@@ -89,7 +89,7 @@ def test_a_report_opens_no_file_again(make: Make, opened: dict[tuple[str, str], 
     refresh(run)
     assert {len(read) for read in opened.values()} == {3} and len(opened) == 11
     text = (run.path / "report.html").read_text("utf-8")
-    assert all(title in text for title in ("Attacks in stages", "Calibration"))
+    assert all(title in text for title in ("AutoAttack by stage", "Calibration"))
 
 
 @pytest.mark.slow

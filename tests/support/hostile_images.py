@@ -154,9 +154,9 @@ def avif(width: int, height: int, **options: Any) -> Callable[[], bytes]:
     return plain("RGB", width, height, "AVIF", **options)
 
 
-REFUSED = "not an image of a format that is read"
-TOO_LARGE = "million are read; shrink it"
-TOO_MANY = "it has too many parts"
+REFUSED = "not an image of a supported format"
+TOO_LARGE = "million are supported; shrink it"
+TOO_MANY = "it has too many or self-referencing parts"
 SHARED = r"TIFF entries of \d+ MB in \d+ kB"
 BROKEN = "broken image: "
 FINE = "fine: "
@@ -194,8 +194,14 @@ IMAGES: dict[str, Case] = {
     # thin
     "thin, 1 x 300000": (lambda: png(1, 300_000), "1 x 300000 pixels; a side has at most 65535; cut it"),
     "thin, 1 x 100 million": (lambda: png(1, 100_000_000, 1), TOO_LARGE),
-    "thin, 1 x 65535": (lambda: png(1, 65_535), "1 x 65535 pixels are too thin: resized they would be 256 x 16776960"),
-    "flat, 65535 x 1": (lambda: png(65_535, 1), "65535 x 1 pixels are too thin: resized they would be 16776960 x 256"),
+    "thin, 1 x 65535": (
+        lambda: png(1, 65_535),
+        "1 x 65535 pixels: too narrow, since resized it would be 256 x 16776960",
+    ),
+    "flat, 65535 x 1": (
+        lambda: png(65_535, 1),
+        "65535 x 1 pixels: too narrow, since resized it would be 16776960 x 256",
+    ),
     # texts, profiles, parts
     "png, text of 50 MB": (lambda: png(4, 4, extra=chunk(b"zTXt", b"k\0\0" + zeros(50 << 20))), "too large"),
     "png, profile of 50 MB": (lambda: png(4, 4, extra=chunk(b"iCCP", b"k\0\0" + zeros(50 << 20))), "too large"),

@@ -59,10 +59,10 @@ NO_NUMBERS = {
     "PGM": (encoded(GREY, "PPM"), f"a mask in PPM, expected PNG, GIF or TIFF; {REMEDY}"),
     "2 bits": (grey_tiff(NUMBERS, 2), f"a TIFF of 2 bits; {REMEDY}"),
     "4 bits": (grey_tiff(NUMBERS, 4), f"a TIFF of 4 bits; {REMEDY}"),
-    "inverted": (grey_tiff(NUMBERS, 8, 0), f"a TIFF of 8 bits that counts from white; {REMEDY}"),
+    "inverted": (grey_tiff(NUMBERS, 8, 0), f"a TIFF of 8 bits, white is zero; {REMEDY}"),
     "text": (
         b"no image",
-        "not an image of a format that is read (starts with b'no image'); expected JPEG, PNG, WEBP, BMP, TIFF, GIF, "
+        "not an image of a supported format (starts with b'no image'); expected JPEG, PNG, WEBP, BMP, TIFF, GIF, "
         "PPM or AVIF",
     ),
     "empty": (b"", "the file is empty (0 bytes); expected an image"),

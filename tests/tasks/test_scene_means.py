@@ -83,7 +83,7 @@ def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_o
     rows = {s: random_rows(s, 13, 5) for s in range(6)}
     rows[3] = [*rows[3][:7], {"sample_id": "007", "error": "damaged"}, *rows[3][:7:-1]]
     part = "weights in part"
-    reported = {1: (part,), 2: (part,), 3: ("1 of 13 images could not be read; left out",), 0: (part, "of clean")}
+    reported = {1: (part,), 2: (part,), 3: ("1 of 13 images could not be read; excluded",), 0: (part, "of clean")}
     texts = {s: f"corruption(fog,severity={s})" if s else "clean" for s in rows}
     found = means({texts[s]: Counts.of(table(rows[s]), reported.get(s, ())) for s in rows}, 13, "01234")
     kept = {
@@ -96,7 +96,7 @@ def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_o
             {name: sum(figures[s][name] for s in range(1, 6)) / 5 for name in ("miou", "nll", "mean_accuracy")}
         )
         ratios.append(means_of[-1]["miou"] / figures[0]["miou"])
-    lines = [part, "1 of 13 samples lack some of its conditions; left out"]
+    lines = [part, "1 of 13 samples lack some of its conditions; excluded"]
     for metric, expected in {name: [one[name] for one in means_of] for name in means_of[0]}.items():
         value, n, *bounds, flags = found["corruption(fog)", metric]
         assert (value, n, flags[:2]) == (pytest.approx(expected[0], rel=1e-6), 12, lines)

@@ -191,7 +191,9 @@ def test_it_is_said_where_classes_in_few_images_bias_an_interval() -> None:
     for k in range(1, 21):  # each of these is in one image, and wrong there: a third of resamples leaves it out
         often[k - 1]["labelled"][k] = 9
     found = {"clean": counts(*often)} | {text: counts(*often) for text in shares_of("corruption(fog)")}
-    line = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
+    line = (
+        "classes that occur in few images bias its interval by over a quarter of a standard error; evaluate more images"
+    )
     own = by_key([*scene_rows("clean", found["clean"], names), *scene_mean_rows(found, 20, names)])
     figures = [slow(often, drawn)["miou"] for drawn in draws(20)]
     assert np.mean(figures) - own["clean", "miou"][0] > np.std(figures) / 4
@@ -254,7 +256,7 @@ def test_a_difference_by_hand() -> None:
         assert np.isnan([found.ci_low, found.ci_high, found.p_value]).all()  # two images tell nothing of others
     assert compared(tables, "clean", "miou", "ba").value == pytest.approx(-3 / 20)
     tables["b", "clean"] = second[2:]
-    with pytest.raises(RunError, match="a and b have no sample in common under clean; audit both again"):
+    with pytest.raises(RunError, match="a and b have no common sample under clean; audit both again"):
         compared(tables, "clean", "miou")
     many = [record(f"{i:02}", ([hit], [hit], [10])) for i, hit in enumerate((9, 2, 4) * 4)]
     same = compared({("a", "clean"): many, ("b", "clean"): many}, "clean", "miou")

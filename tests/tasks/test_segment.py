@@ -235,7 +235,7 @@ def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, fol
     assert len(list(again.path.rglob("*.parquet"))) == 3
     lines: list[str] = []
     segment(folder, again.path, "plain", batch_size=1, say=lines.append)
-    assert "3 units of work were there already and were not computed again" in lines
+    assert "3 units of work were already done and were not recomputed" in lines
     for condition in ("clean", PGD, FOG, NOISE):
         first, second = run.table("plain", condition).to_pylist(), again.table("plain", condition).to_pylist()
         for row, other in zip(first, sorted(second, key=lambda row: row["sample_id"]), strict=True):
@@ -268,8 +268,8 @@ def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path
     whole = segment(folder, tmp_path / "whole", "plain", shard_size=2)
     for source, place, reason in (
         (run.shard_path("plain", PGD, 0), 0, "its run is|its condition is|other samples"),
-        (whole.shard_path("plain", "clean", 0), 1, "its shard is 0 and not 1"),
-        (whole.shard_path("plain", FOG, 1), 1, re.escape(f"its condition is {FOG} and not clean")),
+        (whole.shard_path("plain", "clean", 0), 1, "its shard is 0 instead of 1"),
+        (whole.shard_path("plain", FOG, 1), 1, re.escape(f"its condition is {FOG} instead of clean")),
     ):
         shutil.copytree(whole.path, out.path)
         path = out.shard_path("plain", "clean", place)
@@ -280,7 +280,7 @@ def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path
             out.results()
         lines: list[str] = []
         segment(folder, out.path, "plain", shard_size=2, say=lines.append)
-        assert any(line.startswith(f"{path}: ") and line.endswith("; computed again") for line in lines)
+        assert any(line.startswith(f"{path}: ") and line.endswith("; recomputed") for line in lines)
         assert path.read_bytes() == whole.shard_path("plain", "clean", place).read_bytes()
         path.unlink()
         assert "incomplete" in str(out.results()["flags"].tolist())
@@ -321,7 +321,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     assert "2.png: no mask for this image" in errors["2.png"]
     assert str(masks / "3.png") in errors["3.png"]
     assert value(bad, "miou")["n"] == 1
-    assert "4 of 5 images could not be read; left out" in value(bad, "miou")["flags"]
+    assert "4 of 5 images could not be read; excluded" in value(bad, "miou")["flags"]
     own = next(row for row in run.table("plain", "clean").to_pylist() if row["sample_id"] == "4.png")
     assert value(bad, "pixel_accuracy")["value"] == pytest.approx(sum(own["intersections"]) / own["pixels"])
     assert CliRunner().invoke(cli, ["segment", *words, "--skip-bad"]).exit_code == 0
@@ -330,7 +330,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
 
 @pytest.mark.parametrize(("options", "size"), [({}, (16, 40_000)), ({"resize": "ade20k"}, (1, 100_000))])
 def test_a_picture_too_thin_for_windows_is_one_that_cannot_be_read(options: Any, size: tuple[int, int]) -> None:
-    """Enlarged until its short side is a window's, it would fill the memory."""
+    """Enlarged until its short side is a window's, it would exhaust the memory."""
     images = SceneImages(cast("Any", None), Windows((512, 512), (480, 480), **options))
     with pytest.raises(
         BadImageError, match=rf"a.png: {size[1]} x {size[0]} pixels are too thin: for windows they would"
@@ -348,7 +348,7 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
     for row in void.table("plain", "clean").to_pylist():
         assert row["predicted"][1] == row["labelled"][1] == 0
         assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
-    assert all(flag.startswith("no better than guessing") for flag in value(void, "miou")["flags"])  # a random network
+    assert all(flag.startswith("no better than chance") for flag in value(void, "miou")["flags"])  # a random network
     page = (void.path / "report.html").read_text("utf-8")
     assert "windows of 32 x 32 every 24 x 24" in page and "none crop" not in page
     assert not any(row["metric"] == "iou(car)" for row in void.summary())
@@ -409,7 +409,7 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         (tmp_path / "names.txt").write_text("car\nroad\nsky")
         segment(folder, out, classes=tmp_path / "names.txt")
     make(tmp_path / "four.safetensors", classes=(*NAMES, "tree"))
-    with pytest.raises(DataError, match="plain has 3 classes and four 4; evaluate them in runs of their own"):
+    with pytest.raises(DataError, match="plain has 3 classes and four 4; evaluate them in separate runs"):
         robustkit.segment(
             [folder / "plain.safetensors", tmp_path / "four.safetensors"],
             data_dir=folder / "images",
@@ -422,13 +422,13 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", protocol="segmentation", out=out)
     with pytest.raises(ProtocolError, match="unknown attack 'autoattack'"):
         segment(folder, out, attacks="autoattack")
-    with pytest.raises(ProtocolError, match="engine torchattacks: it attacks classifiers"):
+    with pytest.raises(ProtocolError, match="engine torchattacks: only attacks classifiers"):
         segment(folder, out, attacks="pgd(engine=torchattacks)")
     with pytest.raises(CheckpointError, match="is a segmenter; evaluate it with robustkit segment"):
         robustkit.load(folder / "plain.safetensors")
     with pytest.raises(CheckpointError, match=r"not a Segmenter \(its tensors begin .*\); expected encoder"):
         robustkit.load_segmenter("zoo:shapes-vit-quest")
-    with pytest.raises(ModelError, match="timm has classifiers only"):
+    with pytest.raises(ModelError, match="timm provides classifiers only"):
         robustkit.load_segmenter("timm:vit_tiny_patch16_224")
     assert not out.exists()
     for words, message in (

@@ -142,7 +142,8 @@ class QuacK(ScaledRows):
         saved = state_dict.get("quack")
         if saved is None:
             raise CheckpointError(
-                "the state has no entry 'quack': it is of the bare optimiser; load it into that one, then wrap it"
+                "the state has no entry 'quack': it belongs to the bare optimiser; load it there, then wrap that "
+                "optimiser"
             )
         if saved["norm"] != self.norm:
             raise CheckpointError(
@@ -312,11 +313,11 @@ def sigma_reparam(model: nn.Module) -> None:
     for name, module in nn.Module.named_modules(model):
         if isinstance(module, nn.MultiheadAttention):
             raise ModelError(
-                f"{name}: queries, keys and values of nn.MultiheadAttention are not linear layers, and σReparam would "
-                "miss what it is for; use another stabiliser"
+                f"{name}: queries, keys and values of nn.MultiheadAttention are not linear layers, which σReparam "
+                "does not cover; use another stabiliser"
             )
     if len({id(layer.weight) for _, layer in layers}) < len(layers):
-        raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would part them")
+        raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would separate them")
     for name, layer in layers:
         if not layer.weight.any():
             raise ModelError(f"{name}.weight is zero; σReparam divides by its norm, so initialise it first")

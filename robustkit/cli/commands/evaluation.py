@@ -44,7 +44,7 @@ def audit(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     """Evaluate checkpoints clean and under attack; write records, summary and report.
 
     Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR,
-    hf-hub:ORG/NAME or local-dir:PATH. The same command continues where an interrupted one stopped.
+    hf-hub:ORG/NAME or local-dir:PATH. Rerun the same command to resume an interrupted run.
 
     \b
     robustkit audit vit.safetensors --arch vit_tiny_patch16_224 --data-dir imagenet/val --limit 1000 --out runs/vit
@@ -72,7 +72,7 @@ def attack(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
 @click.command(context_settings=CONTEXT)
 @option("--out", type=Place(writes=True), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
 @request_options(ClassificationRequest, "device")
-@option("--full", is_flag=True, help="More samples, two radii, SPSA, all severities: minutes.")
+@option("--full", is_flag=True, help="More samples, two radii, SPSA and all severities; takes minutes.")
 @quiet_option
 @common
 def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
@@ -103,30 +103,34 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
 @click.argument(
     "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
 )
-@images_option("Folder, zip, or embedded:shapes; without it, IMAGEs are explained.", required=False)
+@images_option("Folder, zip, or embedded:shapes; without it, the IMAGEs are explained.", required=False)
 @_map_option(
     *("--target", "targets"),
     multiple=True,
-    help="Class to draw maps for, by name or number, or predicted; of a data set also label; may be repeated.",
+    help="Class to draw maps for: a name, a number, predicted, or (with --data-dir) label; may be repeated.",
 )
-@_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
-@option("--attacks", section="Attacks", default="none", help="Also attack, and draw these maps next to the clean ones.")
+@_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
+@option(
+    "--attacks",
+    section="Attacks",
+    default="none",
+    help="Also attack the images, and draw their maps next to the clean ones.",
+)
 @request_options(ClassificationRequest, "eps", "norm")
 @_map_option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
 @_map_option(
     "--choose",
-    help="Which: disagreement, worst, best, random or class:NAME; default: disagreement; worst for one checkpoint.",
+    help="Samples to draw: disagreement, worst, best, random or class:NAME; default: disagreement, or worst for one "
+    "checkpoint.",
 )
 @_map_option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
-@_map_option(
-    "--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE."
-)
+@_map_option("--save-maps", is_flag=True, help="Save the drawn maps: cams/maps.npz, or <stem>-cam.npz for an IMAGE.")
 @request_options(ClassificationRequest, *_OF_MAPS)
 @group([details_option, quiet_option, skip_bad_option, common])
 def cam(
     arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
 ) -> None:
-    """Make maps of what checkpoints look at, score them, and show them side by side.
+    """Draw attribution maps of checkpoints, score them, and show them side by side.
 
     With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
     Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device

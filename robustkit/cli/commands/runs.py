@@ -35,11 +35,11 @@ run_argument = click.argument("run", type=RUN)
 
 @click.command(context_settings=CONTEXT)
 @run_argument
-@option("--details", is_flag=True, help="Print every table, not only the short one.")
+@option("--details", is_flag=True, help="Print all tables, not only the short one.")
 @option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
 def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
-    """Rebuild summary and report of a run folder from its records, without a model.
+    """Rebuild a run's summary and report from its records; needs no model.
 
     \b
     robustkit report runs/vit
@@ -60,11 +60,11 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--out", type=Place(writes=True), help="Run folder to merge into, which may be new; default: the first RUN.")
-@option("--details", is_flag=True, help="Print every table, not only the short one.")
+@option("--out", type=Place(writes=True), help="Run folder to merge into, existing or new; default: the first RUN.")
+@option("--details", is_flag=True, help="Print all tables, not only the short one.")
 @common
 def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
-    """Make one run of the parts that --part computed, with summary and report, without a model.
+    """Merge the parts computed with --part into one run, with summary and report; needs no model.
 
     The parts are in one folder, or in several. A unit that is missing, or that two parts have and that differs, is
     refused.
@@ -82,10 +82,10 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
-@option("--against", help="The checkpoint that the others are compared with; default: the first.")
-@option("--reference", help="Published figures to show with them: quest, quest-ablation, ..., or a TOML file.")
-@option("--json", "json_file", type=Place(writes=True), help="File for the differences as JSON.")
+@option("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
+@option("--against", help="Baseline checkpoint; default: the first.")
+@option("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML file.")
+@option("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
@@ -109,13 +109,15 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--format", type=click.Choice(["latex", "markdown", "csv", "html"]), default="latex", help="What is printed.")
+@option("--format", type=click.Choice(["latex", "markdown", "csv", "html"]), default="latex", help="Output format.")
 @option(
-    "--rows", help="checkpoints or names of some; conditions, quest, or a list: pgd,in-c:mce; default: checkpoints."
+    "--rows",
+    help="Rows: checkpoints, or names of some; conditions, quest, or a list such as pgd,in-c:mce; default: "
+    "checkpoints.",
 )
-@option("--columns", help="What the columns are, likewise; default: what the rows are not.")
-@option("--intervals", is_flag=True, help="With 95 % intervals.")
-@option("--turned", is_flag=True, help="Exchange rows and columns.")
+@option("--columns", help="Columns, in the same form; default: the other of checkpoints and conditions.")
+@option("--intervals", is_flag=True, help="Show 95 % intervals.")
+@option("--turned", is_flag=True, help="Swap rows and columns.")
 @common
 def table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
     """Print a table for a paper: checkpoints by conditions, from records only.
@@ -163,22 +165,36 @@ _AUDIT = (
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=Text(), metavar="RUN | CHECKPOINT...")
 @option("--policy", type=Place(writes=True), help="TOML file of rules; written by --init.")
-@option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
-@option("--junit", type=Place(writes=True), help="File for the verdicts as JUnit XML.")
-@option("--json", "json_file", type=Place(writes=True), help="File for the verdicts as JSON.")
-@option("--attestation", type=Place(writes=True), help="File for the verdicts as an in-toto Statement, to be signed.")
+@option("--baseline", type=RUN, help="Run to compare with, for rules about a drop.")
+@option("--junit", type=Place(writes=True), help="Write the verdicts to this JUnit XML file.")
+@option("--json", "json_file", type=Place(writes=True), help="Write the verdicts to this JSON file.")
+@option(
+    "--attestation",
+    type=Place(writes=True),
+    help="Write the verdicts to this file as an in-toto Statement, to be signed.",
+)
 @option(
     "--predicate",
     type=click.Choice(["test-result", "robustness"]),
-    help="With --attestation: test-result, the rules by how they ended (default), or robustness, every figure.",
+    help="With --attestation: test-result (default; the rules by outcome) or robustness (every figure).",
 )
-@option("--verify-attestation", type=Place(), help="Statement to compare a CHECKPOINT with, given in place of RUN.")
-@option("--allow-warned", is_flag=True, help="With --verify-attestation: accept a result of WARNED, too.")
-@option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
-@option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
+@option(
+    "--verify-attestation",
+    type=Place(),
+    help="Statement to verify a CHECKPOINT against; give CHECKPOINT in place of RUN.",
+)
+@option("--allow-warned", is_flag=True, help="With --verify-attestation: also accept a result of WARNED.")
+@option(
+    "--init",
+    is_flag=True,
+    help="Draft a policy that this run passes, with margins; written to --policy or policy.toml.",
+)
+@option(
+    "--all", "every", is_flag=True, help="With --init: draft a rule for every figure, not only the most important ones."
+)
 @option("--details", is_flag=True, help="Also list the rules that pass.")
 @option("--until-decided", is_flag=True, help="Audit each CHECKPOINT, sample by sample, until all rules are decided.")
-@option("--at-most", type=AT_LEAST_1, help="With --until-decided: samples that may be taken; default: all.")
+@option("--at-most", type=AT_LEAST_1, help="With --until-decided: samples to evaluate at most; default: all.")
 @images_option("With --until-decided: folder, zip, or embedded:shapes.", required=False)
 @request_options(ClassificationRequest, *_AUDIT)
 @group([quiet_option, skip_bad_option, common])
@@ -206,7 +222,7 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
     statement, warned = options.pop("verify_attestation"), options.pop("allow_warned")
     if warned and statement is None:
-        idle = "--allow-warned: says which results --verify-attestation accepts"
+        idle = "--allow-warned: changes what --verify-attestation accepts"
         raise ProtocolError(f"{idle}; give both, or leave it out")
     if statement is not None:
         parameters = click.get_current_context().command.params
@@ -221,8 +237,8 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @run_argument
-@option("--checkpoint", help="Which checkpoint of the run; required if it has several.")
-@option("--out", type=Place(writes=True), help="Folder of the files; default: RUN/card.")
+@option("--checkpoint", help="Checkpoint of the run; required if it has several.")
+@option("--out", type=Place(writes=True), help="Output folder; default: RUN/card.")
 @common
 def card(run: Path, **options: Any) -> None:
     """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.
@@ -240,13 +256,15 @@ def card(run: Path, **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("folder", type=RUN, required=False)
-@option("--compare", "compared", type=AT_LEAST_0, default=8, help="New comparisons of consecutive runs, at most.")
-@option("--serve", is_flag=True, help="Then show the index on this machine alone, until Ctrl-C.")
-@option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 takes a free one.")
+@option(
+    "--compare", "compared", type=AT_LEAST_0, default=8, help="Compute at most N new comparisons of consecutive runs."
+)
+@option("--serve", is_flag=True, help="Serve the index on this machine only, until Ctrl-C.")
+@option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 picks a free one.")
 @common
 def view(folder: Path | None, compared: int, serve: bool, port: int) -> None:
-    """Write an index of all runs beneath a folder: FOLDER/index.html, to be opened as a file. FOLDER: by default runs,
-    robustkit-runs or this folder, the first of them that has runs.
+    """Write an index of all runs in a folder: FOLDER/index.html, to be opened as a file. FOLDER defaults to the first
+    of runs, robustkit-runs and the current folder that contains runs.
 
     It lists what was audited, when, on which data and under which card, with the figures that matter and the flags,
     shows the history of each checkpoint's name, and compares consecutive runs of a name. With --serve any two runs

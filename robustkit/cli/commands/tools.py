@@ -42,21 +42,21 @@ MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
-@images_option("Images to find out which attention formula and preprocessing fit.", required=False)
+@images_option("Labelled images on which to detect the attention formula and the preprocessing.", required=False)
 @option(
     "--stability",
     section="Maps",
     is_flag=True,
-    help="Show logits, norms and entropy of the attention on them, layer by layer.",
+    help="With --data-dir: show logits, norms and entropy of the attention, layer by layer.",
 )
-@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
+@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Batch size.")
 @request_options(ClassificationRequest, "device")
 @_run_option("--seed", type=int, default=0, help="Seed of --limit.")
 @request_options(SegmentationRequest, *_SCENES)
 @request_options(ClassificationRequest, "model", *_SAMPLES)
 @common
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
-    """Say what is in a checkpoint, whether it is safe, and with --data-dir which formula and preprocessing fit it.
+    """Show what is in a checkpoint, whether it is safe, and with --data-dir which formula and preprocessing fit.
 
     \b
     robustkit inspect model.pth
@@ -95,10 +95,10 @@ def _refuse_other(segments: bool) -> None:
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
-@option("--write", type=Place(writes=True), help="Write a tree of corrupted images into this folder.")
-@option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
-@images_option("Clean images of --write and --drift: folder, zip, or embedded:shapes.", required=False)
-@option("--out", section="Output", type=Place(writes=True), help="Contact sheet, or the folder of several.")
+@option("--write", type=Place(writes=True), help="Write a tree of corrupted images to this folder.")
+@option("--drift", "drift_from", type=Place(), help="Compare this tree with corruptions computed here.")
+@images_option("Clean images for --write and --drift: folder, zip, or embedded:shapes.", required=False)
+@option("--out", section="Output", type=Place(writes=True), help="Contact sheet to write, or a folder for several.")
 @option(
     "--corruptions",
     section="Corruptions",
@@ -106,28 +106,28 @@ def _refuse_other(segments: bool) -> None:
 )
 @request_options(ClassificationRequest, "constants", "variant", "frost_dir")
 @click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
-@option("--format", "image_format", section="Output", type=_FORMATS, help="Files of --write; default: jpeg.")
-@option("--json", "json_file", section="Output", type=Place(writes=True), help="File for the figures of --drift.")
-@_model_option(
-    "--img-size", type=Whole(max=4096), help="Side after the crop; default: 224, or 32 where the images are 32x32."
+@option(
+    "--format", "image_format", section="Output", type=_FORMATS, help="Format of the files of --write; default: jpeg."
 )
-@_model_option(
-    "--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 where the images are 32x32."
+@option(
+    "--json", "json_file", section="Output", type=Place(writes=True), help="Write the figures of --drift to this file."
 )
+@_model_option("--img-size", type=Whole(max=4096), help="Size after the crop; default: 224, or 32 for 32x32 images.")
+@_model_option("--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 for 32x32 images.")
 @_model_option(
     "--interpolation",
     default="bilinear",
     help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos, box, hamming.",
 )
-@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
-@_run_option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
+@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Batch size.")
+@_run_option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one per core.")
 @request_options(ClassificationRequest, "device", "seed", *_SAMPLES)
 @common
 def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """Show a picture under the common corruptions, write a corrupted tree, or compare one.
 
     With IMAGE: a contact sheet of each, every corruption at severities 1 to 5, as <stem>-corruptions.png. With --write:
-    the data set as the benchmark was made; the same command continues where an interrupted one stopped. With --drift:
+    the data set as the benchmark was made; rerun the same command to resume an interrupted run. With --drift:
     how far a released tree is from corrupting the same images here.
 
     \b
@@ -145,7 +145,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
 @common
 def list_(kind: str, as_json: bool) -> None:
-    """List what there is: models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
+    """List models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
 
     \b
     robustkit list
@@ -169,7 +169,7 @@ def list_(kind: str, as_json: bool) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 @common
 def completion(shell: str) -> None:
-    """Print what makes a shell complete robustkit's commands, options and names.
+    """Print the script that enables shell completion of robustkit's commands, options and names.
 
     \b
     robustkit completion bash >> ~/.bashrc
@@ -180,7 +180,7 @@ def completion(shell: str) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@option("--json", "json_file", type=Place(writes=True), help="File for the checks as JSON.")
+@option("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
 @common
 def doctor(json_file: Path | None) -> None:
     """Check this machine: versions, device, files, and known answers of everything that makes numbers.
@@ -204,4 +204,4 @@ def doctor(json_file: Path | None) -> None:
         text = json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n"
         write_whole(json_file, text.encode(), remedy="choose another file with --json")
     if not all(finding.fine for finding in findings):
-        raise RobustkitError("some checks failed; see the lines above")
+        raise RobustkitError("some checks failed; see above")

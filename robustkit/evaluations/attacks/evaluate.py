@@ -100,7 +100,9 @@ def parse_condition(
         if under is None:
             return condition
         if condition.eps is None:
-            raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
+            raise ProtocolError(
+                f"condition {text!r}: under applies to attacks of a fixed radius; leave it out of {name}"
+            )
         return on_corrupted(condition, under)
 
     named = [key for key in default if key in shown]
@@ -176,13 +178,15 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
     if resolved["engine"] not in ENGINES:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
     if card.task in ("segmentation", "features") and resolved["engine"] != "robustkit":
-        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for {card.task}")
+        raise ProtocolError(
+            f"engine {resolved['engine']}: only attacks classifiers; leave out --engine for {card.task}"
+        )
     if resolved[ON] < 0:
         raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:
-        far, said = format_number(eps), "eps is in pixels of [0, 1], where 1 allows everything"
+        far, said = format_number(eps), "eps is in units of pixels in [0, 1], where 1 allows any change"
         raise ProtocolError(f"eps {far}: {said}; did you mean {far}/255?")
 
 

@@ -215,7 +215,7 @@ class _Examiner:
         self.unasked = {"accuracy by radius": "only for AutoAttack"} if brief else {}
         self.unasked[AFTERWARDS] = "no attack has ended"
         if not surrogates:
-            self.unasked["attention"] = "the model has no attention that is understood"
+            self.unasked["attention"] = "the model has no supported attention"
         self.unmeasured: dict[str, str] = {}
         self.loss_steps: tuple[int, ...] = _BRIEF_STEPS if brief else _LOSS_STEPS
         self.loss_steps = () if "loss by steps" in left_out else self.loss_steps
@@ -338,7 +338,7 @@ class _Examiner:
         ]
         rows = right.nonzero().flatten()
         if not (len(rows) and has_gradient):
-            why = "outputs do not lead back to the input" if len(rows) else "no prediction is right"
+            why = "outputs have no gradient path to the input" if len(rows) else "no prediction is right"
             self.unasked |= dict.fromkeys(_OF_ENDS, why)
         else:
             few, others = rows[:CLOSELY], _others(images, labels)[rows[:CLOSELY]]

@@ -47,7 +47,7 @@ class Doubt:
 _Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
 _KNOWS, _ITS_IMAGES = "the model knows who asks", "the model knows these very images, or the grid of 8 bits"
 _AGAIN = "the same command again"
-_READ = "read its code, and attack the network inside without what is around it"
+_READ = "read its code, and attack the inner network without its wrapper"
 _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a surrogate model (BPDA, transfer)"
 
 
@@ -64,7 +64,7 @@ def findings(
     available["aside_before"] = figures.get("aside") or 0.0
     doubts = []
     if failed := figures.get("failed"):
-        doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
+        doubts.append(Doubt("evidence", failed, f"evidence could not be collected: {failed}", _AGAIN))
     doubts += _judged(figures, available)
     return _on_few(figures, doubts) if isinstance(figures.get("quick"), Mapping) and not failed else doubts
 
@@ -93,8 +93,8 @@ def _judged(figures: Mapping[str, Any], available: Mapping[str, Any]) -> list[Do
 
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
-_MISSING = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
-_DECLINED = "no evidence was taken on this attack: --evidence none was given"
+_MISSING = Doubt("evidence", "not there", "evidence is missing: rerun the same audit to take it", _AGAIN)
+_DECLINED = "no evidence was collected for this attack: --evidence none was given"
 _FULL = "--evidence full"
 _NAMED = 4  # checks that were left out
 
@@ -115,7 +115,7 @@ def _on_few(figures: Mapping[str, Any], doubts: Sequence[Doubt]) -> list[Doubt]:
     samples, left_out = figures.get("samples", 0), figures["quick"].get("left_out") or ()
     rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
     if not samples:
-        what = "no evidence, for which a quarter of the passes of the attacks is too little"
+        what = "no evidence, since a quarter of the attacks' passes is too few for it"
         return [Doubt("evidence", what, f"{what}: run {_FULL}", _FULL), *(d for d in doubts if d.check == _STAGES)]
     without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
     what = f"{rests}, without {without}" if left_out else rests
@@ -143,7 +143,7 @@ def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
         if value is None and name not in available:
             return f"there is no {name}"
         if value is None and available.get("right") == 0:
-            return f"none of {available.get('samples')} samples is predicted right"
+            return f"none of {available.get('samples')} samples is classified correctly"
         if value is None and name.startswith("slope") and available.get("slope_samples") == 0:
             return "the outputs are too coarse or too noisy at every sample"
         if value is None or (isinstance(value, list) and None in value):
@@ -167,30 +167,30 @@ def _probabilities(low: float, high: float, error: float) -> _Verdict:
 
 def _path(has: int) -> _Verdict:
     advice = f"attacks have no gradient to follow (is it detached?); {_SURROGATE}"
-    return f"outputs {'lead' if has else 'do not lead'} back to the input", not has, advice
+    return f"outputs {'have a' if has else 'have no'} gradient path to the input", not has, advice
 
 
 def _zero(margin: int, samples: int) -> _Verdict:
     figure = f"the margin's gradient is exactly zero for {margin} of {samples} samples"
-    return figure, margin > 0, f"gradient attacks stand still there; {_SURROGATE}"
+    return figure, margin > 0, f"gradient attacks make no progress there; {_SURROGATE}"
 
 
 def _underflow(margin: int, ce: int, samples: int) -> _Verdict:
     figure = f"cross-entropy's gradient is exactly zero for {ce} of {samples} samples, the margin's for {margin}"
     advice = (
-        "logits so large leave attacks on cross-entropy standing still; run loss margin or dlr, or scale the logits"
+        "with logits this large, attacks on cross-entropy make no progress; run loss margin or dlr, or scale the logits"
     )
     return figure, ce > margin, advice
 
 
 def _broken(margin: int, ce: int, samples: int) -> _Verdict:
     figure = f"gradients are NaN or infinite for {max(margin, ce)} of {samples} samples"
-    return figure, max(margin, ce) > 0, f"attacks have no direction there; mend the operation, or {_SURROGATE}"
+    return figure, max(margin, ce) > 0, f"attacks have no direction there; fix the operation, or {_SURROGATE}"
 
 
 def _slope(slope: float, error: float, samples: int) -> _Verdict:
     figure = f"outputs change {slope:.3g} times as much as predicted (median error {error:.2g}, {samples} samples)"
-    advice = "gradients do not describe the outputs; put a smooth surrogate in the layer's place (BPDA), or run Square"
+    advice = "gradients do not match the outputs; put a smooth surrogate in the layer's place (BPDA), or run Square"
     return figure, error > SLOPE, f"{advice} or SPSA with more queries"
 
 
@@ -212,7 +212,7 @@ def _afterwards(before: float, after: float, error: float, error_before: float, 
     bad = (after < LESS * before or before < LESS * after or turned) and difference <= RANDOM
     if turned:
         figure += f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}"
-    return figure, bad, f"the model has changed meanwhile; {_READ}"
+    return figure, bad, f"the model changed during the attack; {_READ}"
 
 
 def _loss(steps: list[int], loss: list[float]) -> _Verdict:
@@ -225,9 +225,9 @@ def _loss(steps: list[int], loss: list[float]) -> _Verdict:
 def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) -> _Verdict:
     sizes = [f"{255 * eps:.3g}/255" if norm == "linf" else f"{eps:.3g}" for eps in radii]
     pairs = zip(sizes, accuracy, strict=True)
-    figure = f"standing at {norm} radius " + ", ".join(f"{size}: {100 * share:.0f} %" for size, share in pairs)
+    figure = f"still correct at {norm} radius " + ", ".join(f"{size}: {100 * share:.0f} %" for size, share in pairs)
     bad = accuracy[-1] * right > max(1.0, STANDING * right)  # one sample may be chance
-    return figure, bad, f"accuracy does not fall where any model must fail; {_SURROGATE}"
+    return figure, bad, f"accuracy stays high at radii where any model must fail; {_SURROGATE}"
 
 
 def _bent(share: float, loss: list[float]) -> _Verdict:
@@ -260,22 +260,24 @@ _TEARS = "on the way to other images the answer jumps by {:.2g} of its size, noi
 
 
 def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
-    figure = f"{same} of {samples} verdicts survive saving in 8 bits, {lost} are right again"
-    figure += f", {hidden} are wrong only as saved" if hidden else ""
+    figure = f"{same} of {samples} verdicts survive saving in 8 bits, {lost} are correct again"
+    figure += f", {hidden} are wrong only when saved" if hidden else ""
     bad = lost > max(1, LOST * samples) or hidden > max(1, HIDDEN * samples)  # one may be chance
-    return figure, bad, f"the result is not one of images as they are stored; {_READ}"
+    return figure, bad, f"the result does not hold for images as they are stored; {_READ}"
 
 
 def _known_images(rise: float, shifted: float, loss: list[float]) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
-    advice = f"the model is far more stable at images it may know; attack images that nobody has seen, and {_READ}"
+    advice = f"the model is far more stable at images it may know; attack unseen images, and {_READ}"
     return figure, shifted > FAMILIAR * max(rise, LITTLE * abs(loss[0])), advice
 
 
 def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
-    figure = f"{plain} of {right} right samples stand under PGD, {around} under gradients led around attention"
-    figure += f"; {more} fell to these alone, {fewer} to restarts alone" if more + fewer else ""
-    figure += "" if chance_of(plain, 0) < HIDES or not plain else ": too few stand to tell"
+    figure = (
+        f"{plain} of {right} correct samples stay correct under PGD, {around} under gradients that bypass attention"
+    )
+    figure += f"; {more} fell only to these, {fewer} only to restarts" if more + fewer else ""
+    figure += "" if chance_of(plain, 0) < HIDES or not plain else ": too few remain to decide"
     advice = "attention hides gradients; run autoattack(version=attention)"
     return figure, chance_of(more, fewer) < HIDES, advice
 
@@ -292,7 +294,7 @@ def _black_box(stages: Mapping[str, int], n: int) -> _Verdict | None:
         return None
     before = stages[names[names.index("square") - 1]]
     broken = before - stages["square"]
-    figure = f"Square broke {broken} of {before} samples that gradient attacks left standing, of {n} in all"
+    figure = f"Square broke {broken} of {before} samples that gradient attacks left correct, of {n} in total"
     advice = "gradients mislead; run Square with more queries and restarts, and an adaptive attack (BPDA, transfer)"
     return figure, broken > max(1, BLACK_BOX * n), advice  # one sample may be chance
 

@@ -131,7 +131,7 @@ class Strengths:
 
 CHANCE = 0.001  # probability below which more survivors of the stronger attack are no chance: McNemar's, one-sided
 LEAST = 0.01  # share of the samples that must differ as well between two attacks, whose random starts differ
-_CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
+_CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do worse; gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
 OFTEN = 0.25  # the same chance between an attack and no attack, after which fewer samples are right, if any change
 CONTRADICTED = 0.02  # the same chance between an attack and the PGD of its own evidence
@@ -156,7 +156,7 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes
         else:
             odd = more - fewer > LEAST * len(ours) and sign_test(more, fewer) < CHANCE
         if odd:
-            what = "right that were wrong before it" if weaker == start else f"standing that {weaker} broke"
+            what = "correct that were wrong before the attack" if weaker == start else f"correct that {weaker} broke"
             pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
     return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
 
@@ -179,8 +179,8 @@ def contradiction_flag(manifest: Manifest, condition: str, found: Outcomes, figu
     if not (more > fewer and sign_test(more, fewer) < CONTRADICTED):
         return ""
     return (
-        f"{_CHECK}it left {more} of {len(both)} samples standing that PGD with {steps[-1]} steps broke for its "
-        f"evidence, and {fewer} the other way round: {_ADVICE}; {_INSTEAD}"
+        f"{_CHECK}it left {more} of {len(both)} samples correct that PGD with {steps[-1]} steps broke as evidence,"
+        f" and {fewer} the other way round: {_ADVICE}; {_INSTEAD}"
     )
 
 

@@ -103,8 +103,8 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
 
 STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")
 STRENGTH_NOTE = (
-    "Of the samples right when clean that any attack of the run in the same norm broke within the radius, the share "
-    "that this attack broke itself."
+    "Of the samples that are correct when clean and that any attack of the run in the same norm broke within the "
+    "radius, the share that this attack broke itself."
 )
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 Rows = Iterator[tuple[str, str, tuple[str, ...]]]  # checkpoint, condition, and texts of a row
@@ -216,8 +216,8 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
     counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
     title, height = f"{title} against eps, {norm}", 40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2)
     caption = (
-        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little apart "
-        "so that none hides another."
+        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are offset slightly so "
+        "that none hides another."
     )
     return Figure(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
 
@@ -262,19 +262,19 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
         axes.set_xticks(range(len(stages)), stages)
         axes.set_xlim(-0.4, len(stages) - 0.6)
         axes.set_ylim(0, 104)
-        axes.set_ylabel("samples standing, %")
+        axes.set_ylabel("samples still correct, %")
         legend(canvas, {names[name]: looks[name] for name in names})
 
     sentences = []
     for name, points in after.items():
         standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
-        sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} stand {standing}")
+        sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} are still correct: {standing}")
     eps = re.search(r"\beps=([^,)]+)", condition)
     short = shorten_name(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
     shown = shorten_name(condition, 150).replace(",", ", ")  # so that a line can break
-    title, height = f"Samples standing after each stage of {short}", 260 + 18 * -(-len(names) // 2)
+    title, height = f"Samples still correct after each stage of {short}", 260 + 18 * -(-len(names) // 2)
     alt = f"{shorten_name(condition, 90)}: {list_some(sentences)}."
-    caption = f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals."
+    caption = f"{shown}: each stage attacks the samples that earlier stages left correct; 95 % intervals."
     return Figure("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
@@ -309,9 +309,10 @@ def dossier_grids(results: Results) -> list[Grid]:
             (flagged if found.flag else passed).setdefault(found.check, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
     grids = []
-    for what, checks in (("something", flagged), ("nothing", passed)):
+    for what, checks in (("raised flags", flagged), ("passed", passed)):
         if rows := tuple(row for some in checks.values() for row in some):
-            grids.append(Grid(f"Checks that found {what}: {len(rows)}", headings, rows, 3, folded=checks is passed))
+            count = f"{len(rows)} check{'s' if len(rows) > 1 else ''}"
+            grids.append(Grid(f"{count} {what}", headings, rows, 3, folded=checks is passed))
     return grids
 
 
@@ -352,12 +353,12 @@ class AttacksPresenter(Presenter):
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
-            title = "stages: each works on what the ones before left standing"
+            title = "stages: each attacks what earlier stages left correct"
             table = TextTable(title, ("", *STAGE_HEADINGS), tuple(every))
             yield table.under_heads([unit for unit, *_ in every])
         if found := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
             headings = ("", *STRENGTH_HEADINGS[1:])
-            yield TextTable("how strong the attacks were", headings, tuple(found), note=STRENGTH_NOTE)
+            yield TextTable("attack strength", headings, tuple(found), note=STRENGTH_NOTE)
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
@@ -366,11 +367,11 @@ class AttacksPresenter(Presenter):
 
         def in_stages() -> dict[str, list[Grid]]:
             stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))
-            title, headline = "Samples that stand after each stage", STAGE_HEADINGS[1]
-            grids = side_by_side(title, stages, keys=2, headline=headline)
-            found, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "How strong the attacks were"
+            samples, headline = results.run.manifest.protocol.samples.many.capitalize(), STAGE_HEADINGS[1]
+            grids = side_by_side(f"{samples} still correct after each stage", stages, keys=2, headline=headline)
+            found, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "Attack strength"
             strengths = side_by_side(title, found, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
             return {"grids": grids, "strengths": [*strengths, *support_grids(results, of_family(self.name))]}
 
-        yield Section("stages", "Attacks in stages", in_stages, tuple(stage_figures(results, looks)))
+        yield Section("stages", "AutoAttack by stage", in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})

@@ -56,12 +56,12 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
     try:
         capturable_layers(network)
     except ModelError:
-        known = {"none": "it has no attention", "other": "its attention is of a kind that is not understood"}
+        known = {"none": "it has no attention", "other": "its attention is of an unsupported kind"}
         why = known.get(attention_kind(network), "it attends within windows")
         raise ModelError(
-            f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
+            f"{name}: {option} has nothing to record: {why}; expected a model whose attention formula is known "
             "(ViT, DeiT, BEiT, CrossViT of timm, "
-            f"torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
+            f"torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it separately"
         ) from None
 
 

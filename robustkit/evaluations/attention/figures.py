@@ -81,7 +81,7 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
             paint,
             alt=" ".join(_description(heads, names[checkpoint]) for checkpoint, heads in group.items()),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
-            "head's logit is its largest over all samples, all else a mean over samples and tokens."
+            "head's logit is its largest over all samples, everything else is a mean over samples and tokens."
             + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
             + (f" Under the other {lost} conditions the entropy changes less; see the tables." if lost > 0 else ""),
             name=several,

@@ -122,7 +122,7 @@ class HeadSums:
             self._counts, self._sums = np.zeros((len(self.lists), width)), np.zeros((len(self.lists), width))
             self._sums[self._largest] = -math.inf
         if layers != self.layers:
-            raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
+            raise DamagedRecord(f"{self.where}: records with different layers than the rest; delete them and run again")
         values = np.stack([figures[name] for name in self.lists])
         finite = np.isfinite(values)
         odd, kept = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
@@ -272,7 +272,7 @@ _NOTE = (
 )
 _OF_LAYERS = (
     "Mean over the heads of a layer, then the worst of them with its number from 0 on; a head's logit is the largest "
-    "over all samples, all else a mean over samples and tokens."
+    "over all samples, everything else is a mean over samples and tokens."
 )
 
 Rows = Sequence[Mapping[str, Any]]
@@ -358,7 +358,7 @@ class AttentionAggregator(Aggregator):
         return figures
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        line = "Watched attention is not compared here: its figures are in each report and summary.json."
+        line = "Recorded attention is not compared here: its figures are in each report and summary.json."
         return [line] if there else []
 
     def gatherers(self) -> Sequence[type[Gatherer]]:

@@ -22,7 +22,7 @@ class CleanWords(Vocabulary):
         return text if place != "sentence" or manifest is None else f"clean {manifest.protocol.samples.many}"
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        yield from ((text, name, "as they are") for text, name, _ in super().chief(values, metric))
+        yield from ((text, name, "clean") for text, name, _ in super().chief(values, metric))
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.text != "clean":

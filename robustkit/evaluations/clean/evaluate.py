@@ -49,8 +49,8 @@ def depends_on_batch(
     if apart <= _NOISE * noise:
         return ()
     return (
-        f"a prediction depends on the other samples of its batch: alone, its figures change by up to {apart:.2g} of "
-        "their size (is some batch normalisation left in training?); all numbers depend on batch size and order",
+        f"predictions depend on the other samples of the batch: alone, figures change by up to {apart:.2g} of their "
+        "size (is batch normalisation still in training mode?); all numbers depend on batch size and order",
     )
 
 

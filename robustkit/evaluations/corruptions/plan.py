@@ -30,8 +30,9 @@ def choose_texture(asked: str, frost_dir: str | None) -> tuple[str, str]:
     if asked or frost_dir is not None or find_spec("imagecorruptions") is not None:
         return asked or "photographs", ""
     return "own", (
-        "frost(texture=own): the benchmark's photographs are not here, so textures of our own are used; for "
-        "published figures: pip install --no-deps imagecorruptions, or --frost-dir"
+        "frost(texture=own): the benchmark's photographs are missing, so our own textures are used; to reproduce "
+        "published figures:"
+        " pip install --no-deps imagecorruptions, or --frost-dir"
     )
 
 
@@ -91,12 +92,12 @@ def plan_corruptions(
     if tree is not None:
         if (constants, variant) != ("auto", "hendrycks"):
             both = f"constants {constants!r}, variant {variant!r}"
-            raise ProtocolError(f"{both}: released files are read as they are; leave both out")
+            raise ProtocolError(f"{both}: released files are used unchanged; leave both out")
         return _released(wanted, dataset, tree)
     for height, width in input_sizes:
         if min(height, width) < SMALLEST:
             smallest = f"{SMALLEST}x{SMALLEST}"
-            raise DataError(f"the model takes {width}x{height} pixels; corruptions are defined from {smallest} on")
+            raise DataError(f"the model takes {width}x{height} pixels; corruptions need at least {smallest}")
     lines = []
     if constants == "auto":
         constants, line = choose_constants(native_size(dataset), input_sizes)
@@ -129,7 +130,7 @@ def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple
         why = "since the images are 32x32"
         return "cifar", f"corruptions: CIFAR-10-C's constants (--constants cifar, in conditions preset=cifar), {why}"
     return "imagenet", (
-        "corruptions: the images are 32x32, but are corrupted at the model's input size with ImageNet-C's constants: "
+        "corruptions: the images are 32x32 but are corrupted at the model's input size with ImageNet-C's constants: "
         "this is not CIFAR-10-C"
     )
 
@@ -156,7 +157,9 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
             parts.append(part)
     if not parts:
         why = "; ".join(list(left_out.values())[:3])
-        raise DataError(f"{tree.root} holds nothing of what was asked: {why}; it holds {', '.join(tree.present)}")
+        raise DataError(
+            f"{tree.root} contains none of the requested corruptions: {why}; it contains {', '.join(tree.present)}"
+        )
     digests, released = {}, {}
     for part in parts:
         digests[part.text], sizes = _read(dataset.samples, tree, part)

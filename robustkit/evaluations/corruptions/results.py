@@ -147,7 +147,7 @@ def _means(
         return
     flags = merged_flags(conditions)
     if n < expected:
-        flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
+        flags.append(f"{expected - n} of {expected} samples lack some of its conditions; excluded")
     for metric, weighting in weights.items():
         # All conditions of a sample stay together when samples are resampled.
         share: Floats = np.zeros(n)
@@ -183,7 +183,7 @@ def why_no_mce(manifest: Manifest) -> str:
     """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest.data
     known = data.layout == "imagenet" and data.classes == 1000
-    return "" if known else f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
+    return "" if known else f"AlexNet's errors are known only for the 1000 ImageNet classes, not for {data.name}"
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -197,9 +197,12 @@ def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Ma
         if len(roots) > 1:
             flags.append(f"released files of several trees: {', '.join(roots)}")
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
-        flags.append(f"corrupted at {size}; the benchmark's images are 224x224")
+        flags.append(f"corruptions were applied at {size}; ImageNet-C uses 224x224")
     if "texture=own" in condition:
-        flags.append("frost(texture=own): not the benchmark's photographs, so not quite a published error or mCE")
+        flags.append(
+            "frost(texture=own): uses our textures instead of the benchmark's photographs, so errors and "
+            "mCE deviate slightly from published ones"
+        )
     if "variant=bethgelab" in condition:
         flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
     return flags
@@ -227,7 +230,7 @@ def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
     """Return a line on the severities in `common` that are in no mean. shown: the conditions of all rows."""
     averaged = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
     single = [text for text in common if words_of(text) is VOCABULARY and text not in averaged]
-    return [f"single severities that make no mean are left out: {', '.join(single)}"] if single else []
+    return [f"single severities, which are not averaged, are left out: {', '.join(single)}"] if single else []
 
 
 class CorruptionsAggregator(Aggregator):

@@ -54,7 +54,7 @@ class CorruptedTree:
         }
         if not folders:
             expected = "folders such as fog/3/<class>/<file> or weather/fog/3/..."
-            raise DataError(f"{root}: no corruption in it; expected {expected}")
+            raise DataError(f"{root}: no corruption found; expected {expected}")
         return cls(root, folders, _strangers(root, {folder for _, folder in corruptions}))
 
     @property
@@ -71,7 +71,7 @@ class CorruptedTree:
         opened = open_dataset(self.root / first, **options)
         notes = (f"labels and ids are those of {first}", *opened.notes, *self.notes)
         if more := set().union(*images.values()) - images[first]:
-            notes += (f"left out {len(more)} images of other folders that {first} lacks: {min(more)} ...",)
+            notes += (f"left out {len(more)} images of other folders that are missing in {first}: {min(more)} ...",)
         return replace(opened, name=self.root.resolve().name, root=str(self.root), notes=notes)
 
     def read(self, sample_id: str, name: str, severity: int) -> bytes:
@@ -173,7 +173,7 @@ def _strangers(root: Path, expected: set[str]) -> tuple[str, ...]:
     if not strange:
         return ()
     more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-    return (f"left out folders that are not a corruption of the benchmark: {', '.join(strange[:5])}{more}",)
+    return (f"left out folders that are not corruptions of the benchmark: {', '.join(strange[:5])}{more}",)
 
 
 def _holds_something(folder: Path) -> bool:

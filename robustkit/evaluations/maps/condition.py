@@ -36,7 +36,7 @@ _SCORES = (
 _ON_OBJECTS = (
     replace(
         mean_share("pointing_game", "pointing game %"),
-        noun="share of maximums on the object (pointing game)",
+        noun="share of maxima on the object (pointing game)",
         short="pointing",
     ),
     replace(mean_share("energy_inside", "energy inside %"), noun="share of energy inside the object"),

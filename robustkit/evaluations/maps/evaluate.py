@@ -311,8 +311,8 @@ def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
         return []
     every = sum((costs[condition] for condition in specs), Cost(0))
     tested = any(spec.faithfulness != "none" for spec in specs.values())
-    saved = "; --faithfulness none leaves out the test of maps on the model" if tested else ""
-    return [f"maps: {sum(controls, Cost(0))} of these {every} are for controls, which do not look at the image{saved}"]
+    saved = "; --faithfulness none skips the faithfulness tests" if tested else ""
+    return [f"maps: {sum(controls, Cost(0))} of their {every} passes are for controls, which ignore the image{saved}"]
 
 
 class MapsEvaluator(Evaluator):

@@ -36,7 +36,7 @@ Pixels = NDArray[np.uint8]
 TILE = 224
 _ACROSS = 6  # tiles in a row of the contact sheet, where one sample has fewer
 OUTLINE = (255, 255, 255)
-SCALE = "Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot be compared."
+SCALE = "Each map is scaled to its own minimum and maximum, so colours cannot be compared between tiles."
 _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
 
 

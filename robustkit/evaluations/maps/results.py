@@ -169,11 +169,11 @@ def map_figures(
     chosen = table.take(rows)
     lines = list(flags)
     if len(chosen) < read:
-        lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out of the scores of maps")
+        lines.append(f"{read - len(chosen)} of {read} samples are misclassified and excluded from the map scores")
     elif labelled and not right[rows].all():
-        lines.append("maps of wrong predictions count, too")
+        lines.append("maps of misclassified images are included")
     if broken := pc.sum(chosen["degenerate"]).as_py():
-        lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
+        lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they are scored as all zeros")
     values: dict[tuple[str, str], Floats | Counted] = {}
     base = replace(explained, under="").text
     names = set(chosen.column_names)
@@ -184,7 +184,7 @@ def map_figures(
         if (counted := pooled.of(column, rows, again)) is not None:
             values[base, metric] = counted
     if "vanished_boxes" in names and (lost := pc.sum(chosen["vanished_boxes"]).as_py()):
-        lines.append(f"{lost} boxes lie outside the crop and are left out")
+        lines.append(f"{lost} boxes lie outside the crop and are ignored")
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
@@ -203,7 +203,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
                 why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
                 flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
             if key[1] == "head_correlation" and low >= UNMOVED:
-                flags.append("maps stay when the head is replaced by a random one: they do not depend on the class")
+                flags.append("maps stay the same with a random head: they do not depend on the class")
             yield Result(*key, value, len(rows), low, high, flags)
             if not figures.explained.is_control and key[1] not in _NEITHER_IS_BETTER:
                 yield from _over_control(figures, key, maps)
@@ -239,12 +239,12 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
         left = f"{len(whole) - len(read)} of {len(whole)} samples"
-        flags = [*flags, f"{left} are predicted wrong and left out of the scores of maps"]
+        flags = [*flags, f"{left} are misclassified and excluded from the map scores"]
     held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     lines = [*flags]
     if broken := pc.sum(read["degenerate"]).as_py():
-        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out")
+        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; excluded")
     for column in ("rank_correlation", "map_iou"):
         values = column_of(read, column)
         for suffix, group in groups.items():
@@ -375,4 +375,4 @@ class MapsAggregator(Aggregator):
         return read.ids.take(kept), figures[kept]
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        return ["Maps are compared on images that both predict right."] if shown else []
+        return ["Maps are compared on images that both classify correctly."] if shown else []

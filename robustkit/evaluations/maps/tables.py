@@ -107,13 +107,12 @@ def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Fi
     said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
     return Figure(
         "maps",
-        f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
+        f"Scores of maps and controls{f' ({kind})' if kind else ''}",
         20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
         paint,
         alt=" ".join(said),
-        caption="With 95 % intervals. Controls do not look at the image: a map is informative where it "
-        "is better than all of them."
-        + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
+        caption="With 95 % intervals. Controls ignore the image: a map is informative where it beats all of them."
+        "" + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
     )
 
 
@@ -231,12 +230,12 @@ def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 CONTROLS_IN_WORDS = {
     "random": "a random map",
     "centre": "a centred Gaussian",
-    "full": "a map that marks everything",
-    "nothing": "a map that marks nothing",
+    "full": "the all-ones map",
+    "nothing": "the all-zeros map",
 }
 LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
-_HEADING = "maps: IoU in % and ABPC, more is better"
+_HEADING = "maps: IoU in % and ABPC, higher is better"
 
 
 def _called(text: str) -> str:
@@ -250,7 +249,7 @@ def _verb(lead: SummaryRow) -> str:
     """Return what a lead's interval says; without one, only that there are too few maps."""
     low, high = lead["ci_low"], lead["ci_high"]
     if not (is_finite(low) and is_finite(high)):
-        return "has too few maps to be compared with"
+        return "has too few maps to compare with"
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
 
 
@@ -289,7 +288,7 @@ class MapsPresenter(Presenter):
 
     def card(self, results: Results) -> Iterable[CardPart]:
         if maps := map_tables(results, only_boxes(results.manifest)):
-            note = "Controls do not look at the image; below a score stands its lead over the best of them."
+            note = "Controls ignore the image; below each score is its lead over the best of them."
             parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
             yield CardPart("Maps", note, parts)
 
@@ -318,4 +317,4 @@ class MapsPresenter(Presenter):
             grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
-        yield Section("maps", "What it looks at", values, tuple(map_figures(scores(results, boxes), looks)))
+        yield Section("maps", "Attribution maps", values, tuple(map_figures(scores(results, boxes), looks)))

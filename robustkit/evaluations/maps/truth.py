@@ -169,7 +169,7 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         for sample, annotation in placed.items():
             if annotation.size is not None and _is_outside(annotation.boxes, annotation.size):
                 width, height = annotation.size
-                raise DataError(f"{files[sample]}: a box reaches outside the image of {width}x{height}; correct it")
+                raise DataError(f"{files[sample]}: a box extends beyond the image of {width}x{height}; correct it")
     else:
         _check_table(place)
         rows = read_csv(place, key=bare_path)
@@ -219,15 +219,15 @@ def _placed(
                 boxes = tuple(map(sizes[sample].turned, boxes))
             placed[sample] = replace(annotation, boxes=boxes, size=sizes[sample].upright)
     notes = [f"boxes of {scaled} images are scaled from the size that their files state"] if scaled else []
-    notes += [f"boxes of {stored} images are of stored pixels, and turned as the EXIF data say"] if stored else []
+    notes += [f"boxes of {stored} images are of stored pixels, and are rotated as the EXIF data say"] if stored else []
     notes += [f"boxes of {len(unclear)} images are left out: {_open(unclear)}"] if unclear else []
     return placed, [*notes, *_perhaps_sides(placed, sizes)]
 
 
 def _open(samples: Sequence[str]) -> str:
     return (
-        f"EXIF data turn {samples[0]}{f' and {len(samples) - 1} more' * (len(samples) > 1)}, and nothing says whether "
-        "the boxes are of stored or of upright pixels; save the image upright"
+        f"EXIF data rotate {samples[0]}{f' and {len(samples) - 1} more' * (len(samples) > 1)}, and it is unclear "
+        "whether the boxes match the stored or the upright pixels; save the image upright"
     )
 
 
@@ -260,7 +260,7 @@ def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, Si
     fits = all(x0 + x1 <= width and y0 + y1 <= height for (x0, y0, x1, y1), (width, height) in pairs)
     if fits and any(x0 or y0 for (x0, y0, *_), _ in pairs):
         yield (
-            f"{ASSUMED_BOXES}xmin, ymin, xmax, ymax; each would fit its image as x, y, width, height, too; a CSV with "
+            f"{ASSUMED_BOXES}xmin, ymin, xmax, ymax; each would also fit its image as x, y, width, height; a CSV with "
             "columns of these names, or left, top, right, bottom, says which"
         )
 
@@ -296,7 +296,7 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
         raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
     names, listing = dict[str, str](), list_folder(place)
     if not listing.images and listing.notes:
-        raise DataError(f"{place}: no masks in it that can be read; {'; '.join(listing.notes)}")
+        raise DataError(f"{place}: no readable masks in it; {'; '.join(listing.notes)}")
     for name in listing.images:
         if names.setdefault(bare_path(name), name) != name:
             raise DataError(f"{place}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")

@@ -62,8 +62,8 @@ SERIES = 4  # in a chart
 TICKS = 5  # at most, so that none touches another
 CHARTS = 24  # drawn, of the names with the newest runs; the others have their tables
 
-_CAPTION = "Each mark is a run, its bar the 95 % interval; runs are in the order in which they began."
-_OTHERS = "A dotted line stands where the set-up changes: what differs across it is not the checkpoint's doing alone."
+_CAPTION = "Each mark is a run with its 95 % interval; runs are in the order in which they started."
+_OTHERS = "A dotted line marks a change of set-up: differences across it are not due to the checkpoint alone."
 Key = tuple[str, str]  # Condition and metric
 Entry = tuple[str, IndexRun, IndexCheckpoint]  # a run by its path, and what a checkpoint's name was there
 
@@ -383,7 +383,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         host = (self.headers.get("Host") or "").lower().partition(":")[0]
         if host not in ("127.0.0.1", "localhost"):  # a page elsewhere may call this address by a name of its own
-            self._send(HTTPStatus.FORBIDDEN, "This index is for this machine alone.\n")
+            self._send(HTTPStatus.FORBIDDEN, "This index is served to this machine only.\n")
             return
         try:
             answer = self._answer()

@@ -83,7 +83,7 @@ def place_of(folder: Path, name: str) -> Path:
     refuse_link(path, folder)
     if os.path.lexists(path) and not is_own(path):
         remedy = "move it, or view another folder"
-        raise RunError(f"{path} was not written by robustkit view, and is not overwritten; {remedy}")
+        raise RunError(f"{path} was not written by robustkit view and is not overwritten; {remedy}")
     return path
 
 

@@ -12,15 +12,15 @@ from .request import FeatureRequest
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, short_help="features without a head: nearest neighbours, probe, few images"
+    cls=Command, context_settings=CONTEXT, short_help="audit backbones without a head: k-NN, probe, few-shot"
 )
 @checkpoints_argument
 @run_options(FeatureRequest)
 def features(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
-    """Evaluate features: nearest neighbours, few images, a linear probe, retrieval; clean, corrupted and attacked.
+    """Evaluate a backbone's features: k-NN, few-shot, linear probe, retrieval; clean, corrupted and attacked.
 
     CHECKPOINT is as for audit; a classifier is taken without its head, and one may have none: timm's with
-    num_classes=0, DINOv2 and others of transformers by hf:DIR. Heads learn from --train and are asked about --data-dir.
+    num_classes=0, DINOv2 and others of transformers by hf:DIR. Heads are fitted on --train and evaluated on --data-dir.
     The attack moves features away from those of the clean image, without labels. The same command continues where an
     interrupted one stopped.
 

@@ -195,8 +195,9 @@ class Heads:
         odd = int((~features.isfinite().all(dim=1)).sum())
         if odd:
             raise ModelError(
-                f"{odd} of {len(features)} training images have features that are not finite; expected finite ones: "
-                "check the weights, --mean and --std"
+                f"{odd} of {len(features)} training images have non-finite features; check"
+                " the weights, --mean "
+                "and --std"
             )
         where = features.device if has_float64(features.device) else torch.device("cpu")
         known = sorted(set(labels))

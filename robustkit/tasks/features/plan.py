@@ -237,7 +237,7 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
     ids = None if request.ids is None else Path(request.ids)
     images = images.select(limit=request.limit, ids=ids, seed=request.seed)
     if not images.samples:
-        raise NothingEvaluated(f"{images.root}: no sample is left to evaluate; loosen --limit or --ids")
+        raise NothingEvaluated(f"{images.root}: no sample is left to evaluate; relax --limit or --ids")
     there = {training.class_names[sample.label] for sample in training.samples}
     strange = sorted({images.class_names[sample.label] for sample in images.samples} - there)
     if strange:

@@ -30,11 +30,13 @@ class FeatureRequest(Request):
     )
     corruptions: str | Iterable[str] | None = option("Corruptions", "Sets or names: in-c, fog,snow(severity=1+3).")
     protocol: str = "features"
-    train: str | Path = option("Data", "Training images, as --data-dir; no image may be in both.", MISSING, type=Path)
-    train_limit: int | None = option("Data", "At most N training images: class-balanced, of the seed.")
+    train: str | Path = option(
+        "Data", "Training images, as for --data-dir; no image may be in both.", MISSING, type=Path
+    )
+    train_limit: int | None = option("Data", "At most N training images: class-balanced, determined by the seed.")
     neighbours: str | Sequence[int] | None = option("Run", "k of kNN, such as 5,20; default: the card's, 5 to 200.")
     shots: str | Sequence[int] | None = option(
-        "Run", "Images of each class for few-shot heads; default: the card's, 1,2,5."
+        "Run", "Images per class for few-shot heads; default: the card's, 1,2,5."
     )
     probe: str | float | None = option(
         "Run", "Strength of the linear probe's l2, or cv for cross-validation (default)."
@@ -42,6 +44,6 @@ class FeatureRequest(Request):
     data: Mapping[str, Any] = option_group(LabelOptions)
     constants: str = option(
         "Corruptions",
-        "Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
+        "Constants of the corruptions: auto, imagenet, or cifar for 32x32 images (preset=cifar in conditions).",
         "auto",
     )

@@ -80,7 +80,7 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
             continue
         flags = [*reading.flags(condition, table), *notes]
         if odd := int((column_of(read, "knn") < 0).sum()):
-            flags.append(f"{odd} of {len(read)} samples have features that are not finite; counted as wrong")
+            flags.append(f"{odd} of {len(read)} samples have non-finite features; counted as wrong")
         values = {
             metric: figures({name: column_of(read, name) for name in columns_of(metric, draws)})
             for metric in metrics_of(read.column_names)
@@ -147,7 +147,7 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
         every = dict.fromkeys(flag for text in shares for flag in kept[text][2])
         flags = [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
         if len(ids) < expected:
-            flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; left out")
+            flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; excluded")
         sums = {metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()}
         for text, share in shares.items():
             there, values, _ = kept[text]

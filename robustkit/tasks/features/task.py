@@ -84,8 +84,8 @@ class Features(Task):
         cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)
         if rows := table_rows(cells, in_short(cells), results.manifest):
             shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
-            note = f"In brackets 95 % intervals, n is the number of images. {heads_of(entry)}."
-            yield CardPart("What heads make of its features", note, [("", HEADINGS[:-1], shown)])
+            note = f"95 % intervals in brackets; n is the number of images. {heads_of(entry)}."
+            yield CardPart("Accuracy of heads on its features", note, [("", HEADINGS[:-1], shown)])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         return terminal_tables(results)

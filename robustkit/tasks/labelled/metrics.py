@@ -132,7 +132,7 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
 MOST = 8  # classes in a table
 FEWEST = 5  # classes with fewer samples are left out
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "error")
-_CHANCE = "An interval is for its class alone: the lowest of many classes are low partly by chance."
+_CHANCE = "Each interval is for its class alone: the lowest of many classes are low partly by chance."
 
 Ints = NDArray[np.int64]
 
@@ -213,9 +213,9 @@ def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTab
         (name_of(place, names), str(n[place]), _share(right[place], n[place]), _taken(tally, place, names))
         for place in order
     )
-    headings = ("class", "n", "right % [95 %]", "mistaken most for")
+    headings = ("class", "n", "right % [95 %]", "most often mistaken for")
     note = _note(n, len(order), len(judged), "lowest", "mistakes")
-    title = f"{checkpoint}: classes with the lowest accuracy, clean"
+    title = f"{checkpoint}: classes with the lowest clean accuracy"
     return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
 
 
@@ -236,7 +236,7 @@ def _largest_drops(
         )
         for place in order
     )
-    headings = ("class", "n", "clean %", "right % [95 %]", "points", "mistaken most for")
+    headings = ("class", "n", "clean %", "right % [95 %]", "points", "most often mistaken for")
     title = f"{checkpoint}: classes with the largest drop under {condition}"
     note = _note(n, len(order), len(judged), "largest", "a drop")
     return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None

@@ -119,7 +119,7 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
             paint,
             alt=f"Reliability of {shorten_name(checkpoint, 60)}. {' '.join(map(_in_words, shown))}",
             caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence equals "
-            "accuracy, below it confidence is too high. Below: samples in each bin.",
+            "accuracy; below it the model is overconfident. Bottom: samples per bin.",
             name=checkpoint,
         )
 
@@ -151,6 +151,6 @@ def _in_words(entry: Reliability) -> str:
         f"{shorten_name(entry.condition, 80)}: calibration error {percent(entry.error)} "
         f"of {sum(entry.counts)} samples; "
         f"the {entry.counts[fullest]} of mean confidence {percent(entry.confidence[fullest])} "
-        f"are right {percent(entry.accuracy[fullest].value)} of the time"
+        f"are correct {percent(entry.accuracy[fullest].value)} of the time"
     )
     return said + (f"; {entry.left_out} without a finite confidence are left out." if entry.left_out else ".")

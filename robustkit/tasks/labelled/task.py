@@ -61,7 +61,7 @@ class Labelled(Task):
             rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
         if rows:
             called = results.manifest.protocol.samples.many
-            note = f"In brackets 95 % intervals, n is the number of {called}; ⚑ marks what is flagged above."
+            note = f"95 % intervals in brackets; n is the number of {called}; ⚑ marks flagged figures (see above)."
             headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
             yield CardPart("Clean and under attack", note, [("", headings, [tuple(row.values()) for row in rows])])
         for family in families_of(results.manifest, results):
@@ -85,6 +85,6 @@ class Labelled(Task):
         drawn = calibration_figures(results.gathered(Reliabilities).entries, looks)
         yield Section("calibration", "Calibration", figures=tuple(drawn))
         weak = results.gathered(WeakClasses).tables
-        yield Section("classes", "Weak spots by class", lambda: {"grids": class_grids(weak)})
+        yield Section("classes", "Weakest classes", lambda: {"grids": class_grids(weak)})
         for family in families_of(results.manifest, results):
             yield from family.presenter.sections(results, looks)

@@ -79,7 +79,9 @@ def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
     return replace(counts, intersections=hits[chosen, images].astype(np.int32), predicted=predicted)
 
 
-BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
+BIASED = (
+    "classes that occur in few images bias its interval by over a quarter of a standard error; evaluate more images"
+)
 _NAMED = 5  # classes that a flag names
 
 
@@ -123,7 +125,7 @@ def _mean(
     if n == 0:
         return
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
-    lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
+    lack = f"{expected - n} of {expected} samples lack some of its conditions; excluded"
     flags = merged_flags(members) + [lack] * (n < expected)
     _, values, resampled = weighted_mean(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}

@@ -118,7 +118,7 @@ class SceneImages:
             if high * wide > max(MAX_RESIZED, height * width):
                 raise BadImageError(
                     f"{sample.id}: {width} x {height} pixels are too thin: for windows they would become {wide} x "
-                    f"{high}, at most {MAX_RESIZED // 1_000_000} million are made; crop it"
+                    f"{high}, at most {MAX_RESIZED // 1_000_000} million pixels are supported; crop it"
                 )
         return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
 
@@ -137,7 +137,7 @@ def scenes_for(
         if identity.num_classes != first.num_classes:
             raise DataError(
                 f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
-                "them in runs of their own"
+                "them in separate runs"
             )
     named = next((candidate for candidate in identities if candidate.class_names), None)
     scenes = open_scenes(

@@ -71,7 +71,7 @@ def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[TextTabl
         title = other.title.removeprefix(f"{checkpoint}: ")
         if len(other.rows) <= LONGEST:
             parts.append((f"{title[:1].upper()}{title[1:]}", other.headings, other.rows))
-    yield CardPart("Segmentation", "In brackets 95 % intervals, n is the number of images.", parts)
+    yield CardPart("Segmentation", "95 % intervals in brackets; n is the number of images.", parts)
 
 
 MOST = 24  # classes that are drawn

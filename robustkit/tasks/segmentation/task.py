@@ -132,7 +132,7 @@ class Segmentation(Task):
 
         run, manifest = results.run, results.manifest
         headline = self.headline_metric
-        left = f"What is left of {headline.word} under corruption"
+        left = f"{headline.word} retained under corruption"
         drawn = [
             *curve_figures(results, looks, headline.name, self.name),
             *class_figures(class_ious(results, manifest.claims)),

@@ -12,7 +12,7 @@ from .request import SeriesRequest
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, short_help="classifiers of time series: clean, under attack, disturbed"
+    cls=Command, context_settings=CONTEXT, short_help="audit time-series classifiers: clean, attacks, disturbances"
 )
 @checkpoints_argument
 @run_options(SeriesRequest, shared=False)
@@ -21,7 +21,7 @@ def series(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
 
     CHECKPOINT is a file, or zoo:NAME, or any file with --arch FILE.py:FUNCTION, which returns a network of standardised
     series (batch, channels, steps) to logits. Radii and disturbances are in units of each channel's standard deviation
-    in the training data. The same command continues where an interrupted one stopped.
+    in the training data. Rerun the same command to resume an interrupted run.
 
     \b
     robustkit series model.safetensors --data JapaneseVowels_TEST.ts --eps 0.05,0.1,0.2 --disturbances all

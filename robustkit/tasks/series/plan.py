@@ -67,7 +67,7 @@ def plan(request: SeriesRequest) -> Plan:
     ids = None if request.ids is None else Path(request.ids)
     dataset = dataset.select(limit=request.limit, ids=ids, seed=request.seed)
     if not dataset.samples:
-        raise NothingEvaluated(f"{request.data_dir}: no series is left to evaluate; loosen --limit or --ids")
+        raise NothingEvaluated(f"{request.data_dir}: no series is left to evaluate; relax --limit or --ids")
     contenders = (_contender(model, request.card, dataset) for model in models)
     return assemble_plan(request, models, contenders, conditions, dataset, dataset.notes)
 
@@ -104,7 +104,7 @@ def _shared(datasets: list[Dataset], models: list[SeriesClassifier]) -> Dataset:
         if other.class_names != first.class_names:
             raise DataError(
                 f"{models[0].identity.name} and {model.identity.name} number the classes of {first.root} differently; "
-                "audit them in runs of their own"
+                "audit them in separate runs"
             )
     return first
 

@@ -20,7 +20,7 @@ class SeriesModelOptions(NetworkOptions):
         "Model", "Mean of each channel in the training data, separated by spaces or commas.", read=read_numbers
     )
     std: str | None = option(
-        "Model", "Standard deviation of each channel there, likewise; the unit of --eps.", read=read_numbers
+        "Model", "Standard deviation of each channel in the training data; the unit of --eps.", read=read_numbers
     )
 
 
@@ -43,7 +43,7 @@ class SeriesRequest(Request):
     attacks: str | Iterable[str] | None = option(
         "Attacks", "Names or conditions: fgsm, pgd(steps=30), spsa; none; default: fgsm,pgd."
     )
-    limit: int | None = option("Data", "At most N series, a function of the seed.")
+    limit: int | None = option("Data", "At most N series, determined by the seed.")
     protocol: str = "series"
     disturbances: str | Iterable[str] | None = option(
         "Corruptions", "all, or conditions: jitter(sigma=0.5), drop-steps(share=0.2), drop-channels, warp, rescale."

@@ -11,11 +11,13 @@ from ...cli.terminal import run_to_the_end
 from .request import TextRequest
 
 
-@click.command(cls=Command, context_settings=CONTEXT, short_help="language models: clean and on changed words")
+@click.command(
+    cls=Command, context_settings=CONTEXT, short_help="audit language models: clean and with perturbed words"
+)
 @checkpoints_argument
 @run_options(TextRequest, shared=False)
 def text(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
-    """Evaluate causal language models clean and on changed words: perplexity, bits a byte, NLL, top-1 of tokens.
+    """Evaluate causal language models clean and with perturbed words: perplexity, bits per byte, NLL, top-1 of tokens.
 
     CHECKPOINT is hf:DIR or hf-hub:ORG/NAME with its tokenizer, zoo:NAME, or the file of a model of words. What is to be
     predicted stays as it is (card text), or is changed, too, as published (card elliptical-paper). The same command

@@ -78,8 +78,9 @@ class WordModel(nn.Module):
         super().__init__()
         if find_formula(attention).elliptical:
             raise ModelError(
-                f"{attention} attention compares the values of all tokens, and would tell a language model what "
-                "follows; expected a formula that can be causal, such as quest"
+                f"{attention} attention compares the values of all tokens, which would leak future tokens to a "
+                "language model; expected"
+                " a formula that can be causal, such as quest"
             )
         self.sizes = sizes
         self.words = nn.Embedding(words, sizes.width)
@@ -220,7 +221,8 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
     formula = get_attention(network)
     if attention not in (None, formula):
         raise ModelError(
-            f"--attention {attention} does not go with {spec}, which was trained with {formula} attention; leave it out"
+            f"--attention {attention} does not apply to {spec}, which was trained with {formula} attention; leave it "
+            "out"
         )
     named = "name" if formula_in(file.path.name) else "default"
     source = "metadata" if "attention" in file.metadata else "option" if attention else named

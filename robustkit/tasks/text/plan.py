@@ -40,15 +40,15 @@ def plan(request: TextRequest) -> Plan:
     chosen = None if request.ids is None else Path(request.ids)
     dataset = dataset.select(limit=request.limit, ids=chosen, seed=request.seed)
     if not dataset.samples:
-        raise NothingEvaluated(f"{dataset.root}: no document is left to evaluate; loosen --limit or --ids")
+        raise NothingEvaluated(f"{dataset.root}: no document is left to evaluate; relax --limit or --ids")
     models = [load_language_model(spec, **request.model) for spec in request.checkpoints]
     distinct_names(models)
     first = models[0]
     for other in models[1:]:
         if other.tokenizer.digest != first.tokenizer.digest:  # nothing of them can be compared
             raise DataError(
-                f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in runs of "
-                "their own"
+                f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in separate "
+                "runs"
             )
     contenders = (_contender(model, card, dataset, request) for model in models)
     return assemble_plan(request, models, contenders, conditions, dataset, dataset.notes)

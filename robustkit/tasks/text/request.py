@@ -34,11 +34,11 @@ class TextRequest(Request):
 
     data_dir: str | Path = option("Data", "Text file, folder of .txt files, or Brown's .tgz.", MISSING, flag="--data")
     model: Mapping[str, Any] = option_group(LanguageModelOptions)
-    limit: int | None = option("Data", "At most N documents, a function of the seed.")
+    limit: int | None = option("Data", "At most N documents, determined by the seed.")
     protocol: str = "text"
-    documents: str | None = option("Data", "How a file is split: headings, blank-lines or file; default: as it looks.")
-    split: str = option("Data", "Of Brown: train, validation or test.", "test")
-    window: int | None = option("Model", "Tokens of a window; default: the card's.")
+    documents: str | None = option("Data", "How to split a file: headings, blank-lines or file; default: detected.")
+    split: str = option("Data", "Split of the Brown corpus: train, validation or test.", "test")
+    window: int | None = option("Model", "Tokens per window; default: the card's.")
     stride: int | None = option("Model", "Tokens from one window to the next; default: the card's.")
     windows: str | None = option(
         "Model",

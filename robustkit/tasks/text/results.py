@@ -1,4 +1,5 @@
-"""Perplexity, bits a byte, NLL and accuracy of tokens: from sums over records, and in tables; what perturbations do."""
+"""Perplexity, bits per byte, NLL and accuracy of tokens: from sums over records, and in tables; what perturbations "
+"do."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def is_wanted(family: AnyFamily, column: str) -> bool:
 _COLUMNS = (
     ("perplexity", "perplexity [95 %]", 1, ".2f"),
     ("word_perplexity", "word perplexity [95 %]", 1, ".2f"),
-    ("bits_per_byte", "bits a byte [95 %]", 1, ".4f"),
+    ("bits_per_byte", "bits per byte [95 %]", 1, ".4f"),
     ("nll", "NLL [95 %]", 1, ".4f"),
     ("token_accuracy", "top-1 % of tokens [95 %]", 100, ".2f"),
 )

@@ -36,7 +36,7 @@ METRICS = (
         also=("ppl",),
     ),
     Metric("word_perplexity", "word perplexity", better=-1, hub=("word_perplexity", "perplexity of a word"), least=1),
-    Metric("bits_per_byte", "bits a byte", better=-1, hub=("bits_per_byte", "bits a byte"), least=0),
+    Metric("bits_per_byte", "bits per byte", better=-1, hub=("bits_per_byte", "bits per byte"), least=0),
     Metric("nll", "NLL", better=-1, paired=True, least=0),
     mean_share("token_accuracy", "top-1 % of tokens", hub=("accuracy", "top-1 accuracy of tokens")),
 )
@@ -67,11 +67,11 @@ class Text(Task):
             flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
             sums, n = sums_of(read), len(read)
             if broken := int(np.isnan(sums).any(axis=1).sum()):
-                flags.append(f"{broken} of {n} documents have logits that are not finite")
+                flags.append(f"{broken} of {n} documents have non-finite logits")
             if lacking := column_of(read, "unknown").sum():
                 share = 100 * lacking / sums[:, 0].sum()
                 flags.append(
-                    f"{share:.1f} % of the tokens are of words that the vocabulary lacks, and count as one word"
+                    f"{share:.1f} % of the tokens belong to words outside the vocabulary, which count as one word"
                 )
             values = figures(sums.sum(axis=0))
             # Documents are resampled; few of them give no interval.
@@ -107,7 +107,7 @@ class Text(Task):
         if rows := table_rows(results.cells[checkpoint]):
             shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
             read = read_as(results.manifest.checkpoint(checkpoint))
-            note = f"In brackets 95 % intervals, n is the number of documents; {read}."
+            note = f"95 % intervals in brackets; n is the number of documents; {read}."
             yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], shown)])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:

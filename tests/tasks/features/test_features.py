@@ -231,7 +231,7 @@ def test_page_terminal_comparison_and_gate_show_them(place: Path, done: Path, tm
     for text in ("linear probe %", "kNN with k 20", "48 training images of 4 classes", "nearest neighbours"):
         assert text in out
     page = (done / "report.html").read_text("utf-8")
-    assert "retrieval mAP" in page and "labels play no part" in page
+    assert "retrieval mAP" in page and "labels are not used" in page
     shutil.copy(place / "net.pth", tmp_path / "other.pth")
     moments = torch.load(tmp_path / "other.pth", weights_only=True)
     torch.save(moments | {"2.running_mean": torch.zeros(12)}, tmp_path / "other.pth")
@@ -285,7 +285,7 @@ def test_another_training_set_or_other_heads_are_not_mixed_in(place: Path, tmp_p
     next((tmp_path / "train" / "amber").iterdir()).unlink()
     for more in (("--train", str(tmp_path / "train")), ("--shots", "2"), ("--probe", "0.5"), ("--train-limit", "40")):
         status, _, errors = called([*words, *more])
-        assert status == 2 and "holds another run: heads of net is " in errors and errors.count("\n") == 1
+        assert status == 2 and "contains another run: heads of net is " in errors and errors.count("\n") == 1
     assert len(digest) == 64
 
 

@@ -92,7 +92,7 @@ def test_a_file_says_all_that_is_needed(tmp_path: Path) -> None:
         ({"arch": "os:system"}, "no architecture for time series .the file says 'os:system'.; expected series-transf"),
         ({"task": "segmentation"}, "is a model for segmentation; expected one of time series"),
         ({"num_classes": "4"}, "head.bias \\[3\\] for \\[4\\]"),
-        ({"arch_kwargs": '{"depth": 65000}'}, "what it says about its network asks for many times"),
+        ({"arch_kwargs": '{"depth": 65000}'}, "its metadata describe a network many times larger than"),
         ({"arch_kwargs": '{"heads": 3}'}, "series-transformer cannot be built with .*; check arch_kwargs"),
         ({"arch_kwargs": '{"colour": 3}'}, "series-transformer cannot be built with .*; check arch_kwargs"),
     ],

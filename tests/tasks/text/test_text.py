@@ -261,7 +261,7 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
         assert {metric: rows[name, "clean", metric]["value"] for metric in known} == pytest.approx(known, rel=1e-5)
     (row,) = (row for key, row in rows.items() if key == ("quest", "word-swap(rate=30)", "perplexity"))
     assert row["n"] == 2 and row["value"] != rows["quest", "clean", "perplexity"]["value"]
-    assert any("of words that the vocabulary lacks" in flag for flag in row["flags"])
+    assert any("belong to words outside the vocabulary" in flag for flag in row["flags"])
     assert not any("are changed, too" in flag for flag in row["flags"])
     text = (done.path / "report.html").read_text("utf-8")
     assert "windows of 8 tokens every 4; a token counts in the first window that holds it" in text
@@ -322,7 +322,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
 def test_two_vocabularies_are_not_compared(tmp_path: Path, page: Path) -> None:
     pytest.importorskip("transformers")
     words, folder = word_model(tmp_path / "m.safetensors"), library_model(tmp_path / "hf")
-    with pytest.raises(DataError, match="m and hf have other vocabularies; evaluate them in runs of their own"):
+    with pytest.raises(DataError, match="m and hf have other vocabularies; evaluate them in separate runs"):
         run(TextRequest(checkpoints=[words, f"hf:{folder}"], data_dir=page, out=tmp_path / "run"))
 
 

@@ -111,4 +111,4 @@ def test_a_panic_anywhere_is_one_line_and_status_2(
         app.main()
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert said == "error: PanicException: index out of bounds; a library broke down; --debug shows where\n"
+    assert said == "error: PanicException: index out of bounds; a library crashed; --debug shows where\n"

@@ -107,11 +107,11 @@ def test_a_beginning_alone_is_the_beginning_of_the_whole(attention: str) -> None
 @pytest.mark.parametrize("attention", [name for name, formula in FORMULAS.items() if formula.elliptical])
 def test_formulas_that_look_at_all_tokens_are_refused(attention: str) -> None:
     with pytest.raises(
-        ModelError, match=f"{attention} attention .* would tell a language model what follows; expected"
+        ModelError, match=f"{attention} attention .* would leak future tokens to a language model; expected"
     ):
         WordModel(len(WORDS), SIZES, attention)
     model = set_attention(made(), attention)
-    with pytest.raises(ModelError, match=f"{attention} attention with is_causal: .* would leak them; expected"):
+    with pytest.raises(ModelError, match=f"{attention} attention with is_causal: .* would leak them; leave"):
         model(numbers())
 
 
@@ -153,7 +153,11 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"vocabulary": json.dumps(["<unk>", "cat"])}, CheckpointError, "2 words, and weights for 5; expected as many"),
+        (
+            {"vocabulary": json.dumps(["<unk>", "cat"])},
+            CheckpointError,
+            "2 words, and weights for 5; expected as many",
+        ),
         (
             {"vocabulary": json.dumps(["the", *WORDS.words[1:]])},
             CheckpointError,
@@ -177,7 +181,7 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
         (
             {"arch_kwargs": '{"width": 60000, "depth": 60000, "heads": 3, "context": 9, "hidden": 9}'},
             None,
-            "fill the mem",
+            "exhaust the mem",
         ),
         (
             {"arch_kwargs": '{"width": 12, "depth": 2, "heads": 5, "context": 9, "hidden": 10}'},
@@ -185,7 +189,7 @@ def rewritten(path: Path, out: Path, tensors: dict[str, Tensor] | None = None, *
             "5 heads for",
         ),
         ({"arch_kwargs": '{"width": 12, "depth": 3, "heads": 3, "context": 9, "hidden": 10}'}, None, "does not fit"),
-        ({"attention": "elliptical"}, ModelError, "would tell a language model what follows"),
+        ({"attention": "elliptical"}, ModelError, "would leak future tokens to a language model"),
         ({"attention": "qknorm-ds"}, CheckpointError, "trained with another attention formula"),
     ],
 )
@@ -244,4 +248,4 @@ def test_a_formula_that_the_file_does_not_name_is_assumed_or_given(
     shipped = Path(robustkit.__file__).parent / "embedded" / "brown-lm-quest.safetensors"
     identity = load_language_model(rewritten(shipped, tmp_path / name, attention=None), attention=option).identity
     assert (identity.attention, identity.attention_source) == (attention, source)
-    assert any("is assumed" in note for note in identity.notes) == (source != "option")
+    assert any("; assuming " in note for note in identity.notes) == (source != "option")

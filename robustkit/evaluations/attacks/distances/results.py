@@ -63,7 +63,7 @@ def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[st
             radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
             flags.append(
                 f"too weak: {other} broke {missed} of {len(right)} samples within {radius}, "
-                "where this attack found nothing; give it more steps"
+                "where this attack found nothing; use more steps"
             )
     return flags
 
@@ -82,8 +82,8 @@ class LeftStanding(Overview):
                 left = int((right & (distances <= eps)).sum())
                 if left > max(1.0, _LEAST * len(right)):
                     found.setdefault(other, []).append(
-                        f"it left {left} of {len(right)} samples standing for which {condition} found a wrong point "
-                        "in the same ball: the accuracy is lower than it says"
+                        f"it left {left} of {len(right)} samples correct for which {condition} found an adversarial "
+                        "example in the same ball: the true accuracy is lower"
                     )
         return found
 
@@ -134,7 +134,7 @@ def slopes_of(reading: RecordReader) -> Slopes | None:
             continue
         found = decode_layers(shard.schema.metadata, where)
         if layers and found != layers:
-            raise DamagedRecord(f"{where}: records of other layers than the rest; delete them and run again")
+            raise DamagedRecord(f"{where}: records with different layers than the rest; delete them and run again")
         layers = found
         width = sum(layer.heads for layer in layers)
         there = {*_FIGURES} <= {*read.column_names}
@@ -228,7 +228,7 @@ class DistanceSummary(Summary):
         distances = distances_of(read)
         if lost := int(np.isinf(distances).sum()):
             of = f"{lost} of {len(read)}"
-            flags.append(f"no wrong point was found for {of} samples; gradients may mislead the attack")
+            flags.append(f"no adversarial example was found for {of} samples; gradients may mislead the attack")
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
@@ -265,14 +265,17 @@ def median_interval(values: Floats) -> tuple[float, float]:
 
 
 _NOTE = (
-    "Accuracy at a radius counts the samples whose nearest wrong point found is further away; samples that are wrong "
-    "as they are have distance 0. 95 % intervals: of the median by order statistics, of accuracies Wilson's."
+    "Accuracy at a radius counts the samples whose nearest adversarial example found is further away; samples "
+    "misclassified when clean have distance 0."
+    " 95 % intervals: of the median by order statistics, of accuracies Wilson's."
 )
 _OF_SLOPES = (
-    " Slope correlation: Spearman's, of distance and softmax slope on the clean image, over the samples that are right "
-    "as they are. Samples without a wrong point rank last, ties share their rank; the interval is a bootstrap's. The "
-    "head is picked from all for the largest, which is large by chance, too: in 95 % of 1000 shuffles of the distances "
-    "the largest stays below the figure that is said to be chance's."
+    " Slope correlation: Spearman's, of distance and softmax slope on the clean image, over the samples that are "
+    "correct when clean. Samples without an adversarial example rank last"
+    ", ties share their rank; the interval is a bootstrap's. The head with the largest correlation is selected, and "
+    "that maximum is large by chance, too:"
+    " in 95 % of 1000 shuffles of the distances "
+    "the largest stays below the figure given for chance."
 )
 
 
@@ -292,7 +295,7 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) 
         lines += [(name, *line) for line in _correlations(rows)]
     n = next(iter(next(iter(conditions.values())).values()))["n"]
     note = _NOTE + _OF_SLOPES * any(what == CORRELATION.label for _, what, _ in lines)
-    title, headings = f"{checkpoint}: smallest changes, n = {n}", ("attack", "figure", "value")
+    title, headings = f"{checkpoint}: smallest adversarial perturbations, n = {n}", ("attack", "figure", "value")
     return TextTable(title, headings, tuple(lines), note=note, checkpoint=checkpoint)
 
 
@@ -366,7 +369,7 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: L
         shown = (f"{percent(point.value)} at {unit * radius:g}" for radius, point in points)
         sentences.append(f"{names[checkpoint]} has {', '.join(shown)}")
     label, height = VOCABULARY.label(text), 300 + 18 * -(-len(curves) // 2)
-    caption = f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %."
+    caption = f"{label}: the share of samples without an adversarial example within the radius; bands: 95 %."
     alt = f"{shorten_name(label, 90)}: {list_some(sentences)}."
     return Figure("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
 
@@ -400,8 +403,9 @@ class DistancesAggregator(Aggregator):
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (
-            "ln distance: the logarithm of the distance to the nearest wrong point, over the samples that both predict "
-            "right; baseline and value are medians, the difference is the median shift of a sample, by Wilcoxon's test."
+            "ln distance: the logarithm of the distance to the nearest adversarial example, over the samples that "
+            "both classify correctly;"
+            " baseline and value are medians, the difference is the median shift of a sample, by Wilcoxon's test."
         )
         return [line] if shown else []
 
@@ -418,14 +422,14 @@ class DistancesPresenter(Presenter):
             in_levels = norm_of(text) == "linf"
             metric = replace(MEDIAN, scale=255.0) if in_levels else MEDIAN
             label = f"{VOCABULARY.label(text)}: median{', 1/255' * in_levels}"
-            yield ShortRow("smallest change that misleads, more is better", label, text, metric)
+            yield ShortRow("smallest adversarial perturbation, higher is better", label, text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
             lines, note = flag_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
             parts = [part_of(table) for table in tables]
             # A row for each figure, a column for each checkpoint.
-            title, figures = "Smallest changes", tuple(distance_figures(results, looks))
+            title, figures = "Minimal adversarial perturbations", tuple(distance_figures(results, looks))
             grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
             values = {"grids": with_flags([grid], lines)}
-            yield Section("distances", f"{title} that mislead", lambda: values, figures)
+            yield Section("distances", f"{title}", lambda: values, figures)

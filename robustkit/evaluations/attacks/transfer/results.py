@@ -111,9 +111,10 @@ def _digests(shards: Iterable[pa.Table]) -> dict[int, bytes]:
 
 
 _NOTE = (
-    "Rows: the checkpoint that the adversarial images were found for; columns: the one that is scored. On the diagonal "
-    "its own attack. What others see is rounded to 16 bits. Verdicts kept: the share of samples on which a checkpoint "
-    "is as right or wrong on its own images, rounded so, as before. 95 % intervals: Wilson's."
+    "Rows: the checkpoint that the adversarial images were found for; columns: the checkpoint that is scored; "
+    "diagonal: its own attack. Images shown to other checkpoints are rounded to 16 bits. Verdicts kept: the share of "
+    "samples whose verdict survives this rounding on the checkpoint's own images."
+    " 95 % intervals: Wilson's."
 )
 
 

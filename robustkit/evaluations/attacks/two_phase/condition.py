@@ -1,4 +1,4 @@
-"""Attacks in two phases: `two-phase(autoattack(…),second=200)`. Loads no torch."""
+"""Two-phase attacks: `two-phase(autoattack(…),second=200)`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ESTIMATE = Metric(
     noun="estimated robust accuracy",
     narrowed_by=_MORE,
 )
-KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
+KEPT = Metric("kept_in_second", "of those drawn, still correct %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
 
 
 def estimated(text: str, metric: str) -> str:

@@ -115,8 +115,8 @@ class TwoPhaseSummary(Summary):
 
 
 _NOTE = (
-    "Two-phase: all n samples go through the first phase; of those that stand after it at most m, drawn at random, go "
-    "through the rest of the attack. The interval of the estimate holds what both phases leave to chance."
+    "Two-phase: all n samples go through the first phase; at most m of those still correct, drawn at random, go "
+    "through the rest of the attack. The interval of the estimate covers the uncertainty of both phases."
 )
 
 
@@ -126,8 +126,8 @@ class TwoPhaseAggregator(Aggregator):
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (
-            "Estimates from two phases are not compared here: of each checkpoint other samples went through the "
-            "second. They are in each report; what stands after the first phase is compared."
+            "Two-phase estimates are not compared here, since different samples of each checkpoint went through the "
+            "second phase. They are in each report; the accuracy after the first phase is compared."
         )
         return [line] if there else []
 
@@ -163,8 +163,8 @@ class TwoPhasePresenter(Presenter):
                 }
             )
         lines = tuple(tuple(row.values()) for row in rows)
-        return [TextTable("attacks in two phases", tuple(rows[0]), lines, note=_NOTE)] if rows else []
+        return [TextTable("two-phase attacks", tuple(rows[0]), lines, note=_NOTE)] if rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
-            yield of_tables("two-phases", "Attacks in two phases", tuple(tables))
+            yield of_tables("two-phases", "Two-phase attacks", tuple(tables))

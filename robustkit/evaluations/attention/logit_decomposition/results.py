@@ -58,9 +58,10 @@ class LedgerHeads(WatchedHeads):
 
 _MOST = 64  # layers in a table
 _NOTE = (
-    "Why attention scores change from the clean image: by norms of queries, norms of keys, and directions of both. "
-    "Back: of the n samples whose prediction changed, those whose prediction comes back when norms or directions of "
-    "the clean image are put in place of the others, in every layer. Means over samples, 95 % intervals."
+    "Why attention scores change from the clean image: norms of queries, norms of keys, and directions of both. "
+    "Back: of the n samples whose prediction changed, the share whose prediction is restored when the norms or "
+    "directions of the clean image are substituted in every layer."
+    " Means over samples, 95 % intervals."
 )
 _HEADINGS = tuple(metric.label for metric in METRICS[:4])
 
@@ -130,7 +131,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
         said = (f"{names[checkpoint]}: {_description(books)}" for checkpoint, (_, books) in group)
         yield Figure(
             "logits",
-            f"What makes logits change, layer by layer, under {label}",
+            f"What changes logits, layer by layer, under {label}",
             260,
             paint,
             alt=shorten_name("; ".join(said), 600) + ".",
@@ -193,4 +194,6 @@ class LogitLedgerPresenter(HeadsPresenter):
 
         if self.tables(results):
             figures = tuple(ledger_figures(first))
-            yield Section("logits", "Why logits change", lambda: self.section_values(results, by_layer()), figures)
+            yield Section(
+                "logits", "Causes of logit changes", lambda: self.section_values(results, by_layer()), figures
+            )

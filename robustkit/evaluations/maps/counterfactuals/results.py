@@ -38,7 +38,7 @@ class CounterfactualsAggregator(ListedAggregator):
         before, after = (column_of(counted, name) for name in _MASSES)
         known = np.isfinite(before) & np.isfinite(after)
         if lost := int((~known).sum()):
-            flags = [*flags, f"{lost} of {len(known)} images have a map that is constant or not finite; left out"]
+            flags = [*flags, f"{lost} of {len(known)} images have a map that is constant or not finite; excluded"]
         for metric, values in ((BEFORE, before), (CHANGE, after - before)) if known.any() else ():
             yield Result(condition, metric.name, *mean_of(values[known]), flags)
 
@@ -65,7 +65,7 @@ class CounterfactualsPresenter(ListedPresenter):
     words, section_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
     chief, counted = (FLIPPED,), FLIPPED
     note = (
-        "One thing of each image is changed. Top-1 is of the changed images, whose label the outline decides. Flips "
-        "are of the n images that are predicted right as they are: predictions that change, and those that become the "
-        "class whose colour or outline was put in. In brackets 95 % intervals."
+        "One property of each image is changed. Top-1 is of the changed images, whose label follows the outline. "
+        "Flips are of the n images classified correctly when clean: predictions that change, and those that become "
+        "the class whose colour or outline was inserted. 95 % intervals in brackets."
     )

@@ -14,7 +14,7 @@ from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
 
-_WHY = {"object": "have no object that is known", "background": "have no background, or no object that is known"}
+_WHY = {"object": "have no known object", "background": "have no background, or no known object"}
 
 
 class RegionsAggregator(ListedAggregator):
@@ -30,7 +30,7 @@ class RegionsAggregator(ListedAggregator):
             why = _WHY.get(given_of(condition)["region"], "have a map that is constant or not finite")
             flags.append(f"{lacking} of {len(read)} images {why}; not counted")
         if filled := int((~counted & (area > 0)).sum()):
-            flags.append(f"{filled} of {len(read)} images are filled by it, which leaves no other place; not counted")
+            flags.append(f"{filled} of {len(read)} images are filled by it, so it cannot be moved; not counted")
         if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))
@@ -63,7 +63,8 @@ class RegionsPresenter(ListedPresenter):
     section_title, first, template = "Region noise", "region", "regions"
     chief, counted, signed = (KEPT, LEAD), ACCURACY, (LEAD,)
     note = (
-        "Kept: of the images that are predicted right as they are, the share that still is with the region drowned in "
-        "noise; random: with the same region drowned at a random place. Difference: kept minus random in points, "
-        "paired by image. In brackets 95 % intervals."
+        "Kept: of the images classified correctly when clean, the share that still is with noise over the region; "
+        "random: with noise over the same region at a random place."
+        " Difference: kept minus random in points, "
+        "paired by image. 95 % intervals in brackets."
     )

@@ -27,7 +27,9 @@ class TwoObjectsAggregator(ListedAggregator):
         if not len(whole):
             return
         if broken := int(column_of(whole, "degenerate").sum()):
-            flags.append(f"{broken} of {len(whole)} images have a map that is constant or not finite; it counts as 0")
+            flags.append(
+                f"{broken} of {len(whole)} images have a map that is constant or not finite; it is scored as 0"
+            )
         for metric in (SHARE, ASKED, OTHER):
             yield Result(condition, metric.name, *mean_of(column_of(whole, metric.name)), flags)
         asked = column_of(whole, ASKED.name)
@@ -39,8 +41,9 @@ class TwoObjectsAggregator(ListedAggregator):
 class TwoObjectsPresenter(ListedPresenter):
     words, section_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
     note = (
-        "A map is asked for the class of each of two objects in turn. Share: of what it has in both objects, the part "
-        "in the one that was asked for; 50 % for a map that is the same for all classes. Then how far its mass in the "
-        "asked object is ahead, in points, of the map of the other class, a centred Gaussian, and a random map. Both "
-        "found: the two most probable classes are those of the objects. In brackets 95 % intervals."
+        "A map is made for the class of each of two objects in turn. Share: of its mass in both objects, the part in "
+        "the requested one; 50 % for a map that is the same for all classes. Then the lead of its mass in the "
+        "requested object, in points, over the map of the other class, a centred Gaussian, and a random map. Both "
+        "found: the two most probable classes are those of the objects."
+        " 95 % intervals in brackets."
     )
