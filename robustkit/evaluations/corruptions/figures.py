@@ -38,11 +38,11 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]], metric: str = "top1") ->
             continue
         if row["condition"] == "clean":
             clean[row["checkpoint"]] = Point.of(row)
-        elif (part := parse_corrupted(row["condition"])) is not None:
+        elif "+" not in row["condition"] and (part := parse_corrupted(row["condition"])) is not None:
             key = row["checkpoint"], part.definition
             if part.severity:
                 single.setdefault(key, {}).setdefault(part.label, {})[part.severity] = Point.of(row)
-            else:
+            elif row["metric"] == "mean_error":
                 means.setdefault(key, {})[part.label] = Point.of(row).complement
     bars = []
     for key in single:
