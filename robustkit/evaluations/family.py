@@ -192,10 +192,10 @@ class Presenter(Part):
         """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
         for text in texts:
             if self.words.in_results:
-                yield ShortRow(headline.heading, name_of(text, "badge", manifest), text, headline)
+                yield ShortRow(headline.heading, name_of(text, "table", manifest), text, headline)
             else:
                 shown = [metric for metric in self.words.metrics if not metric.parametric]
-                label = name_of(text, "badge", manifest)
+                label = name_of(text, "table", manifest)
                 yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

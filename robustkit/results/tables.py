@@ -9,10 +9,11 @@ from typing import Any
 
 from ..display.table import Grid, Part, TextTable, side_by_side
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import ShortRow
+from ..evaluations.condition import ShortRow, name_of
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..runs.folder import RunFolder
+from ..runs.manifest import Manifest
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
@@ -130,7 +131,7 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
     for side in sides:
         found = found_among(side, reference)
         names = list(dict.fromkeys(name for each in found for name in each.levels))
-        rows = tuple(_among_cells(each, names) for each in found)
+        rows = tuple(_among_cells(each, names, side.manifest) for each in found)
         tag = side.manifest.protocol.tag
         doubt = f"published under {reference.protocol}, here {tag.partition('@')[0]}"
         own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
@@ -144,11 +145,11 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
     return tables
 
 
-def _among_cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
+def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple[str, ...]:
     row, metric = each.row, each.metric
     figures = [row["value"], *each.levels.values()]
     small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
-    digits = 2 if metric.scale == 100 else 5 if small else 3
+    digits = 1 if metric.scale == 100 else 5 if small else 3
 
     def cell(value: float | None) -> str:
         return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
@@ -158,7 +159,8 @@ def _among_cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
     place += f" of {len(each.levels) + 1}" if place else ""
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
-    return (row["condition"], metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)
+    called = name_of(row["condition"], "table", manifest)
+    return (called, metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
@@ -210,14 +212,15 @@ def _note(comparison: Comparison) -> str:
 
 def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     metric, difference = metric_of(row.metric), row.difference
-    digits = 2 if metric.scale == 100 else 3
+    digits = 1 if metric.scale == 100 else 3
 
     def cell(value: float, sign: str = "") -> str:
         return f"{metric.scale * value:{sign}.{digits}f}" if math.isfinite(value) else "nan"
 
     low, high = difference.ci_low, difference.ci_high
     bounds = f" [{cell(low, '+')}, {cell(high, '+')}]" if math.isfinite(low) else ""
-    cells = (row.condition, metric.label, str(difference.n), cell(difference.first), cell(difference.second))
+    called = name_of(row.condition, "table", row.second.manifest)
+    cells = (called, metric.label, str(difference.n), cell(difference.first), cell(difference.second))
     same = row.first.described.attention == row.second.described.attention
     published = "–" if row.published is None else cell(row.published, "" if same else "+")
     figures = (cell(difference.value, "+") + bounds, p_text(difference.p_value), p_text(row.p_value), row.verdict)

@@ -93,7 +93,7 @@ def test_a_comparison_prints_each_difference_whole(runs: tuple[Run, Run], column
     text = said("compare", str(two.path), "--json", str(tmp_path / "d.json"), columns=columns)
     (pair,) = json.loads((tmp_path / "d.json").read_text("utf-8"))["pairs"]
     for row in pair["rows"]:
-        scale, digits = (1, 3) if row["metric"] == "nll" else (100, 2)
+        scale, digits = (1, 3) if row["metric"] == "nll" else (100, 1)
         assert (
             f"{scale * row['difference']:+.{digits}f} [" in text or f"{scale * row['difference']:+.{digits}f}\n" in text
         )

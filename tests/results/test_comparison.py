@@ -126,9 +126,9 @@ def test_verdicts_know_which_figures_are_better_low(tmp_path: Path) -> None:
     assert [row.verdict for row in compared(run).rows] == ["worse"] * 3
     assert [row.verdict for row in compared(run, against="other").rows] == ["better"] * 3
     cells = tables(compared(run))[0].rows
-    assert cells[0][:5] == ("clean", "top-1 %", "40", "100.00", "12.50") and cells[0][-1] == "worse"
-    assert cells[0][5].startswith("-87.50 [") and cells[1][5] == "+3.000" and cells[0][7] == "< 0.001"
-    assert cells[2][:2] == ("corruption(fog)", "mean error %") and cells[2][5].startswith("+87.50 [")
+    assert cells[0][:5] == ("clean", "top-1 %", "40", "100.0", "12.5") and cells[0][-1] == "worse"
+    assert cells[0][5].startswith("-87.5 [") and cells[1][5] == "+3.000" and cells[0][7] == "< 0.001"
+    assert cells[2][:2] == ("fog", "mean error %") and cells[2][5].startswith("+87.5 [")
 
 
 def test_a_verdict_outlives_the_correction(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_compare_is_what_the_command_writes(tmp_path: Path) -> None:
     first = found.comparison.rows[0]
     assert list(frame["first"].unique()) == ["plain"] and frame["p_holm"][0] == first.p_value
     assert frame["first_value"][0] == first.difference.first and frame["n"][0] == N
-    assert f"<td>{100 * first.difference.first:.2f}</td>" in found._repr_html_()
+    assert f"<td>{100 * first.difference.first:.1f}</td>" in found._repr_html_()
 
 
 def test_tables_are_escaped_and_keep_heads_flags_and_the_note() -> None:

@@ -382,7 +382,7 @@ def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Pa
     with Image.open(made.path / "scenes" / "examples.png") as sheet:
         assert sheet.width > 8 * 240
     clean = [value(made, "miou", checkpoint=name)["value"] for name in ("plain", "other")]
-    assert f"{100 * (clean[1] - clean[0]):+.2f}" in page
+    assert f"{100 * (clean[1] - clean[0]):+.1f}" in page
     report = CliRunner().invoke(cli, ["report", str(made.path), "--details"], catch_exceptions=False)
     assert report.output.count("other against plain") == 1
 

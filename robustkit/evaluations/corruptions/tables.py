@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
-from ..condition import Clause, ShortRow, kind_of, percent, share
+from ..condition import Clause, ShortRow, kind_of, name_of, percent, share
 from ..family import Presenter
 from ..metrics import (
     Cells,
@@ -320,7 +320,7 @@ class CorruptionsPresenter(Presenter):
         means = [metric_named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
         for metric in (*filter(None, means), headline):
             for text in in_short(texts):
-                yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
+                yield ShortRow(f"under corruption: {metric.heading}", name_of(text, "table", manifest), text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines = flag_lines(results, of_family(self.name))

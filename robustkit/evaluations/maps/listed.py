@@ -94,7 +94,7 @@ class ListedPresenter(Presenter):
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
         for metric in self.chief:
             heading = f"{self.section_title.lower()}: {metric.heading}"
-            yield from (ShortRow(heading, self.words.label(text), text, metric) for text in texts)
+            yield from (ShortRow(heading, self.words.label(text, "table", manifest), text, metric) for text in texts)
 
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):

@@ -11,7 +11,7 @@ from cam.registry import CONTROLS
 
 from ...display.svg import Figure, Point, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
-from ..condition import Clause, ShortRow, metric_in
+from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..metrics import Cells, Metric, SummaryRow, by_checkpoint, figure_cell, is_finite
@@ -298,16 +298,14 @@ class MapsPresenter(Presenter):
         yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        boxes = only_boxes(manifest)
         for text in texts:
             parts = parts_of(text)
             if parts is None or parts[0].is_control or parts[0].under:
                 continue
             for name, mode in LEADS:
-                score = score_called(name, mode, boxes)
                 metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
                 if mode == parts[1] and metric is not None and lead is not None:
-                    yield ShortRow(_HEADING, f"{_called(text)}: {score}", text, metric)
+                    yield ShortRow(_HEADING, f"{name_of(text, 'table', manifest)}: {metric.word}", text, metric)
                     yield ShortRow(_HEADING, "  – best control", text, lead)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

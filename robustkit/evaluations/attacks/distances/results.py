@@ -421,7 +421,7 @@ class DistancesPresenter(Presenter):
         for text in texts:
             in_levels = norm_of(text) == "linf"
             metric = replace(MEDIAN, scale=255.0) if in_levels else MEDIAN
-            label = f"{VOCABULARY.label(text)}: median{', 1/255' * in_levels}"
+            label = f"{VOCABULARY.label(text, 'table', manifest)}: median{', 1/255' * in_levels}"
             yield ShortRow("smallest adversarial perturbation, higher is better", label, text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

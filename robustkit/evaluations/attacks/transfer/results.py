@@ -183,7 +183,7 @@ class TransferPresenter(Presenter):
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            yield ShortRow(ACCURACY.heading, name_of(text, "badge", manifest), text, ACCURACY)
+            yield ShortRow(ACCURACY.heading, name_of(text, "table", manifest), text, ACCURACY)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if grids := [matrix.grid() for matrix in matrices(results)]:
