@@ -74,7 +74,7 @@ def test_page_terminal_compare_and_csv_agree(names: tuple[str, ...], tmp_path: P
                     expected = (
                         ("p < .001" if found.p_value < 0.001 else f"p = {p}") if found.significant else "inconclusive"
                     )
-                    assert line.verdict == expected and bool(cells[-1]) == found.significant
+                    assert line.verdict == expected and bool(cells["at 0.05"]) == found.significant
                     assert line.detail.startswith(f"{100 * found.difference.value:+.1f}".replace("-", "−"))
                     assert cells["difference [95 %]"].startswith(f"{100 * found.difference.value:+.1f} [")
                 seen += found.significant
