@@ -72,8 +72,8 @@ class Gate:
 
 
 def check_run(run: Path, gate: Gate) -> None:
-    """Check a run against a policy (or, with `init`, draft one), print what does not pass, and write what was asked
-    for; in a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY) also annotations and a table. Raises GateFailed."""
+    """Check a run against a policy (or, with `init`, draft one), print what does not pass, and write the files; in
+    a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY) also annotations and a table. Raises GateFailed."""
     withdraw(gate.files.values())
     existing = RunFolder.existing(run)
     if gate.init:
@@ -150,7 +150,7 @@ def withdraw_named(words: Sequence[str]) -> None:
 
 
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
-    """Print the verdicts and write what was asked for. Raises GateFailed where some rule fails or is undecided."""
+    """Print the verdicts and write the requested files. Raises GateFailed where some rule fails or is undecided."""
     screen = console()
     _show(outcome, screen, gate.details)
     if gate.junit is not None:

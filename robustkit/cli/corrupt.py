@@ -168,7 +168,7 @@ def corrupt(
     side: Console,
     **options: Any,
 ) -> None:
-    """Do what was asked for: exactly one of images, write and drift_from. console: for results. side: for progress."""
+    """Carry out the request: exactly one of images, write and drift_from. console: for results. side: for progress."""
     asked = [bool(images), write is not None, drift_from is not None]
     if sum(asked) != 1:
         said = "none of them" if not any(asked) else "several of them"

@@ -45,7 +45,7 @@ class Metric:
     """A number of the results.
 
     name: in summary.json and in rules. label: for people, with its unit. scale: the factor of the value under that
-    label. better: 1 where more is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
+    label. better: 1 where higher is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
     segmentation, so that two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's
     interval. share: between 0 and 1, so that n samples bound how sure it can be. under: the condition that a rule means
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has

@@ -151,7 +151,7 @@ def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], Plan], fr
 
 
 def _joined(asked: Corrupted, planned: Condition, frost_dir: str | None) -> Corrupted:
-    """Return a corruption as it is planned, except for what was asked for and is not the usual."""
+    """Return a corruption as it is planned, except for what the request changes."""
     usual, default = corrupted_of(planned), Corrupted(asked.name)
     assert usual is not None
     said = {key: getattr(asked, key) for key in ("preset", "variant")}

@@ -342,7 +342,7 @@ class Request:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Where this fails, leave a mark in a run folder that holds a run, which is not what was asked for."""
+        """Where this fails, leave a mark in a run folder that holds a run, which is another one."""
         try:
             yield
         except Exception as fault:

@@ -116,7 +116,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Asked:
-    """A row of the first page: what was asked. called: what people call the condition."""
+    """A row of the first page. called: what people call the condition."""
 
     condition: str
     metric: str

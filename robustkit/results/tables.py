@@ -232,7 +232,7 @@ def p_text(value: float) -> str:
 
 
 def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
-    """Return all differences from the baseline (its name) side by side: those beyond chance, then others, folded."""
+    """Return all differences from the baseline (its name) side by side: the significant ones, then others, folded."""
     if not tables:
         return []
     flags = tuple(dict.fromkeys(flag for table in tables for flag in table.flags))

@@ -1,6 +1,6 @@
 """The run folder: records, each the rows of one unit of work as a Parquet file, and what lies next to them.
 
-run.json                                         what was asked, on which data, with which versions
+run.json                                         the request, the data, the versions
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample
 timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its record's SHA-256; no two runs agree on it
 evidence/<checkpoint>/<condition>.json           figures that show whether an attack's result can be trusted

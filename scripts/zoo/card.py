@@ -190,7 +190,7 @@ Recipes, logs and curves: [how they were trained](../../{LOGS}/README.md).
 Mean NLL of each checkpoint's weights under each of the nine formulas, on test images of its set (balanced over the
 classes; scales that the weights lack at their initial values, where qknorm-hs, qknorm-ds and qknorm are the same;
 weights with scales say by their names whose they are, so the other formulas with parameters are left out). The declared
-formula must have the lowest, beyond chance: it loads under another without an error. A few hundred images are not
+formula must be significantly the lowest: it loads under another without an error. A few hundred images are not
 always enough to tell the two closest: `robustkit inspect zoo:NAME --data-dir IMAGES --limit 2000`.
 
 {_losses(zoo, images, limit)}

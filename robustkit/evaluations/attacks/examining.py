@@ -410,7 +410,7 @@ class _Examiner:
                 continue
             ends = [self.asker.cut(images + sign * step * self.threat.eps * direction) for sign in (1, -1)]
             up, down = ((x.gather(1, rival) - x.gather(1, labels)).flatten() for x in map(self.asker.logits, ends))
-            # What rounding made of the step, not what was asked for.
+            # What rounding made of the step, not the requested one.
             predicted = (gradient.double() * (ends[0].double() - ends[1].double())).flatten(1).sum(dim=1)
             ratios.append(((up - down) / predicted).to(noise).masked_fill(~(predicted >= least), math.nan))
         near = torch.where(ratios[0].isnan(), ratios[1], ratios[0])

@@ -70,8 +70,8 @@ Entry = tuple[str, IndexRun, IndexCheckpoint]  # a run by its path, and what a c
 
 @dataclass(frozen=True)
 class History:
-    """A checkpoint's name on one data set under one card. runs: the oldest first. changes: of each run, what was asked
-    otherwise than in the run before. keys: of the figures shown. chart: None where none is in percent."""
+    """A checkpoint's name on one data set under one card. runs: the oldest first. changes: of each run, what differs
+    from the run before. keys: of the figures shown. chart: None where none is in percent."""
 
     name: str
     data: str
@@ -99,7 +99,7 @@ class History:
 @dataclass
 class Pairs:
     """Comparisons of consecutive runs, by (older, newer). pages: where they lie. failed: why some cannot be. waiting:
-    those for which there was no time. changes: what was asked otherwise in the newer run."""
+    those for which there was no time. changes: what differs in the request in the newer run."""
 
     pages: dict[tuple[str, str], str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
 
 
 def consecutive_runs(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
-    """Return (older, newer) paths of consecutive runs of a name, the newest first, with what was asked otherwise."""
+    """Return (older, newer) paths of consecutive runs of a name, the newest first, with what differs in the request."""
     found: dict[tuple[str, str], list[str]] = {}
     for group in _by_name(runs):
         for newer, older in pairwise(group):
@@ -144,7 +144,7 @@ def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
 
 
 def _changes(older: Entry, newer: Entry) -> list[str]:
-    """Return what was asked otherwise: how the checkpoint was built and is shown images, seed, precision, files."""
+    """Return what differs in the request: how the checkpoint was built and is shown images, seed, precision, files."""
     asked = [*checkpoint_changes(older[2].setup, newer[2].setup), *run_changes(older[1].setup, newer[1].setup)]
     return [shorten_name(line, 120) for line in asked]
 
