@@ -124,7 +124,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table. unit: with `lower` where lower is better. n: samples, where not all. verdict: the p-value of a
+    """A row of the table. lower: whether lower is better. n: samples, where not all. verdict: the p-value of a
     significant difference, `inconclusive` or `not tested`; detail: its size."""
 
     title: str
