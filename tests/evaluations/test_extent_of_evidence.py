@@ -44,7 +44,8 @@ def test_extents_follow_from_the_request() -> None:
         extent("fgsm", 20, "none")
 
 
-@pytest.mark.parametrize(("attacks", "samples"), [("pgd", 200), pytest.param("fgsm", 1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("attacks", "samples"), [("pgd", 200), ("fgsm", 1000)])
 def test_cheats_are_flagged_at_200_samples_of_pgd_and_1000_of_fgsm(attacks: str, samples: int) -> None:
     """One reads the stack for APGD, FAB and Square, and is honest to these."""
     images, net, given = (random_images(16) * 255).round() / 255, tiny_cnn(), extent(attacks, samples)

@@ -172,6 +172,7 @@ def test_terminal_and_page_show_it_next_to_the_plain_figure(
     assert "Figures of few samples, with support" in page and 'href="#term-supported"' in page
 
 
+@pytest.mark.slow
 def test_maps_of_a_part_are_supported_by_confidence(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 80, "attacks": "none", "setup_check": False}
     run = robustkit.audit("zoo:shapes-vit-quest", out=tmp_path / "run", cams="agcam(on=40)", device="cpu", **arguments)

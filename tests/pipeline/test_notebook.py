@@ -63,10 +63,10 @@ def test_the_notebook_of_a_new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {path.parent.name.partition("-")[0] for path in records} == {"clean"}
     run = eval(resumed, names)
     assert {path: path.stat().st_mtime_ns for path in records} == records
-    assert len(run.manifest.conditions) == 1 + 6 + 7 * 5
+    assert len(run.manifest.conditions) == 1 + 6 + 3 * 5
     (shown,) = outputs
     assert shown.every[0] == shown.every[-1] == ""
-    assert any("<progress" in html and "/100 samples" in html and "Sequential" in html for html in shown.every)
+    assert any("<progress" in html and "/60 samples" in html and "Sequential" in html for html in shown.every)
     assert "<td>clean</td>" in run._repr_html_()
     figure = eval(plot, names)
     assert figure._repr_png_().startswith(b"\x89PNG")

@@ -68,6 +68,7 @@ def test_the_encoder_starts_as_the_classifier(code: Any) -> None:
     assert not torch.equal(network.decoder.cls_emb, other.decoder.cls_emb)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_in_the_same_bytes_and_is_loaded(code: Any, tmp_path: Path, monkeypatch: Any) -> None:
     tiny = replace(code.recipe.RECIPES["smoke"], train_images=24, batch=8)
     monkeypatch.setitem(code.recipe.RECIPES, "smoke", tiny)
