@@ -196,6 +196,7 @@ def test_what_goes_into_a_pipe_is_not_wrapped() -> None:
     lines = said("list", "models").splitlines()
     names = [entry["name"] for entry in listing("models") if "vowels" in entry["name"]]
     assert len(names) > 2 and all(any(line.startswith(f"{name} ") for line in lines) for name in names)
+    assert sum(line.count("370 series of JapaneseVowels_TEST") for line in lines) == len(names)  # no cell is wrapped
     short = said("list", "models", columns=80).splitlines()
     assert all(any(line.startswith(f"{name} ") for line in short) for name in names)
 
