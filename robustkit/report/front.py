@@ -217,9 +217,8 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
             detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
         several = " (strongest)" if others and is_attack(kind_of(entry.condition)) else ""
         called = ", ".join(entry.called.split(", ")[:2])
-        noun = "" if entry.metric == task_of(results.manifest).headline else f": {metric.word}"
         value = "\u2013".join(dict.fromkeys(ends)) + unit
-        yield Chip(f"{called}{several}{noun}", value, detail, entry.family)
+        yield Chip(f"{called}{several}: {metric.word}", value, detail, entry.family)
 
 
 def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:

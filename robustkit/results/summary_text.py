@@ -78,7 +78,7 @@ def _among_known(results: Results, name: str) -> str:
             spreads = {each: s for each in given if (s := known.spread(each, *entry.key)) is not None}
             places = Among(row, given, spreads).places if row is not None and given else None
             met = met or places is not None
-            if places and places != (1, len(given) + 1):
+            if places and 2 * (places[1] - places[0]) < len(given) + 1:
                 ends = (_PLACES[at - 1] if at <= len(_PLACES) else f"{at}th" for at in dict.fromkeys(places))
                 where = name_of(entry.condition, "sentence", manifest)
                 said.setdefault(words_of(entry.condition).area, f"{' to '.join(ends)} of {len(given) + 1} {where}")
@@ -93,9 +93,9 @@ def _doubt(results: Results, name: str) -> str:
     """Return whether any flag raises doubt about the results, and the first; empty where some are still missing."""
     flags = doubts_of(results.cells[name].values())
     if not flags:
-        return "" if gaps_of(results.run) else "No warnings."
+        return "" if gaps_of(results.run) else "No flags."
     first, (condition, *_) = next(iter(flags.items()))
-    count = "1 warning" if len(flags) == 1 else f"{len(flags)} warnings, the first"
+    count = "1 flag" if len(flags) == 1 else f"{len(flags)} flags, the first"
     return f"{count} ({condition}): {first}."
 
 
@@ -152,11 +152,13 @@ def findings(results: Results) -> list[Finding]:
 @dataclass(frozen=True)
 class Standing:
     """How checkpoints stand in one area of the first page. leaders: no other is significantly better in any figure, and
-    at least one is worse in some. mixed: whether others are better in some figures and worse in others."""
+    at least one is worse in some. mixed: whether others are better in some figures and worse in others. beaten: those
+    that are significantly worse than another in some figure."""
 
     area: str
     leaders: tuple[str, ...]
     mixed: bool
+    beaten: frozenset[str] = frozenset()
 
 
 def standings(results: Results, tests: Tested) -> list[Standing]:
@@ -175,7 +177,7 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
                 below.add(ends[row.verdict == "better"])
         leaders = tuple(name for name in names if name in above - below)
         if rows:
-            found.append(Standing(area, leaders, bool(above) and not leaders))
+            found.append(Standing(area, leaders, bool(above) and not leaders, frozenset(below)))
     return found
 
 
@@ -205,7 +207,10 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
     if clauses:
         said = "; ".join(clauses)
         said = f"{said[:1].upper()}{said[1:]}" if said.startswith("no ") else said
-        return f"{said} ({counted})."
+        unbeaten = [name for name in names if not any(name in each.beaten for each in found)]
+        few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
+        more = f" Not significantly worse than another in any of them: {few}." if few and len(found) > 1 else ""
+        return f"{said} ({counted}).{more}"
     if significant:
         how = "is" if significant == 1 else "are"
         return f"{significant} of {every} paired tests between {those} {how} significant ({counted})."
@@ -236,8 +241,9 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         more = math.ceil(n * (reaches[id(row)] / abs(row.difference.value)) ** 2) - n
         where = re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(row.condition, "sentence", results.manifest))
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
-        clearest = f"{second} against {first} {where}: {_size(row, whole=True)}, {p_said(row.p_value)}"
-        return f"About {_rounded(more)} more {many} would settle the clearest open difference ({clearest})."
+        ends = (f"{100 * end:+.1f}".replace("-", "−") for end in (row.difference.ci_low, row.difference.ci_high))
+        clearest = f"{second} against {first} {where}: {_size(row, whole=True)} [{', '.join(ends)}]"
+        return f"About {_rounded(more)} more {many} would probably settle the clearest open difference ({clearest})."
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return f"The smallest detectable difference is about {math.ceil(100 * reach)} points."
     return ""

@@ -53,7 +53,10 @@ def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
     assert (first.group, first.condition, first.metric, first.n) == ("corruptions", "corruption(fog)", "mean_error", N)
     assert first.difference == pytest.approx(0.4) and first.p_value == row.p_value and first.significant
     assert first.interval == (row.difference.ci_low, row.difference.ci_high)
-    assert said.text == "plain is best under corruption; no significant difference on clean images (n = 40)."
+    assert said.text == (
+        "plain is best under corruption; no significant difference on clean images (n = 40). Not significantly worse "
+        "than another in any of them: plain."
+    )
     # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
     assert left.text == "The smallest detectable difference is about 18 points."
     assert math.isnan(said.p_value) and summary_sentences(of(run)) == [said.text, first.text, left.text]
@@ -64,7 +67,9 @@ def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> 
     said = summary_sentences(
         of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG}))
     )
-    assert said[0] == "plain is best on clean images and under corruption (n = 40)."
+    assert said[0].startswith(
+        "plain is best on clean images and under corruption (n = 40). Not significantly worse than"
+    )
     assert said[1].startswith("other is less accurate than plain on clean images (accuracy −30.0 points, p = .001")
     assert said[2].startswith("other has a higher error than plain under fog (+25.0 points, p = .002")
 
@@ -83,8 +88,8 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path:
     said = summary_sentences(of(run))
     assert len(said) == 2 and not findings(of(run))[0].significant
     assert said[0] == "No significant difference between plain and other in 5 paired tests (n = 40)."
-    assert said[1].endswith("open difference (other against plain under fog: +5.0 points of error, p = .800).")
-    (more,) = map(int, re.findall(r"^About (\d+) more images would settle", said[1]))
+    assert said[1].endswith("open difference (other against plain under fog: +5.0 points of error [−2.1, +12.1]).")
+    (more,) = map(int, re.findall(r"^About (\d+) more images would probably settle", said[1]))
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
     reach = detectable_difference(row.difference, 5, binary=False)
     assert more == pytest.approx(N * (reach / 0.05) ** 2 - N, rel=0.1)
@@ -156,7 +161,7 @@ def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
     first, last = summary_sentences(of(run))
     assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
     assert "\n" not in first and "\u202e" not in first and len(first) < 140
-    assert last == "No warnings."
+    assert last == "No flags."
     records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
     assert summary_sentences(Results(run_of(tmp_path / "two", records), [])) == []
 
