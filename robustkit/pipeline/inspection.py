@@ -253,6 +253,7 @@ def inspect(
 
     Raises:
         RobustkitError: anything that is wrong with the checkpoint or the images.
+        TypeError: an option that neither has.
     """
     groups = grouped(ClassificationRequest, options, ("model", "data"))
     model, data = (groups.get(name, {}) for name in ("model", "data"))

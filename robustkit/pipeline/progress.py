@@ -23,7 +23,7 @@ from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card, samples_of
 from ..protocol.condition import Condition
 from ..runs.folder import RunFolder
-from ..runs.progress import Follower, Progress
+from ..runs.progress import Finder, Follower, Progress
 from ..tasks.task import task_of
 from .processes import Ranks
 from .request import ClassificationRequest, SegmentationRequest
@@ -321,7 +321,7 @@ class Reporter:
             f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"
             f"{(figure := self._figure(entry))}{spent}; {self._times()}"
         )
-        if figure and isinstance(self.inner, Follower):
+        if figure and isinstance(self.inner, Finder):
             self.inner.found(entry.checkpoint, entry.title, figure.removeprefix(", "))
 
     def _title(self, condition: Condition) -> str:

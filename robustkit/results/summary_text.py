@@ -102,6 +102,7 @@ def _doubt(results: Results, name: str) -> str:
 MOST = 3  # the number of lines
 POWER = 0.8  # how often samples of this number show a difference that a sentence names as one they can show
 _ALPHA = 0.05
+_FEW = 10  # samples below which no number is given
 _SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
 
 
@@ -182,7 +183,7 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
 
 
 def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
-    """Return who is best where, where nothing is significant, and what would settle the largest open difference."""
+    """Return who is best where, where nothing is significant, and who is not significantly worse anywhere."""
     tested = [row for row in tests.rows if math.isfinite(row.p_value)]
     called = list(names.values())
     those = " and ".join(called) if len(called) == 2 else f"the {len(called)} checkpoints"
@@ -243,7 +244,8 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
         ends = (f"{100 * end:+.1f}".replace("-", "−") for end in (row.difference.ci_low, row.difference.ci_high))
         clearest = f"{second} against {first} {where}: {_size(row, whole=True)} [{', '.join(ends)}]"
-        return f"About {_rounded(more)} more {many} would probably settle the clearest open difference ({clearest})."
+        amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
+        return f"{amount} more {many} would probably settle the clearest open difference ({clearest})."
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return f"The smallest detectable difference is about {math.ceil(100 * reach)} points."
     return ""

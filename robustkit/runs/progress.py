@@ -19,12 +19,15 @@ class Progress(Protocol):
 
 @runtime_checkable
 class Follower(Progress, Protocol):
-    """A listener that also shows how far the whole run is, and what was found.
-
-    follow: `overall` returns a line that says how far, at any time. found: the headline figure of a finished condition.
-    """
+    """A listener that also shows how far the whole run is: `overall` returns a line that says so, at any time."""
 
     def follow(self, overall: Callable[[], str]) -> None: ...
+
+
+@runtime_checkable
+class Finder(Progress, Protocol):
+    """A listener that also shows the headline figure of each finished condition, such as `top-1 87.5 %`."""
+
     def found(self, checkpoint: str, condition: str, figure: str) -> None: ...
 
 
