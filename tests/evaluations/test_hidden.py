@@ -17,7 +17,7 @@ from robustkit.common.determinism import SampleRng
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
-from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, chance_of, findings
+from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, Doubt, chance_of, findings, flags_of
 from robustkit.evaluations.attacks.probes import Asker, hidden_by_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -107,3 +107,10 @@ def test_a_network_without_attention_is_refused_before_any_work(place: Path, tmp
     ):
         small_audit.audit(place, tmp_path / "run", attacks="patch(size=4,loss=kq)")
     assert not (tmp_path / "run").exists()
+
+
+def test_checks_that_were_not_measured_for_one_reason_are_one_flag() -> None:
+    why = "not measured: none of 3 samples is predicted right"
+    found = [Doubt(check, why, f"{check}: {why}; run Square", "Square") for check in ("slope", "slope afar")]
+    found += [Doubt("path", "fine"), *(Doubt(each, "differs", f"{each}: differs") for each in ("graph", "caller"))]
+    assert flags_of(found) == [f"slope, slope afar: {why}; run Square", "graph: differs", "caller: differs"]

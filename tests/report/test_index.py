@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import shutil
 import socket
 import struct
 import threading
@@ -21,13 +22,14 @@ from page_runs import HOSTILE, Page, make_run
 from PIL import Image
 
 from robustkit.cli.app import main
+from robustkit.cli.terminal import folder_of_runs
 from robustkit.common import plugins
 from robustkit.errors import RunError
 from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
-from robustkit.report.index.page import Site, comparison_page, server_of, write_index
-from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs
+from robustkit.report.index.page import Site, comparison_page, figure_name, server_of, write_index
+from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs, read_run
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
@@ -401,3 +403,21 @@ def test_the_command_says_what_it_found(
         assert status_of(folder, "--serve", "--port", port) == 2
     assert f"--port {port}: Address already in use; choose another, or 0 for a free one" in capsys.readouterr().err
     assert status_of(folder / "none") == 2
+
+
+def test_view_alone_takes_the_usual_folder_and_calls_conditions_as_the_page_does(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="no runs in runs, robustkit-runs or this folder"):
+        folder_of_runs()
+    (tmp_path / "robustkit-runs").mkdir()
+    copied = tmp_path / "robustkit-runs" / "a"
+    shutil.copytree(folder / "vit" / "a", copied)
+    assert folder_of_runs() == Path("robustkit-runs")
+    (tmp_path / "runs").mkdir()
+    assert folder_of_runs() == Path("robustkit-runs")  # the first that has runs
+    figures = [figure for one in read_run(copied).checkpoints for figure in one.figures]
+    names = {figure.condition: figure_name(figure) for figure in figures}
+    assert names["clean"] == "top-1 %, clean"
+    assert all(text not in name for text, name in names.items() if "(" in text)
