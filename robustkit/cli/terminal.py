@@ -180,7 +180,7 @@ def after_part(part: Part, run: RunFolder) -> str:
 def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
     """Print what a run found: sentences, the short table (details: every table), flags, and where the rest is."""
     from ..evaluations.aggregate import Results
-    from ..evaluations.presenting import flag_lines, left_out_lines
+    from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
     from ..evaluations.setup_flags import setups_of
     from ..results.summary_text import summary_sentences
     from ..results.tables import report_tables, short_tables
@@ -196,6 +196,8 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
         print_line(screen, f"set-up of {who}: {text}")
     for line in (*flag_lines(every), *left_out_lines(run)):
         print_line(screen, f"⚑ {line}")
+    for line in remark_lines(every):
+        print_line(screen, f"note: {line}")
     if not details:
         print_as_it_is(screen, f"all tables: robustkit report {run.path} --details")
     print_as_it_is(screen, f"report: {run.path / 'report.html'}")

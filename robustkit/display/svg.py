@@ -288,9 +288,11 @@ def dots(
     shift: float = 0,
     across: bool = False,
     scale: float = 100,
+    size: float = 5.5,
 ) -> None:
     """Draw markers with intervals: values upwards at places, or `across`; the caller sets limits. scale: 100 for
-    percent. shift: in units of the figure, so that series at the same places do not hide each other."""
+    percent. shift: in units of the figure, so that series at the same places do not hide each other. size: of markers,
+    in the same units."""
     from matplotlib.transforms import ScaledTranslation
 
     move = ScaledTranslation(0 if across else shift / 72, shift / 72 if across else 0, axes.figure.dpi_scale_trans)
@@ -298,7 +300,7 @@ def dots(
     lines = axes.hlines if across else axes.vlines
     lines(places, lows, highs, colors=look.colour, linewidth=1.4, transform=axes.transData + move)
     x, y = (values, places) if across else (places, values)
-    drawn: dict[str, Any] = {"marker": look.marker, "markersize": 5.5, "linestyle": "none" if across else look.line}
+    drawn: dict[str, Any] = {"marker": look.marker, "markersize": size, "linestyle": "none" if across else look.line}
     axes.plot(x, y, color=look.colour, linewidth=1.6, transform=axes.transData + move, **drawn)
 
 

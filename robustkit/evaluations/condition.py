@@ -154,7 +154,8 @@ class Vocabulary:
     its conditions that are means of results. images_of_under: whether a condition takes the images of its `under`, of
     the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
     texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
-    which lists leave out. remarks: how flags begin that raise no doubt. published: what published tables call them.
+    which lists leave out. in_tables: how flags begin that only tables show. remarks: how flags end that raise no doubt.
+    published: what published tables call them.
     terms: what the words of its tables mean, `{one}` and `{many}` in them standing for the task's samples; those of
     robustkit's own families are in the TOML file next to them.
     """
@@ -177,6 +178,7 @@ class Vocabulary:
     images_of_under: ClassVar[bool] = False
     levels: ClassVar[str] = ""
     derived_metrics: ClassVar[tuple[Metric, ...]] = ()
+    in_tables: ClassVar[tuple[str, ...]] = ()
     remarks: ClassVar[tuple[str, ...]] = ()
     published: ClassVar[PublishedNames] = PublishedNames()
     terms: ClassVar[tuple[Term, ...]] = ()
@@ -327,6 +329,15 @@ def shows(text: str) -> bool:
     """Whether a condition shows images, on which others can be evaluated; one that only measures does not."""
     words = words_of(text)
     return (words.in_results or words.in_means) and kind_of(text) not in words.results_only
+
+
+def is_remark(condition: str, flag: str) -> bool:
+    """Return whether a flag says what was counted, and raises no doubt."""
+    return flag.endswith(words_of(condition).remarks)
+
+
+def is_doubt(condition: str, flag: str) -> bool:
+    return not flag.startswith(words_of(condition).in_tables) and not is_remark(condition, flag)
 
 
 def metric_in(words: Vocabulary, name: str) -> Metric | None:

@@ -15,13 +15,14 @@ from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
-from .condition import by_words, group_of, kind_of, name_of, shares_of, words_of
+from .condition import by_words, group_of, is_doubt, is_remark, kind_of, name_of, shares_of
 from .family import family_of
 from .metrics import LEFT_OUT, Cells, is_finite
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
 
+Wanted = Callable[[str, str], bool]  # of a condition and a flag
 Levels = dict[str, set[str]]  # the conditions of each group, such as all severities; a mean over several has none
 
 
@@ -49,7 +50,9 @@ class Flagged:
     manifest: Manifest
 
 
-def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: True) -> list[Flag]:
+def flags_of(
+    results: Results, of: Callable[[str], bool] = lambda condition: True, wanted: Wanted = is_doubt
+) -> list[Flag]:
     """Return each doubt once, without what is unfinished and what a mean repeats. of: whose flags are wanted."""
     repeated = {
         (name, share)
@@ -67,11 +70,16 @@ def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: Tru
         flags = tuple(flag for flag in row["flags"] if counts(row, flag)) if of(row["condition"]) else ()
         return Flagged(row["checkpoint"], row["condition"], flags, results.manifest)
 
-    return raised_flags(map(flagged, results), short_names(results.manifest.names))
+    return raised_flags(map(flagged, results), short_names(results.manifest.names), wanted)
 
 
 def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
     return tuple(flag.line for flag in flags_of(results, of))
+
+
+def remark_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
+    """Return what results say about counts that raises no doubt, such as misclassified images without a map score."""
+    return tuple(flag.line for flag in flags_of(results, of, is_remark))
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
@@ -82,19 +90,19 @@ def of_family(name: str) -> Callable[[str], bool]:
     return lambda condition: family_of(kind_of(condition)).name == name
 
 
-def raised_flags(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
+def raised_flags(every: Iterable[Flagged], called: Mapping[str, str], wanted: Wanted = is_doubt) -> list[Flag]:
     """Return each doubt about results, with and without flags, once. called: what the checkpoints are called."""
     seen: dict[str, dict[str, Levels]] = {}  # by flag and checkpoint
     reached: dict[str, Levels] = {}
     manifests: dict[str, Manifest] = {}
     for result in every:
-        name, condition, words = result.checkpoint, result.condition, words_of(result.condition)
+        name, condition = result.checkpoint, result.condition
         single = len(shares_of(condition)) == 1
         group, level = (group_of(condition), {condition}) if single else (condition, set[str]())
         reached.setdefault(name, {}).setdefault(group, set()).update(level)
         manifests[name] = result.manifest
         for flag in result.flags:
-            if not flag.startswith(words.remarks):
+            if wanted(condition, flag):
                 seen.setdefault(flag, {}).setdefault(name, {}).setdefault(group, set()).update(level)
     found = []
     for flag, checkpoints in seen.items():

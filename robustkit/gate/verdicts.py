@@ -19,7 +19,7 @@ from ..common.plugins import plugin_session
 from ..common.preprocessing import said_by
 from ..display.text import no_controls
 from ..errors import NothingEvaluated, ProtocolError, RunError
-from ..evaluations.condition import is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
+from ..evaluations.condition import is_doubt, is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
 from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern
@@ -422,7 +422,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
         raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
     if wanted is not None and not any(matches(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
-    every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
+    every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"] if is_doubt(text, flag)]
     no_records = f"{INCOMPLETE}: no records; rerun the same command to continue"
     every += ((condition, no_records) for condition in subject.without_records(name))
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)

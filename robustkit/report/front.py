@@ -24,7 +24,7 @@ from ..display.svg import (
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.metrics import SummaryRow, is_finite
-from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated
+from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated, remark_lines
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
@@ -158,6 +158,7 @@ class FrontPage:
     note: str
     figure: Figure | None
     flags: Sequence[Flag]
+    remarks: Sequence[str]
     setups: Sequence[tuple[str, str]]
     gaps: Sequence[Gap]
     stops: Samples | None
@@ -189,6 +190,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         _note(rows, tests, len(columns), manifest.protocol.samples),
         front_figure(rows, results, looks),
         [*flags_of(results), *(Flag("", "", line) for line in not_evaluated(results.run))],
+        remark_lines(results),
         setups_of(results.run),
         gaps_of(results.run),
         manifest.protocol.samples if manifest.is_sequential else None,

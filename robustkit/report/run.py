@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..display.notebook import as_html, as_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
-from ..evaluations.presenting import flag_lines, left_out_lines
+from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
 from ..results.paper import PaperTable, table
 from ..results.summary_text import summary_sentences
 from ..results.survey import as_in_json, looks_of, survey
@@ -83,5 +83,6 @@ class Run(RunFolder):
     def _repr_html_(self) -> str:
         """Return what the command prints of a run: sentences, the short table, flags."""
         found = survey(self)
-        flags = (f"⚑ {line}" for line in (*flag_lines(found), *left_out_lines(self)))
+        flags = [f"⚑ {line}" for line in (*flag_lines(found), *left_out_lines(self))]
+        flags += [f"note: {line}" for line in remark_lines(found)]
         return f"{as_html(short_tables(found), summary_sentences(found))}\n{as_html((), flags)}"

@@ -23,7 +23,7 @@ from ..display.text import table as markdown_table
 from ..errors import DamagedRecord, ProtocolError, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.two_phase.condition import estimated
-from ..evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
+from ..evaluations.condition import is_doubt, kind_of, matches, name_of, pattern_of, words_of
 from ..evaluations.metrics import SummaryRow, figure_cell, is_finite
 from ..evaluations.presenting import Flagged, raised_flags
 from ..evaluations.records import check_plugins
@@ -217,7 +217,7 @@ class _Line:
 
     def doubts(self, key: tuple[str, str]) -> tuple[str, ...]:
         flags = self.rows[key]["flags"] if key in self.rows else ()
-        return tuple(flag for flag in flags if not flag.startswith(words_of(key[0]).remarks))
+        return tuple(flag for flag in flags if is_doubt(key[0], flag))
 
 
 Axis = str | Iterable[str] | None

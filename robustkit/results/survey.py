@@ -13,7 +13,7 @@ from ..common.plugins import plugin_session
 from ..display.svg import Style, style
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, RecordReader, Results
-from ..evaluations.condition import words_of
+from ..evaluations.condition import is_doubt
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
@@ -55,7 +55,7 @@ def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:
-            if not flag.startswith(words_of(row["condition"]).remarks):
+            if is_doubt(row["condition"], flag):
                 found.setdefault(flag, {})[row["condition"]] = None
     return {flag: list(conditions) for flag, conditions in found.items()}
 

@@ -108,7 +108,7 @@ def test_the_ball_is_around_the_corrupted_image(linear: Path, tmp_path: Path) ->
     assert again.table("net", FGSM).to_pandas()["nll"].to_numpy() == pytest.approx(attacked["nll"].to_numpy(), rel=1e-5)
     page = re.sub("<[^>]*>", "", (tmp_path / "run" / "report.html").read_text())
     assert "FGSM, 4/255, on gaussian noise, severity 2" in page
-    assert "on corrupted images, fgsm at 4/255 on gaussian noise, severity 2, leaves" in page
+    assert "on corrupted images, FGSM at 4/255 on gaussian noise, severity 2, leaves" in page
 
 
 def test_texts_are_canonical_and_name_the_corruption_last() -> None:

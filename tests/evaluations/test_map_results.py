@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from explained import AGCAM, FGSM, MODEL, NAME, results
+from gate_runs import verdict
 from manifests import whole
 
 import cam
@@ -28,7 +29,7 @@ from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
-from robustkit.evaluations.presenting import flag_lines
+from robustkit.evaluations.presenting import flag_lines, remark_lines
 from robustkit.pipeline.gallery import Choice
 from robustkit.report.run import Run
 from robustkit.runs.manifest import Manifest
@@ -199,27 +200,32 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     assert moved[0]["map_iou"] == pytest.approx(iou_at(first, second).item(), abs=0.02)
 
 
-def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last(run: Run) -> None:
+def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_last(run: Run) -> None:
     tables = {table.title: table for table in map_tables(run.summary())}
     mask = tables["maps, mask mode at threshold 0.5"]
-    assert mask.headings == ("score", "n", "agcam [95 %]", *CONTROLS)
-    place = [row[0] for row in mask.rows].index("IoU")
-    shown, below = mask.rows[place : place + 2]
+    assert mask.headings == ("method", "n", "pixel acc. %", "IoU %", "DICE %", "precision %", "recall %")
+    assert [row[0] for row in mask.rows] == ["agcam", "  – best control", "  – lead over it", *CONTROLS]
+    shown, control, ahead, *controls = mask.rows
     found = results(run, f"{AGCAM[:-1]},mode=mask)")
     iou, lead = found["cam_iou"], found["cam_iou_over_control"]
     best = lead["flags"][0].removeprefix("best control: ")
+    counted = str(iou["n"])
     full = results(run, "cam(full,faithfulness=all,mode=mask)")["cam_iou"]
-    span = f"{iou['value']:.3f} [{iou['ci_low']:.3f}, {iou['ci_high']:.3f}]"
-    assert (shown[1:3], shown[-1]) == ((str(iou["n"]), span), f"{full['value']:.3f}")
-    span = f"{lead['value']:+.3f} [{lead['ci_low']:+.3f}, {lead['ci_high']:+.3f}]"
-    assert below == (f"  – {best}", "", span, "", "", "")
-    assert mask.rows[-1][0] == "recall"  # alone it is nothing to be ahead in
+    span = "{value:.1f} [{ci_low:.1f}, {ci_high:.1f}]"
+    iou, lead, full = ({key: 100 * row[key] for key in ("value", "ci_low", "ci_high")} for row in (iou, lead, full))
+    assert (shown[1], shown[3], controls[-1][3]) == (counted, span.format(**iou), f"{full['value']:.1f}")
+    assert (control[3], ahead[3]) == (best, span.replace(":", ":+").format(**lead))
+    assert ahead[5:] == ("", "")  # precision or recall alone is nothing to be ahead in
     stable = tables["agcam: alike to the clean map"]
     assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
     right = sum(row["correct"] for row in run.table(NAME, "clean").to_pylist())
     assert stable.rows[1][1:3] == (str(right), "1.000 [1.000, 1.000]")
     lost = f"{12 - right} of 12 samples are misclassified and excluded from the map scores"
-    assert f"{NAME}, all maps: {lost}" in flag_lines(Results.of(run, run.summary()))
+    found = Results.of(run, run.summary())
+    assert f"{NAME}, all maps: {lost}" in remark_lines(found) and not any(lost in line for line in flag_lines(found))
+    assert {lost, f"best control: {best}"} <= {flag for row in found for flag in row["flags"]}
+    raised = verdict(run, f"no flags under {AGCAM}").reason
+    assert lost not in raised and "best control" not in raised
     page = (run.path / "report.html").read_text("utf-8")
     assert page.count("<h3>agcam: alike to the clean map</h3>") == 1
 
@@ -280,8 +286,8 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     ]
     part = maps_page.Part("zoo", "The zoo", [MODEL])
     page = maps_page.page([(part, run)], "python -m scripts.studies.maps.page", [("maps/a.png", "a picture")])
-    assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
-    assert "head redrawn" in page and f"⚑ {NAME}, all maps: " in page
+    assert page.count("| method ") == 3 and "![a picture](maps/a.png)" in page
+    assert "head redrawn" in page and f"Note: {NAME}, all maps: " in page
     digest = run.manifest.data.digest[:12]
     assert f"12 images of `embedded:shapes` (digest {digest}…)" in page and "-0.000" not in page
     own = results(run, AGCAM)["pointing_game"]["value"]

@@ -29,7 +29,7 @@ from robustkit.display.svg import (
     style,
 )
 from robustkit.evaluations.aggregate import Results, readable_rows
-from robustkit.evaluations.attacks.results import Curve, curves
+from robustkit.evaluations.attacks.results import Curve, curves, strongest
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import scores
 from robustkit.report.page import sections_of
@@ -148,15 +148,21 @@ def test_the_curves_figures_say_their_numbers(tmp_path: Path) -> None:
     linf, l2 = figures(run, rows)
     assert (linf.section, linf.title) == ("attacks", "Robust accuracy against eps, linf")
     assert linf.alt == (
-        "Accuracy against eps. Under pgd, steps=20: a has 93.3 % clean, 26.7 % at 4/255. "
-        "Under pgd, steps=100: a has 93.3 % clean, 20.0 % at 4/255."
+        "Accuracy against eps. Under PGD, 20 steps: a has 93.3 % clean, 26.7 % at 4/255. "
+        "Under PGD, 100 steps: a has 93.3 % clean, 20.0 % at 4/255."
     )
     assert "n from 30 to 40" in linf.caption and "n = 40" in l2.caption
-    assert l2.alt == "Accuracy against eps. Under pgd: b has 40.0 % at 0.5."
-    assert {"eps (linf) in 1/255", "pgd, steps=100", "accuracy in %", "4"} <= set(texts(linf))
+    assert l2.alt == "Accuracy against eps. Under PGD: b has 40.0 % at 0.5."
+    assert {"eps (linf) in 1/255", "accuracy in %", "4"} <= set(texts(linf))
     assert {"eps (l2)", "0.5"} <= set(texts(l2))
     normalised = make_run(tmp_path, protocol={"tag": "quest@1", "space": "normalised"}, claims=CLAIMS)
     assert "eps (linf) in 1/255, normalised units" in texts(figures(normalised, rows[:2])[0])
+
+
+def test_the_line_of_several_checkpoints_takes_the_strongest_attack_at_each_radius() -> None:
+    weak, strong, few = point(0.6), point(0.4), point(0.1, 12)
+    assert strongest([(0.1, weak), (0.1, few), (0.1, strong), (0.2, few)]) == {0.1: strong, 0.2: few}
+    assert strongest([]) == {}
 
 
 def texts(figure: Figure) -> list[str]:
@@ -308,14 +314,14 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
     assert [(one.kind, one.score, list(one.points)) for one in found] == [
         ("threshold=0.3", "IoU of pixels", ["agcam"]),
         ("", "IoU of boxes", ["agcam"]),
-        ("", "ABPC", ["agcam", "centre", "full"]),
-        ("", "deletion ↓", ["agcam", "random", "centre"]),
+        ("", "ABPC", ["agcam"]),
+        ("", "deletion ↓", ["agcam"]),
     ]
-    assert math.isnan(found[2].points["full"].low) and found[2].points["agcam"] == point(0.5)
+    assert found[2].controls == {"full": 0.25, "centre": 0.375} and found[2].points["agcam"] == point(0.5)
     odd, plain_kind = figures(make_run(tmp_path), rows)
-    assert odd.title == "Scores of maps and controls (threshold=0.3)" and "↓" not in odd.caption
+    assert odd.title == "Scores of maps (threshold=0.3)" and "↓" not in odd.caption
     assert plain_kind.alt == (
-        "IoU of boxes. a: agcam 0.700. ABPC. a: agcam 0.500, best control centre 0.375. "
+        "IoU of boxes. a: agcam 70.0. ABPC. a: agcam 0.500, best control centre 0.375. "
         "deletion, lower is better. a: agcam 0.100, best control random 0.200."
     )
 

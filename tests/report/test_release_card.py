@@ -330,8 +330,8 @@ def test_maps_stand_beside_their_controls_and_not_in_the_metadata(tmp_path: Path
     rows = {"clean": records(10), "cam(agcam)": maps(0.75), "cam(centre)": maps(0.5)}
     card, front, _, _ = write_cards(write_run(tmp_path / "run", {"vit": rows}))
     text = card.read_text("utf-8")
-    assert "| energy inside | 10 | 0.750 [0.750, 0.750] | 0.500 |\n" in text and "+0.250 [+0.250, +0.250]" in text
-    assert "best control" not in text and "Read first" not in text
+    assert "| agcam | 10 | 75.0 [75.0, 75.0] |\n" in text and "+25.0 [+25.0, +25.0]" in text
+    assert "| centre | 10 | 50.0 |\n" in text and "best control: " not in text and "Read first" not in text
     assert "cam(" not in front.read_text("utf-8")
 
 

@@ -68,7 +68,7 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
         row("cam(rollout)", "abpc_over_control", -0.1, -0.2, -0.01, flags=["best control: random"]),
     ]
     assert sentence(tmp_path, *rows) == (
-        "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, pgd at 4/255, leaves 13.3 % [6.9, 24.2]; "
+        "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, PGD at 4/255, leaves 13.3 % [6.9, 24.2]; "
         "its error under corruption is 23.4 % [16.7, 30.8] (mean over noise, the worst set), most under gaussian_noise "
         "at severity 5 with 60.0 %; "
         "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be distinguished from a centred Gaussian "
@@ -78,7 +78,7 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
 
 def test_of_equally_strong_attacks_the_last_is_named(tmp_path: Path) -> None:
     tied = [row(FGSM, "top1", 0.5, 0.4, 0.6), row(PGD, "top1", 0.5, 0.4, 0.6)]
-    assert "; the strongest attack, pgd at 4/255, leaves 50.0 %" in sentence(tmp_path, CLEAN, *tied)
+    assert "; the strongest attack, PGD at 4/255, leaves 50.0 %" in sentence(tmp_path, CLEAN, *tied)
 
 
 def test_the_benchmarks_own_mean_goes_before_a_higher_one(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     assert sentence(tmp_path, CLEAN) == clean + "no attacks and no corruptions were evaluated."
     wide = "; no corruptions were evaluated; intervals are wider than 20 points: too few samples to tell more."
     attacked = row(PGD, "top1", 0.3, 0.2, 0.41, n=50)
-    only = clean + "the only attack, pgd at 4/255, leaves 30.0 % [20.0, 41.0] of 50 images"
+    only = clean + "the only attack, PGD at 4/255, leaves 30.0 % [20.0, 41.0] of 50 images"
     alone = {"claims": {PGD: CLAIMS[PGD]}}
     assert sentence(tmp_path, CLEAN, attacked, **alone) == only + wide
     assert sentence(tmp_path, CLEAN, attacked | {"ci_high": 0.39}, **alone) == only.replace(
@@ -121,11 +121,11 @@ def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_p
     weak, strong = row(FGSM, "top1", 0.7, 0.6, 0.78), row(PGD, "top1", 0.1333, 0.069, 0.242)
     start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
     for rows, said in (
-        ([weak], "fgsm at 1/255 leaves 70.0 % [60.0, 78.0] so far (unfinished attacks: 1 of 2); no corr"),
-        ([strong | {"flags": part}, weak], "pgd at 4/255 leaves 13.3 % [6.9, 24.2], the least so far (unfinished att"),
+        ([weak], "FGSM at 1/255 leaves 70.0 % [60.0, 78.0] so far (unfinished attacks: 1 of 2); no corr"),
+        ([strong | {"flags": part}, weak], "PGD at 4/255 leaves 13.3 % [6.9, 24.2], the least so far (unfinished att"),
         (
             [strong | {"flags": part}],
-            "pgd at 4/255 leaves 13.3 % [6.9, 24.2] so far (unfinished attacks: 2 of 2); no c",
+            "PGD at 4/255 leaves 13.3 % [6.9, 24.2] so far (unfinished attacks: 2 of 2); no c",
         ),
     ):
         assert sentence(tmp_path, CLEAN, *rows).startswith(start + said)
@@ -146,11 +146,11 @@ def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_p
 
 def test_radii_are_said_in_their_norm_and_units(tmp_path: Path) -> None:
     claims = {"pgd(eps=0.5,norm=l2)": {"eps": 0.5, "norm": "l2"}}
-    assert "pgd at 0.5 (l2)," in sentence(tmp_path, row("pgd(eps=0.5,norm=l2)", "top1", 0.1, 0.1, 0.2), claims=claims)
+    assert "PGD at 0.5 (l2)," in sentence(tmp_path, row("pgd(eps=0.5,norm=l2)", "top1", 0.1, 0.1, 0.2), claims=claims)
     normalised = {"tag": "quest@1", "space": "normalised"}
     said = sentence(tmp_path, row(FGSM, "top1", 0.1, 0.1, 0.2), protocol=normalised, claims={FGSM: CLAIMS[FGSM]})
     assert said.startswith(
-        "The only attack, fgsm at 1/255 in normalised units, leaves 10.0 % [10.0, 20.0] of 60 images;"
+        "The only attack, FGSM at 1/255 in normalised units, leaves 10.0 % [10.0, 20.0] of 60 images;"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_segmenter_in_one_sentence(tmp_path: Path) -> None:
     ]
     segmentation = {"tag": "segmentation@1", "task": "segmentation"}
     assert sentence(tmp_path, *rows, protocol=segmentation) == (
-        "mIoU 64.5 % [55.4, 70.0] on 40 clean images; the strongest attack, pgd at 4/255, leaves 50.0 % [40.0, 55.0]; "
+        "mIoU 64.5 % [55.4, 70.0] on 40 clean images; the strongest attack, PGD at 4/255, leaves 50.0 % [40.0, 55.0]; "
         "corruption leaves 43.6 % [38.6, 48.3] of it (noise), worst fog at severity 5 with mIoU 9.0 %; its weakest "
         "class is pole with IoU 3.2 % in 1 image, clean."
     )

@@ -109,6 +109,11 @@ _STAGES = {
 }
 
 
+def attack_name(name: str) -> str:
+    """Return how people write it: `PGD`, `AutoAttack`."""
+    return _NAMES.get(name, name.upper())
+
+
 def alone(only: str) -> str:
     """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
     *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
@@ -140,7 +145,7 @@ class AttackWords(Vocabulary):
         if place == "axis" or manifest is None:
             return text
         claim, (name, given), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
-        called, version = _NAMES.get(name, name.upper()), given.get("version", "standard")
+        called, version = attack_name(name), given.get("version", "standard")
         if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
             budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from ...display.svg import (
     percent,
     series_shift,
     shorten_name,
+    style,
 )
 from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
@@ -31,12 +33,12 @@ from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, Number, RecordReader, Results, column_of
-from ..condition import Clause, share
+from ..condition import Clause, share, words_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
-from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, attack_parts, beneath, starts_from
+from .condition import FOUND, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
 from .gradient_masking import Doubt, findings, flags_of, missing_evidence
 from .ranking import OrderOfAttacks, findings_of
 from .two_phase.condition import phases_of
@@ -141,13 +143,15 @@ AFTER = "top1_after_"  # how the metric of what stands after a stage begins
 class Curve:
     """A checkpoint under one attack, `pgd, steps=20`, at several radii: (eps, figure) in the order of eps.
 
-    The figure of the images that it changes is at 0, where that is known.
+    The figure of the images that it changes is at 0, where that is known. start: what changed them before the attack;
+    empty for clean images.
     """
 
     checkpoint: str
     attack: str
     norm: str
     points: tuple[tuple[float, Point], ...]
+    start: str = ""
 
 
 def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[Curve]:
@@ -172,64 +176,104 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
         for checkpoint, points in checkpoints.items():
             if (start := starts.get((checkpoint, begun[attack]))) is not None:
                 points.setdefault(0.0, start)
-            lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
+            first = "" if begun[attack] == CLEAN.text else words_of(begun[attack]).label(begun[attack])
+            lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items())), first))
     return lines
 
 
 def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
-    lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
+    lines = curves(results, results.manifest.claims)
     for norm in dict.fromkeys(line.norm for line in lines):
-        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
+        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, results.manifest)
 
 
-def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str) -> Figure:
-    norm, names = lines[0].norm, labels(dict.fromkeys(line.checkpoint for line in lines))
-    attacks: dict[str, list[Curve]] = {}
+def _curve_figure(
+    lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, manifest: Manifest
+) -> Figure:
+    """Return one figure of a norm: a panel for what the attacks start from, in it all of them."""
+    norm, names, space = (
+        lines[0].norm,
+        labels(dict.fromkeys(line.checkpoint for line in lines)),
+        manifest.protocol.space,
+    )
+    called = {line.attack: _called(line.attack, manifest) for line in lines}
+    starts: dict[str, list[Curve]] = {}
     for line in lines:
-        attacks.setdefault(line.attack, []).append(line)
+        starts.setdefault(line.start, []).append(line)
     unit = 255 if norm == "linf" and space != "sigma" else 1
     axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
     axis += {"sigma": ", in σ of each channel", "normalised": ", normalised units"}.get(space, "")
+    # One checkpoint has a line for each attack; several have one for the strongest at each radius.
+    alone = {attack: style(place) for place, attack in enumerate(called)} if len(names) == 1 else {}
+    keys = {called[attack]: look for attack, look in alone.items()} or {names[name]: looks[name] for name in names}
 
     def paint(canvas: Canvas) -> None:
-        grid = panels(canvas, len(attacks), sharex=True, sharey=True)
-        for axes, (attack, shown) in zip(grid, attacks.items(), strict=True):
-            for place, line in enumerate(shown):
-                places, shift = [unit * eps for eps, _ in line.points], series_shift(place, len(shown), 5)
-                dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
-            axes.set_title(_wrapped(attack))
+        grid = panels(canvas, len(starts), columns=min(2, len(starts)), sharex=True, sharey=True)
+        for axes, (start, shown) in zip(grid, starts.items(), strict=True):
+            series: list[tuple[Style, Sequence[tuple[float, Point]], Sequence[tuple[float, Point]]]] = []
+            if alone:
+                series += [(alone[line.attack], line.points, ()) for line in shown]
+            for name in names if not alone else ():
+                every = [point for line in shown if line.checkpoint == name for point in line.points]
+                lowest = tuple(sorted(strongest(every).items()))
+                series += [(looks[name], lowest, [point for point in every if point not in lowest])] if lowest else []
+            for place, (look, line_points, others) in enumerate(series):
+                shift = series_shift(place, len(series), 5)
+                dots(axes, [unit * eps for eps, _ in line_points], [p for _, p in line_points], look, shift=shift)
+                rest = [replace(point, low=math.nan, high=math.nan) for _, point in others]
+                dots(axes, [unit * eps for eps, _ in others], rest, replace(look, line="none"), shift=shift, size=3)
+            axes.set_title(_wrapped(start or "clean images") if len(starts) > 1 else "")
             axes.set_ylim(0, 104)
         for axes in grid[-2:]:
             axes.set_xlabel(axis)
         places = sorted({unit * eps for line in lines for eps, _ in line.points})
         widest = max(places) or 1
-        if min((b - a for a, b in pairwise(places)), default=widest) >= 0.12 * widest:  # else they stand too close
+        if min((b - a for a, b in pairwise(places)), default=widest) >= 0.06 * widest:  # else they stand too close
             grid[0].set_xticks(places, [f"{place:.4g}" for place in places])
-        grid[0].set_xlim(-0.09 * widest, 1.09 * widest)
+        grid[0].set_xlim(-0.06 * widest, 1.06 * widest)
         for axes in grid[::2]:
             axes.set_ylabel(f"{METRICS[metric]} in %")
-        legend(canvas, {names[name]: looks[name] for name in names})
+        legend(canvas, keys)
 
     what, title = ("Accuracy", "Robust accuracy") if metric == "top1" else ("mIoU", "mIoU")
-    said = " ".join(_description(attack, shown, names, space) for attack, shown in attacks.items())
+    said = " ".join(
+        _description(text, [line for line in lines if line.attack == attack], names, space)
+        for attack, text in called.items()
+    )
     sizes = sorted({point.n for line in lines for _, point in line.points})
     counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
-    title, height = f"{title} against eps, {norm}", 40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2)
-    caption = (
-        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are offset slightly so "
-        "that none hides another."
-    )
+    caption = f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on."
+    if not alone:
+        caption += " The lines take the strongest attack at each radius"
+        caption += "; small markers are the other attacks." if len(called) > 1 else "."
+    rows = -(-len(starts) // 2)
+    height = 40 + 18 * -(-len(keys) // 2) + 260 * rows
+    title = f"{title} against eps, {norm}"
     return Figure(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
 
 
-def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
+def strongest(points: Iterable[tuple[float, Point]]) -> dict[float, Point]:
+    """Return the lowest figure at each radius; one of fewer samples counts where there is no other."""
+    best: dict[float, Point] = {}
+    for eps, point in points:
+        if eps not in best or (-point.n, point.value) < (-best[eps].n, best[eps].value):
+            best[eps] = point
+    return best
+
+
+def _called(attack: str, manifest: Manifest) -> str:
+    """Return what people call an attack without its radius: `PGD, 20 steps`."""
+    name, _, inside = attack.partition(", ")
+    return VOCABULARY.label(f"{name}({inside.replace(', ', ',')})", "table", manifest)
+
+
+def _description(called: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
     sentences = []
     for line in lines:
-        whole = "unattacked" if f"{UNDER}=" in line.attack else "clean"
-        places = [f"at {amount(eps, line.norm, space)}" if eps else whole for eps, _ in line.points]
+        places = [f"at {amount(eps, line.norm, space)}" if eps else line.start or "clean" for eps, _ in line.points]
         values = [f"{percent(point.value)} {at}" for (_, point), at in zip(line.points, places, strict=True)]
         sentences.append(f"{names[line.checkpoint]} has {', '.join(values)}")
-    return f"Under {shorten_name(attack, 80)}: {list_some(sentences)}."
+    return f"Under {shorten_name(called, 80)}: {list_some(sentences)}."
 
 
 def _wrapped(text: str, width: int = 28) -> str:
@@ -289,7 +333,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     radius += " in normalised units" if space == "normalised" else ""
     on_all, (name, given) = clean is not None and row["n"] == clean["n"], attack_parts(row["condition"])
     stages = f" with {alone(given['only'])}" if "only" in given else ""
-    call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
+    call = f"{attack_name(name)}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
     if missing := sum(not is_whole(cells.get((condition, headline.name))) for condition in texts):
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"

@@ -215,7 +215,7 @@ def explained_of(condition: Condition) -> MapSpec | None:
     return condition.payload if isinstance(condition.payload, MapSpec) else None
 
 
-BEST = "best control: "  # begins the flag of a lead over controls; it raises no doubt
+BEST = "best control: "  # begins the flag of a lead over controls
 _OVER = "_over_control"
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
 
@@ -264,7 +264,13 @@ class MapWords(Vocabulary):
     area = "in maps"
     claims = ("", "")
     derived_metrics = tuple(map(_lead, CONTROLLED))
-    remarks = (BEST,)
+    in_tables = (BEST,)
+    remarks = (
+        "misclassified and excluded from the map scores",
+        "maps of misclassified images are included",
+        "boxes lie outside the crop and are ignored",
+        "samples have no object in the frame",
+    )
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
     presenter_in = "tables"
     named = EVERY_EXPLAINER

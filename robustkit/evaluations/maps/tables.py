@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cam.registry import CONTROLS
-
 from ...display.svg import Figure, Point, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..metrics import Cells, Metric, SummaryRow, by_checkpoint, figure_cell, is_finite
-from ..presenting import flag_lines, of_family
+from ..presenting import flag_lines, of_family, remark_lines
 from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, shown
@@ -46,26 +44,48 @@ def score_called(metric: str, mode: str, only_boxes: bool) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """A score of a checkpoint's maps. kind: the parameters that methods share. points: by method, controls last."""
+    """A score of a checkpoint's maps. kind: the parameters that methods share. points: by method. controls: values."""
 
     checkpoint: str
     kind: str
     score: str
+    scale: float
     points: Mapping[str, Point]
+    controls: Mapping[str, float]
+
+    @property
+    def best_control(self) -> str:
+        """The name; empty without controls."""
+        known = {name: value for name, value in self.controls.items() if math.isfinite(value)}
+        return (min if "↓" in self.score else max)(known, key=known.__getitem__, default="")
 
 
 def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[Score]:
-    by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
+    by_score: dict[tuple[str, str, str, float], dict[str, Point]] = {}
+    controls: dict[tuple[str, str, str, float], dict[str, float]] = {}
     for row in results:
         parts = parts_of(row["condition"])
         if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
             continue
-        kind = parts[0].kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
-        key = row["checkpoint"], kind, score_called(row["metric"], parts[1], only_boxes)
-        by_score.setdefault(key, {})[parts[0].called] = Point.of(row)
+        spec, mode = parts
+        kind = spec.kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
+        score = score_called(row["metric"], mode, only_boxes)
+        key = row["checkpoint"], kind, score, _scale(row["metric"])
+        if spec.is_control:
+            controls.setdefault(key, {})[spec.called] = float(row["value"])
+        else:
+            by_score.setdefault(key, {})[spec.called] = Point.of(row)
     order = [score_called(*key, only_boxes) for key in SCORES]
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
-    return [Score(*key, {name: points[name] for name in sorted(points, key=_place)}) for key, points in every]
+    return [
+        Score(*key, {name: points[name] for name in sorted(points, key=_place)}, controls.get(key, {}))
+        for key, points in every
+    ]
+
+
+def _scale(name: str) -> float:
+    metric = metric_in(VOCABULARY, name)
+    return 1.0 if metric is None else metric.scale
 
 
 def _place(called: str) -> tuple[int, str]:
@@ -74,8 +94,10 @@ def _place(called: str) -> tuple[int, str]:
 
 def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
     """Yield a figure for each kind of map, with a panel for each score."""
-    for kind in dict.fromkeys(entry.kind for entry in entries):
-        yield _figure(kind, [entry for entry in entries if entry.kind == kind], looks)
+    kinds = dict.fromkeys(entry.kind for entry in entries)
+    several = len(kinds) > 1
+    for kind in kinds:
+        yield _figure(kind if several else "", [entry for entry in entries if entry.kind == kind], looks)
 
 
 def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Figure:
@@ -91,46 +113,52 @@ def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Fi
                 rows = [row for row, method in enumerate(methods) if method in entry.points]
                 points = [entry.points[methods[row]] for row in rows]
                 shift = -series_shift(place, len(rivals), 8, 34)
-                dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=1)
-            axes.set_title(score)
+                dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=entry.scale)
+            ink = axes.spines["left"].get_edgecolor()
+            for value in {entry.scale * entry.controls[best] for entry in rivals if (best := entry.best_control)}:
+                axes.axvline(value, color=ink, linestyle="--", linewidth=1)
+            axes.set_title(f"{score}, %" if rivals[0].scale == 100 else score)
             axes.set_xlim(*_limits(rivals))
             axes.locator_params(axis="x", nbins=4)
             axes.grid(visible=False, axis="y")
-            ink = axes.spines["left"].get_edgecolor()
             for row in range(len(methods) - 1):  # rows hold several series: lines part them
                 axes.axhline(row + 0.5, color=ink, alpha=0.25, linewidth=0.8)
         for axes in grid[::2]:
-            axes.set_yticks(range(len(methods)), [f"{m} (control)" if m in CONTROLS else m for m in methods])
+            axes.set_yticks(range(len(methods)), methods)
             axes.set_ylim(len(methods) - 0.5, -0.5)
         legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
 
     said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
+    caption = "With 95 % intervals."
+    if any(entry.controls for entry in group):
+        caption += " Dashed: the best control, which ignores the image; a map is informative where it is better."
     return Figure(
         "maps",
-        f"Scores of maps and controls{f' ({kind})' if kind else ''}",
-        20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
+        f"Scores of maps{f' ({kind})' if kind else ''}",
+        40 + 18 * -(-len(names) // 2) + (52 + max(42, 18 * len(names)) * len(methods)) * -(-len(shown) // 2),
         paint,
         alt=" ".join(said),
-        caption="With 95 % intervals. Controls ignore the image: a map is informative where it beats all of them."
-        "" + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
+        caption=caption
+        + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
     )
 
 
 def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
-    every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
+    points = [(entry.scale, point) for entry in rivals for point in entry.points.values()]
+    every = [scale * bound for scale, point in points for bound in (point.value, point.low, point.high)]
+    every += [entry.scale * entry.controls[best] for entry in rivals if (best := entry.best_control)]
     finite = [bound for bound in every if math.isfinite(bound)]
-    pad = 0.06 * (max(finite) - min(finite)) or 0.05
+    pad = 0.06 * (max(finite) - min(finite)) or 0.05 * rivals[0].scale
     return min(finite) - pad, max(finite) + pad
 
 
 def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
     sentences = []
     for entry in rivals:
-        mine = [f"{name} {point.value:.3f}" for name, point in entry.points.items() if name not in CONTROLS]
-        controls = {name: point.value for name, point in entry.points.items() if name in CONTROLS}
-        if controls:
-            best = (min if "↓" in score else max)(controls, key=controls.__getitem__)
-            mine.append(f"best control {best} {controls[best]:.3f}")
+        digits = 1 if entry.scale == 100 else 3
+        mine = [f"{name} {entry.scale * point.value:.{digits}f}" for name, point in entry.points.items()]
+        if best := entry.best_control:
+            mine.append(f"best control {best} {entry.scale * entry.controls[best]:.{digits}f}")
         sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
     return f"{score.replace(' ↓', ', lower is better')}. {list_some(sentences)}."
 
@@ -174,24 +202,33 @@ def _tables(
 def _scores(
     checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]]
 ) -> Iterator[TextTable]:
-    """Yield a table with a column per method, controls last; below each score its lead over the best control."""
+    """Yield a table with a column per score and a row per method, controls last; below each its lead over the best."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
         return
-    order = sorted(part, key=lambda spec: spec.method in CONTROLS)
-    rows = []
-    for metric in used:
-        figures = {spec: part[spec].get(metric) for spec in order}
-        ns = dict.fromkeys(str(row["n"]) for row in figures.values() if row is not None)
-        cells = [figure_cell(row, 1, not spec.is_control) if row else "" for spec, row in figures.items()]
-        rows.append((headings[metric], " / ".join(ns), *cells))
-        leads = {spec: part[spec].get(f"{metric}_over_control") for spec in order}
-        best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
-        if best and metric not in ONE_SIDED:
-            cells = ["" if row is None else figure_cell(row, 1, sign="+") for row in leads.values()]
-            rows.append((f"  – {best[0]}", "", *cells))
-    names = (f"{spec.called} [95 %]" if not spec.is_control else spec.method for spec in order)
-    yield TextTable(title, ("score", "n", *names), tuple(rows), checkpoint=checkpoint)
+    scales, rows = {metric: _scale(metric) for metric in used}, []
+    for spec in sorted(part, key=lambda spec: spec.is_control):
+        found = {metric: part[spec].get(metric) for metric in used}
+        ns = dict.fromkeys(str(row["n"]) for row in found.values() if row is not None)
+        cells = [figure_cell(row, scales[metric], not spec.is_control) for metric, row in found.items()]
+        rows.append((spec.called, " / ".join(ns), *cells))
+        leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
+        if leads:
+            best = {metric: row["flags"][0].removeprefix(BEST) for metric, row in leads.items()}
+            rows.append((_BEST, "", *(best.get(metric, "") for metric in used)))
+            ahead = (figure_cell(leads[m], scales[m], sign="+") if m in leads else "" for m in used)
+            rows.append((_LEAD, "", *ahead))
+    columns = (headings[metric] + " %" * (scales[metric] == 100) for metric in used)
+    yield TextTable(title, ("method", "n", *columns), tuple(rows), checkpoint=checkpoint)
+
+
+def _in_pieces(table: TextTable, most: int) -> Iterator[TextTable]:
+    """Yield the table with at most so many scores at a time."""
+    first = 2 if "n" in table.headings else 1
+    for start in range(first, len(table.headings), most):
+        cut = [(*row[:first], *row[start : start + most]) for row in (table.headings, *table.rows)]
+        rows = [row for row in cut[1:] if any(row[first:])]
+        yield replace(table, headings=cut[0], rows=tuple(rows))
 
 
 def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
@@ -202,29 +239,29 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[st
     return tuple(cells)
 
 
-_LEAD = "  – "  # begins the row of a lead over the control that it names
+_BEST, _LEAD = "  – best control", "  – lead over it"  # begin the rows below a method
 
 
 def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
     groups: dict[str, list[Part]] = {}
     for table in tables:
-        headings, rows = table.headings, table.rows
-        if any(row[0].startswith(_LEAD) for row in rows):
-            headings, rows = (*headings[:2], "best control", *headings[2:]), tuple(_named(rows))
-        part = Part(table.checkpoint, headings, rows)
+        part = Part(table.checkpoint, table.headings, tuple(_named(table.rows)))
         groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
     return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
 
 
 def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows with a column for the best control; a lead says over what it is."""
-    score = ""
-    for name, n, *cells in rows:
-        if name.startswith(_LEAD):
-            yield (f"{score}, lead", "", name.removeprefix(_LEAD), *(cell or "–" for cell in cells))
+    """Yield the rows; a lead says whose it is, and over which control."""
+    method, best = "", tuple[str, ...]()
+    for row in rows:
+        if row[0] == _BEST:
+            best = row[1:]
+        elif row[0] == _LEAD:
+            leads = (f"over {control}: {lead}" if control else "" for lead, control in zip(row[1:], best, strict=True))
+            yield (f"{method}, lead", *leads)
         else:
-            score = name
-            yield (name, n, "", *cells)
+            method = row[0]
+            yield row
 
 
 CONTROLS_IN_WORDS = {
@@ -235,7 +272,8 @@ CONTROLS_IN_WORDS = {
 }
 LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
-_HEADING = "maps: IoU in % and ABPC, higher is better"
+_SHORT = (("abpc", ""), *((f"cam_{score}", "mask") for score in ("pixel_accuracy", "iou", "dice")), ("cam_iou", "box"))
+_HEADING = "maps: scores in % and ABPC, higher is better"
 
 
 def _called(text: str) -> str:
@@ -294,7 +332,8 @@ class MapsPresenter(Presenter):
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         for table in map_tables(results, only_boxes(results.manifest)):
-            yield replace(table, title=f"{table.checkpoint}: {table.title}").said_once("n")
+            titled = replace(table, title=f"{table.checkpoint}: {table.title}").said_once("n")
+            yield from _in_pieces(titled, 3) if titled.headings[0] == "method" else [titled]
         yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
@@ -302,17 +341,19 @@ class MapsPresenter(Presenter):
             parts = parts_of(text)
             if parts is None or parts[0].is_control or parts[0].under:
                 continue
-            for name, mode in LEADS:
+            for name, mode in _SHORT:
                 metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
                 if mode == parts[1] and metric is not None and lead is not None:
                     yield ShortRow(_HEADING, f"{name_of(text, 'table', manifest)}: {metric.word}", text, metric)
-                    yield ShortRow(_HEADING, "  – best control", text, lead)
+                    yield ShortRow(_HEADING, "  – lead over the best control", text, lead)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
 
         def values() -> dict[str, Any]:
             grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
+            if grids and (remarks := remark_lines(results, of_family(self.name))):
+                grids[0] = replace(grids[0], note=f"{'. '.join(remarks)}.")
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
         yield Section("maps", "Attribution maps", values, tuple(map_figures(scores(results, boxes), looks)))

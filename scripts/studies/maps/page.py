@@ -25,7 +25,7 @@ from robustkit.display.progress import ConsoleProgress
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.condition import FREE_HEADINGS, SCORE_HEADINGS, parts_of
 from robustkit.evaluations.maps.tables import ONE_SIDED, is_of_maps, map_tables
-from robustkit.evaluations.presenting import flag_lines
+from robustkit.evaluations.presenting import flag_lines, remark_lines
 from robustkit.pipeline.gallery import Choice, make_gallery
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
@@ -297,8 +297,10 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
         for table in map_tables(run.summary()):
             texts.append(f"{table.checkpoint}, {table.title.removeprefix('maps, ')}:")
             texts.append(markdown([table.headings, *table.rows]))
-        flags = flag_lines(Results.of(run, run.summary()), is_of_maps)
-        texts += [*(f"⚑ {line}" for line in flags), "**Next to the controls**", "\n".join(behind(run))]
+        found = Results.of(run, run.summary())
+        texts += [f"⚑ {line}" for line in flag_lines(found, is_of_maps)]
+        texts += [f"Note: {line}" for line in remark_lines(found, is_of_maps)]
+        texts += ["**Next to the controls**", "\n".join(behind(run))]
     texts.append("## In pictures")
     for path, caption in galleries:
         texts.append(f"![{caption}]({path})\n\n{caption}.")
