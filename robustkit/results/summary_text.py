@@ -209,8 +209,8 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
         said = "; ".join(clauses)
         said = f"{said[:1].upper()}{said[1:]}" if said.startswith("no ") else said
         unbeaten = [name for name in names if not any(name in each.beaten for each in found)]
-        few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
-        more = f" Not significantly worse than another in any of them: {few}." if few and len(found) > 1 else ""
+        few = listed([names[name] for name in unbeaten], "or") if 0 < len(unbeaten) < len(names) else ""
+        more = f" In none of these is another significantly better than {few}." if few and len(found) > 1 else ""
         return f"{said} ({counted}).{more}"
     if significant:
         how = "is" if significant == 1 else "are"
