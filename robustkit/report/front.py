@@ -217,9 +217,10 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         if len(names) > 1:
             leaders = listed([short[name] for name in standing.leaders]) if standing else ""
             detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
+            detail = "equal" if detail == "inconclusive" and ends[0] == ends[1] else detail
         several = " (strongest)" if others and is_attack(kind_of(entry.condition)) else ""
         called = ", ".join(entry.called.split(", ")[:2])
-        value = "\u2013".join(dict.fromkeys(ends)) + unit
+        value = " to ".join(dict.fromkeys(ends)) + unit
         yield Chip(f"{called}{several}: {metric.word}", value, detail, entry.family)
 
 

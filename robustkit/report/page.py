@@ -163,6 +163,7 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
+        "many": manifest.protocol.samples.many,
         "why_not": why_not_repeated(manifest.command),
         "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),

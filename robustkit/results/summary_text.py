@@ -199,7 +199,7 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
     clauses = []
     for leaders, areas in best.items():
         whose = listed([names[name] for name in leaders])
-        clauses.append(f"{whose} {'is' if len(leaders) == 1 else 'are'} best {listed(areas)}")
+        clauses.append(f"{whose} {'is' if len(leaders) == 1 else 'are'} significantly best {listed(areas)}")
     if mixed := [each.area for each in found if each.mixed]:
         clauses.append(f"no single winner {listed(mixed)}")
     level = [each.area for each in found if not each.leaders and not each.mixed]
@@ -209,8 +209,12 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
         said = "; ".join(clauses)
         said = f"{said[:1].upper()}{said[1:]}" if said.startswith("no ") else said
         unbeaten = [name for name in names if not any(name in each.beaten for each in found)]
-        few = listed([names[name] for name in unbeaten], "or") if 0 < len(unbeaten) < len(names) else ""
-        more = f" In none of these is another significantly better than {few}." if few and len(found) > 1 else ""
+        few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
+        more = (
+            f" {few} {'is' if len(unbeaten) == 1 else 'are'} nowhere significantly worse."
+            if few and len(found) > 1
+            else ""
+        )
         return f"{said} ({counted}).{more}"
     if significant:
         how = "is" if significant == 1 else "are"
@@ -244,8 +248,10 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
         ends = (f"{100 * end:+.1f}".replace("-", "−") for end in (row.difference.ci_low, row.difference.ci_high))
         clearest = f"{second} against {first} {where}: {_size(row, whole=True)} [{', '.join(ends)}]"
+        corrected = "" if len(tests.rows) < 2 else f", before correction for {len(tests.rows)} tests"
         amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
-        return f"{amount} more {many} would probably settle the clearest open difference ({clearest})."
+        whole = f"{clearest}{corrected}"
+        return f"{amount} more {many} would probably settle the most nearly significant difference ({whole})."
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return f"The smallest detectable difference is about {math.ceil(100 * reach)} points."
     return ""

@@ -159,7 +159,8 @@ def test_no_table_is_repeated_for_one_column(runs: tuple[Run, Run], columns: int
 
 def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Run]) -> None:
     _, two = runs
-    flag = "⚑ both checkpoints, all corruptions: corruptions were applied at 64x64; ImageNet-C uses 224x224"
+    why = "ImageNet-C uses 224x224, so published figures are not comparable"
+    flag = f"⚑ both checkpoints, all corruptions: corruptions were applied at 64x64; {why}"
     for words in (("report",), ("report", "--details"), ("compare",)):
         text = said(words[0], str(two.path), *words[1:])
         assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words

@@ -201,7 +201,9 @@ def test_definitions_are_not_mixed() -> None:
 
 def test_what_differs_from_the_benchmark_is_said() -> None:
     assert tree_doubts("in-c", (224, 224), []) == []
-    assert tree_doubts("in-c", (192, 384), []) == ["corruptions were applied at 384x192; ImageNet-C uses 224x224"]
+    assert tree_doubts("in-c", (192, 384), []) == [
+        "corruptions were applied at 384x192; ImageNet-C uses 224x224, so published figures are not comparable"
+    ]
     assert tree_doubts("in-c(preset=cifar)", (32, 32), []) == []
     one, other = (
         {"root": root, "image_sizes": [[224, 224], size]} for root, size in (("a", [192, 96]), ("b", [32, 32]))

@@ -88,7 +88,7 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
     assert [line.title for line in found.groups[1]] == ["PGD, 2/255, 20 steps", "PGD, 1/255, 20 steps"]
     assert [(chip.label, chip.value, chip.detail, chip.section) for chip in found.chips] == [
         ("images", "40", "", "reproduce"),
-        ("clean: top-1", "90.0 %", "inconclusive", "clean"),
+        ("clean: top-1", "90.0 %", "equal", "clean"),
         ("PGD, 2/255 (strongest): top-1", "50.0–55.0 %", "inconclusive", "attacks"),
         ("fog: mean error", "10.0–50.0 %", "best: plain", "corruptions"),
     ]

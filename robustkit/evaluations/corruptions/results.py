@@ -197,7 +197,9 @@ def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Ma
         if len(roots) > 1:
             flags.append(f"released files of several trees: {', '.join(roots)}")
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
-        flags.append(f"corruptions were applied at {size}; ImageNet-C uses 224x224")
+        flags.append(
+            f"corruptions were applied at {size}; ImageNet-C uses 224x224, so published figures are not comparable"
+        )
     if "texture=own" in condition:
         flags.append(
             "frost(texture=own): uses our textures instead of the benchmark's photographs, so errors and "

@@ -261,7 +261,7 @@ def _is_fixed(name: str) -> bool:
 class MapWords(Vocabulary):
     name = "maps"
     in_sentence = "in its maps ({})"
-    area = "in maps"
+    area = "on attribution maps"
     claims = ("", "")
     derived_metrics = tuple(map(_lead, CONTROLLED))
     in_tables = (BEST,)

@@ -129,7 +129,7 @@ def chosen_of(condition: Condition) -> Chosen:
 class MapWords(Vocabulary):
     """Conditions with a map, whose own options may stand with it. usual: the map where none is named."""
 
-    area = "in maps"
+    area = "on attribution maps"
     usual: ClassVar[str] = "agcam"
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
