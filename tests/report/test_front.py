@@ -89,8 +89,8 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
     assert [(chip.label, chip.value, chip.detail, chip.section) for chip in found.chips] == [
         ("images", "40", "", "reproduce"),
         ("clean: top-1", "90.0 %", "equal", "clean"),
-        ("PGD, 2/255 (strongest): top-1", "50.0–55.0 %", "inconclusive", "attacks"),
-        ("fog: mean error", "10.0–50.0 %", "best: plain", "corruptions"),
+        ("PGD, 2/255 (strongest): top-1", "50.0 to 55.0 %", "inconclusive", "attacks"),
+        ("fog: mean error", "10.0 to 50.0 %", "best: plain", "corruptions"),
     ]
     alone = front(of_numbers(tmp_path / "alone", plain=(36, 30)))
     assert [(chip.value, chip.detail) for chip in alone.chips[1:]] == [
