@@ -139,7 +139,7 @@ class ConsoleProgress:
         self.current = self.tasks[names] = self.bars.begin(names, samples, self.tasks.get(names))
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        self.bars.update(self.current, stage=f"{name}: {standing} left, {share:.0%}")
+        self.bars.update(self.current, stage=f"{name}: {standing} left, {100 * share:.0f} %")
 
     def advance(self, samples: int) -> None:
         self.bars.advance(self.current, samples)
@@ -181,7 +181,7 @@ class NotebookProgress:
         self._draw()
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        self.said = f"{name}: {standing} left, {share:.0%}"
+        self.said = f"{name}: {standing} left, {100 * share:.0f} %"
         self._draw()
 
     def advance(self, samples: int) -> None:

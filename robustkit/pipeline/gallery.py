@@ -325,7 +325,7 @@ class Painter:
             text = spec.text if under is None else spec.compared_under(under.text).text
             row = scores.get((name, text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
-            lines += [f"{shares[index]:.0%} in it, of both"] if both else []
+            lines += [f"{100 * shares[index]:.0f} % in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
             heading = label(spec) if target == own and not self.targets else f"{label(spec)}, {target.heading}"
             heat = maps[index].numpy()
@@ -347,7 +347,7 @@ def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
 
 
 def _share(logits: Tensor, place: int) -> str:
-    return f"{logits.softmax(dim=1)[0, place].item():.0%}"
+    return f"{100 * logits.softmax(dim=1)[0, place].item():.0f} %"
 
 
 def _named(subject: EvaluatedModel, place: int) -> str:

@@ -155,7 +155,7 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     kind, largest = max(((kind, share or 0.0) for kind, share in shares.items()), key=lambda item: item[1])
     if len(kinds) > 1 and largest >= _NOTABLE * most:
         bound = any(job.cost.at_most for job in estimate.jobs.values() if job.kind == kind)
-        share = f"{min(largest / most, 1):.0%}".replace("%", " %")
+        share = f"{100 * min(largest / most, 1):.0f} %"
         line += f"; {kind} accounts for {'up to' if bound else 'about'} {share}"
     return line
 

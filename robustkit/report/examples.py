@@ -93,7 +93,7 @@ class Examples(Sequence[Example]):
 
 
 def _cell(example: Example) -> str:
-    sure = "" if example.confidence is None else f" {example.confidence:.0%}"
+    sure = "" if example.confidence is None else f" {100 * example.confidence:.0f} %"
     sign = {True: "✓ ", False: "✗ ", None: ""}[example.correct]
     picture = f'<img src="{uri_of(thumbnail(example.image, _SIDE))}" width="{_SIDE}" alt="">'
     return f"{picture}<br>{sign}{escape(example.prediction)}{sure}"

@@ -282,7 +282,7 @@ class Browser:
         level = self._views[text].level
         if row["prediction"] is None:
             return Answer(None, "not read", level, self._place(text))
-        sure = f" {row['confidence']:.0%}".replace("%", " %") if is_finite(row["confidence"]) else ""
+        sure = f" {100 * row['confidence']:.0f} %" if is_finite(row["confidence"]) else ""
         return Answer(row["correct"], f"{self._name(row['prediction'])}{sure}", level, self._place(text))
 
     def _place(self, text: str) -> int:

@@ -74,7 +74,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
 ) -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     own = np.full((8, 8, 3), 200, np.uint8)
-    tile = Tile("agcam, <u>class</u>", own, np.eye(8, dtype=np.float32), ("<i>cat</i> 90%",))
+    tile = Tile("agcam, <u>class</u>", own, np.eye(8, dtype=np.float32), ("<i>cat</i> 90 %",))
     row = GalleryRow("<script>alert(1)</script>.png", "cat & dog", image, (tile,), checkpoint="<i>model</i>")
     gallery = Gallery("maps", (row, replace(row, sample_id="other.png")), ("a line",))
     write_page(gallery, tmp_path / "gallery.html")
@@ -247,8 +247,8 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     np.testing.assert_allclose(own, cam.AGCAM(model)(pixels, sample.label)[0], atol=1e-5)
     assert Run(tmp_path / "run").table(NAME, "cam(agcam,faithfulness=none)")["target"].to_pylist() == [target]
     shares = logits[others].softmax(0)
-    assert f"<span>{CLASSES[target]} {shares[place]:.0%}" in page
-    assert f"<span>{CLASSES[sample.label]} {shares[others.index(sample.label)]:.0%}</span>" in page
+    assert f"<span>{CLASSES[target]} {100 * shares[place]:.0f} %" in page
+    assert f"<span>{CLASSES[sample.label]} {100 * shares[others.index(sample.label)]:.0f} %</span>" in page
 
 
 def test_maps_are_drawn_for_each_class_and_each_attack(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_both_objects_are_asked_for(tmp_path: Path) -> None:
     assert second == f"{NAME}/agcam/second object/{sample_id}"
     row = next(r for r in Run(tmp_path).table(NAME, "two-object(map=agcam)").to_pylist() if r["sample_id"] == sample_id)
     for key in ("first_share", "second_share"):
-        assert f"{row[key]:.0%} in it, of both" in page
+        assert f"{100 * row[key]:.0f} % in it, of both" in page
 
 
 def test_what_cannot_be_read_is_not_drawn_and_abpc_chooses_where_no_objects_are_known(tmp_path: Path) -> None:
