@@ -38,6 +38,7 @@ from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
+from .zero_shot import ZERO_SHOT, Prompts, ZeroShot, kept_rows, refuse_text, with_prompts, word_tower
 
 
 def load(
@@ -57,6 +58,8 @@ def load(
     pixels: bool = False,
     pretrained: bool = True,
     features: bool = False,
+    classes: str | None = None,
+    prompts: str | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
@@ -70,6 +73,8 @@ def load(
         of at most 64 pixels are not cropped where neither is about images of that size.
     pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
+    classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: a file of class names, `imagenet` or
+        `cifar10`, and a file of templates, `simple` or `clip-80` (`robustkit.models.zero_shot`).
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -80,7 +85,13 @@ def load(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
+    text = (None if classes is None else str(classes)), (None if prompts is None else str(prompts))
+    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *text)
+    if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
+        classifier = _from_source(str(spec), wanted, use_ema, allow_partial, features)
+        warn_of_assumptions(classifier.identity)
+        return classifier
+    refuse_text(wanted, str(spec) if not isinstance(spec, nn.Module) else type(spec).__name__)
     if isinstance(spec, nn.Module):
         return classifier_of(spec, type(spec).__name__, wanted)
     spec = str(spec)
@@ -89,23 +100,60 @@ def load(
         return classifier_of(there.network, there.name, wanted, there.size)
     if attention is not None:
         find_formula(attention)
-    if spec.startswith("timm:"):
-        classifier = _from_timm(spec, wanted, pretrained)
-        if features:
-            return as_features(classifier)
-        _check_head(classifier.identity.num_classes, spec)
-        return classifier
+    classifier = _from_timm(spec, wanted, pretrained)
+    if features:
+        return as_features(classifier)
+    _check_head(classifier.identity.num_classes, spec)
+    return classifier
+
+
+def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: bool, features: bool) -> Classifier:
+    """Load a file, or a folder in the layout of a library."""
+    if wanted.attention is not None:
+        find_formula(wanted.attention)
     source = find(spec)
     if source.transformers:
         from . import hugging_face
 
-        made = (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
-    else:
-        checkpoint = read(source.path, use_ema=use_ema)
-        checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
-        made = _from_file(source.name, spec, checkpoint, wanted, allow_partial, features)
-    warn_of_assumptions(made.identity)
-    return made
+        return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
+    if source.open_clip:
+        from . import open_clip_folder
+
+        made = open_clip_folder.load_zero_shot(source, spec, wanted)
+        return as_features(made) if features else made
+    checkpoint = read(source.path, use_ema=use_ema)
+    checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
+    if checkpoint.metadata.get("task") == ZERO_SHOT:
+        made = _from_towers(source.name, spec, checkpoint, wanted)
+        return as_features(made) if features else made
+    refuse_text(wanted, spec)
+    return _from_file(source.name, spec, checkpoint, wanted, allow_partial, features)
+
+
+def _from_towers(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions) -> Classifier:
+    """Load an image tower with a head made by the text tower next to it (`zero_shot`)."""
+    said, where = checkpoint.metadata, str(checkpoint.path)
+    usual, scale = said.get("class_names"), said.get("logit_scale")
+    prompts = Prompts.of(wanted.classes, wanted.prompts, usual if isinstance(usual, list) else ())
+    if not isinstance(scale, int | float) or not 0 < scale < 1e4:
+        raise CheckpointError(f"{where}: metadata logit_scale is {scale!r}; expected a number above 0")
+    towers = {
+        tower: {
+            key.removeprefix(f"{tower}."): t for key, t in checkpoint.tensors.items() if key.startswith(f"{tower}.")
+        }
+        for tower in ("image", "text")
+    }
+    text = word_tower(said.get("text_tower"), towers["text"], where)
+    rows = kept_rows((checkpoint.sha256, prompts.digest), lambda: prompts.rows(text.encode))
+    own = {key: value for key, value in said.items() if key not in ("task", "class_names", "text_tower")}
+    image = replace(checkpoint, tensors=towers["image"], metadata=own)
+    tower = _from_file(name, spec, image, replace(wanted, num_classes=None), False, False)
+    if (width := tower.identity.num_classes) != rows.shape[1]:
+        what = f"the image tower makes {width} features and the text tower {rows.shape[1]}"
+        raise CheckpointError(f"{where}: {what}; expected as many")
+    count = len(prompts.classes)
+    identity = replace(tower.identity, num_classes=count, metadata={**own, "task": ZERO_SHOT})
+    return with_prompts(Classifier(ZeroShot(tower.network, rows, float(scale)), identity), prompts)
 
 
 def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:

@@ -28,7 +28,8 @@ from ..attention.interface import NOTED
 from ..attention.layers import SCALES
 from ..common.determinism import seeded
 from ..common.files import json_of, reason_of
-from ..common.preprocessing import Preprocessing
+from ..common.plugins import digest_of_files
+from ..common.preprocessing import ASSUMED, Preprocessing
 from ..data.class_names import printable
 from ..data.images import to_pixels, to_unit_range
 from ..errors import CheckpointError, ModelError, unknown
@@ -39,6 +40,7 @@ from .identity import Classifier, ModelIdentity, as_features, attention_notes, g
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import WEIGHT_FILES, ModelFile
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
+from .zero_shot import Prompts, ZeroShot, kept_rows, refuse_text, with_prompts
 
 INDEX = "model.safetensors.index.json"
 _INDEX = 64 << 20  # bytes of an index
@@ -120,10 +122,12 @@ def _listed(tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -
     return ", ".join(f"{name} {list(tensors[name].shape)}" for name in sorted(tensors if names is None else names))
 
 
+_ZERO_SHOT = "zero-shot image classification"
 _HEADS = {  # The library's class of models by what they do, and the command that evaluates them
     "image classification": ("AutoModelForImageClassification", "audit"),
     "semantic segmentation": ("AutoModelForSemanticSegmentation", "segment"),
     "causal language modelling": ("AutoModelForCausalLM", "text"),
+    _ZERO_SHOT: ("AutoModelForZeroShotImageClassification", "audit"),
 }
 _BACKBONE = "features"  # What a model without a head does; the library has one of every kind
 
@@ -190,9 +194,10 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
         what = f"does not fit {kind.__name__} as config.json describes it: {'; '.join(faults)}"
         raise CheckpointError(f"{checkpoint.path}: {what}; expected the weights that belong to it")
     metadata = {"attention": folder.config.get(NOTED)}
-    attention = give_attention(model, wanted.attention, metadata, added, spec)
+    looking = model.vision_model if task == _ZERO_SHOT and hasattr(model, "vision_model") else model
+    attention = give_attention(looking, wanted.attention, metadata, added, spec)
     notes = attention_notes(*attention, wanted.attention, metadata)
-    give_added(model, added, attention[0], checkpoint.path)
+    give_added(looking, added, attention[0], checkpoint.path)
     model.eval()
     return Loaded(model, checkpoint, folder, attention, checkpoint.notes + notes)
 
@@ -308,6 +313,9 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     if segments(source):
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     _only(wanted, spec)
+    if is_zero_shot(source, spec):
+        return _load_zero_shot(source, spec, wanted)
+    refuse_text(wanted, spec)
     loaded = build(source, spec, wanted, "image classification")
     config: Any = loaded.model.config
     kind, classes = getattr(config, "problem_type", None), int(config.num_labels)
@@ -331,6 +339,103 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     return classifier
 
 
+def is_zero_shot(source: ModelFile, spec: str) -> bool:
+    """Whether a folder holds an image tower and a text tower. CheckpointError for one tower alone."""
+    import_transformers(spec)
+    from transformers.models.auto import modeling_auto
+
+    config = read_folder(source.path).config
+    named = config.get("architectures")
+    known = modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    if str(config["model_type"]).endswith(("_vision_model", "_text_model")):
+        why = f"a {config['model_type']}, one tower alone"
+        raise CheckpointError(f"{source.path}: {why}; expected the whole model, with its image tower and text tower")
+    if isinstance(named, list) and named:
+        return str(named[0]) in known.values()
+    return config["model_type"] in known
+
+
+class _ImageTower(nn.Module):
+    """The image tower of a model with two, from normalised images to features (B, D). patch: the side of a patch of a
+    tower that takes patches, as SigLIP 2's of any shape does; 0 for images."""
+
+    def __init__(self, model: Any, patch: int = 0) -> None:
+        super().__init__()
+        self.vision_model, self.patch = model.vision_model, patch
+        self.projection = getattr(model, "visual_projection", nn.Identity())
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.patch:
+            return self.projection(self.vision_model(pixel_values=images).pooler_output)  # type: ignore[no-any-return]
+        rows, columns = (side // self.patch for side in images.shape[-2:])
+        cut = images.reshape(len(images), 3, rows, self.patch, columns, self.patch)
+        patches = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, N, p · p · 3), rows first
+        there = torch.ones(patches.shape[:2], dtype=torch.int32, device=images.device)
+        grid = torch.tensor([[rows, columns]], device=images.device).expand(len(images), 2)
+        found = self.vision_model(pixel_values=patches, pixel_attention_mask=there, spatial_shapes=grid)
+        return self.projection(found.pooler_output)  # type: ignore[no-any-return]
+
+
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
+
+
+def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
+    """Return the text tower with its tokenizer, as the library's zero-shot pipeline calls them."""
+    path, model = loaded.folder.path, loaded.model
+    text: Any = model.config.text_config  # type: ignore[union-attr]
+    if not any((path / name).is_file() for name in _TOKENIZERS):
+        raise CheckpointError(f"{path}: no tokenizer next to config.json; expected {', '.join(_TOKENIZERS[:3])} …")
+    reader: Any = import_transformers(str(path)).AutoTokenizer
+    with quiet(f"{path}: its tokenizer"):
+        tokenizer = reader.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
+    what = f"the tokenizer has {len(tokenizer)} tokens and the text tower {text.vocab_size}"
+    another = f"{path}: {what}; expected the tokenizer that the model was trained with"
+    if not 0.9 * text.vocab_size <= len(tokenizer) <= 1.1 * text.vocab_size:
+        raise CheckpointError(another)
+    long = int(text.max_position_embeddings)
+    fixed = "siglip" in str(loaded.folder.config["model_type"])
+    how = {"padding": "max_length", "max_length": min(64, long)} if fixed else {"padding": True, "max_length": long}
+
+    def encode(sentences: Sequence[str]) -> Tensor:
+        with quiet(f"{path}: its text tower"), torch.no_grad():
+            tokens = tokenizer(list(sentences), return_tensors="pt", truncation=True, **how)
+            if int(tokens["input_ids"].max()) >= text.vocab_size:
+                raise CheckpointError(another)
+            found = model.get_text_features(**tokens)  # type: ignore[operator]
+        rows: Tensor = getattr(found, "pooler_output", found)
+        return rows
+
+    return encode
+
+
+def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+    """Load an image tower with a head of text (`zero_shot`)."""
+    prompts = Prompts.of(wanted.classes, wanted.prompts)
+    loaded = build(source, spec, wanted, _ZERO_SHOT)
+    model: Any = loaded.model
+    if not (hasattr(model, "vision_model") and hasattr(model, "get_text_features") and hasattr(model, "logit_scale")):
+        what = f"{type(model).__name__} has no image tower apart from its text"
+        raise ModelError(f"{source.path}: {what}; expected CLIP, SigLIP, SigLIP 2, or one made like them")
+    words = digest_of_files([file for name in _TOKENIZERS if (file := source.path / name).is_file()], source.path)
+    made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, prompts.digest)
+    rows = kept_rows(made_of, lambda: prompts.rows(_encoder(loaded)))
+    bias = getattr(model, "logit_bias", None)
+    vision = model.config.vision_config
+    patch = int(vision.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
+    numbers = float(model.logit_scale.exp()), 0.0 if bias is None else float(bias)
+    network = ZeroShot(_ImageTower(model, patch), rows, *numbers)
+    classifier = with_prompts(_with_processor(loaded, network, len(prompts.classes), source, spec, wanted), prompts)
+    if patch:
+        identity = classifier.identity
+        side = identity.preprocessing.input_size[0]
+        note = (
+            f"images are squashed to {side} x {side}; the processor keeps their shape, so that only squares are alike"
+        )
+        sources = {**identity.preprocessing_source, "crop_pct": ASSUMED}
+        classifier.identity = replace(identity, notes=(*identity.notes, note), preprocessing_source=sources)
+    return classifier
+
+
 def load_features(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Load the features (B, D) of a model of the library: before its head, or what it pools, else its first token."""
     named = read_folder(source.path).config.get("architectures")
@@ -350,13 +455,16 @@ def _with_processor(
     if processor is not None and "input_size" not in said:
         why = "its processor leaves images as large as they are (do_resize false), which is not supported"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
-    if processor is not None:
+    if processor is not None and hasattr(processor, "max_num_patches"):  # it makes patches, not images
+        pass
+    elif processor is not None:
         shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
         own = Preprocessing(**shown)
         where = source.path
         check_pixels(processor, lambda image: _normalised(to_pixels(image, own), said), own.input_size, said, where)
     else:
-        trained = getattr(loaded.model.config, "image_size", None)
+        config = getattr(loaded.model.config, "vision_config", loaded.model.config)
+        trained = getattr(config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
     preprocessing, sources, more = resolve_preprocessing(network, wanted, said, str(source.path))
     notes = loaded.notes + more

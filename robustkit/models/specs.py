@@ -54,17 +54,21 @@ def _asked(address: str) -> bool:
 
 KINDS = ("hf", "hf-hub", "local-dir", "timm", "zoo")
 EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH"
+OPEN_CLIP = "open_clip_config.json"  # in the layout of open_clip
+TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The weights, or the folder of a transformers checkpoint. metadata: timm's config.json next to the weights."""
+    """The weights, or the folder of a checkpoint of transformers or open_clip. metadata: timm's config.json next to the
+    weights."""
 
     path: Path
     name: str
     metadata: dict[str, Any] = field(default_factory=dict)
     transformers: bool = False
+    open_clip: bool = False
 
 
 def find(spec: str) -> ModelFile:
@@ -134,6 +138,8 @@ def _folder(folder: Path, name: str) -> ModelFile:
     if (folder / "adapter_config.json").is_file():
         remedy = "merge it first: model.merge_and_unload(), then model.save_pretrained(FOLDER)"
         raise CheckpointError(f"{folder}: an adapter of PEFT, not the weights of a network; {remedy}")
+    if not config.is_file() and (folder / OPEN_CLIP).is_file():
+        return ModelFile(folder, name, open_clip=True)
     if not config.is_file():
         expected = "the layout of timm or transformers, config.json and model.safetensors"
         raise CheckpointError(f"{folder}: no config.json in it; expected {expected}")
@@ -173,6 +179,7 @@ def _from_hub(name: str) -> ModelFile:
     repository, _, revision = name.partition("@")
     silent = bool(address := hub_address()) and not is_reachable(address)
     files = ["config.json", *PROCESSORS, *WEIGHT_FILES, "model*.safetensors", "model.safetensors.index.json"]
+    files += [*TEXT_FILES, "spiece.model", "tokenizer.model", "vocab.txt", OPEN_CLIP, "open_clip_model.safetensors"]
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": files, "local_files_only": silent}
     try:
         folder = snapshot_download(repository, **options)

@@ -179,6 +179,17 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
     if not isinstance(resample, int) or isinstance(resample, bool) or resample not in _RESAMPLING:
         known = ", ".join(f"{number} ({name})" for number, name in _RESAMPLING.items())
         raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {known}")
+    if (most := said.get("max_num_patches")) is not None:  # of SigLIP 2: as many patches as fit, in the image's shape
+        step = said.get("patch_size")
+        if not (isinstance(most, int) and isinstance(step, int) and 1 <= most <= LARGEST_SIDE and 1 <= step <= 256):
+            raise CheckpointError(f"{where}: max_num_patches {most!r}, patch_size {step!r}; expected whole numbers")
+        side = math.isqrt(most) * step
+        return {
+            "interpolation": _RESAMPLING[resample],
+            "input_size": [side, side],
+            "crop_pct": 1.0,
+            "crop_mode": "squash",
+        }
     size, share = said.get("size"), said.get("crop_pct")
     if share is not None and not (is_real(share) and 0.1 <= share <= 1):
         raise CheckpointError(f"{where}: crop_pct is {repr(share)[:80]}; expected a number in [0.1, 1]")

@@ -114,6 +114,12 @@ class ClassifierOptions(NetworkOptions):
     crop_pct: float | None = option("Model", "Image size over resized size, as in timm.")
     crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
     img_size: int | None = option("Model", "Size of the input; positional embeddings are resampled to it.")
+    classes: str | None = option(
+        "Model", "Classes of a zero-shot model (CLIP, SigLIP): a file with a name per line, imagenet or cifar10."
+    )
+    prompts: str | None = option(
+        "Model", "Its templates, with {} for the class: a file, simple or clip-80; default: simple."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

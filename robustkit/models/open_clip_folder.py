@@ -1,0 +1,197 @@
+"""Zero-shot checkpoints in open_clip's layout: a folder of open_clip_config.json, weights, and a tokenizer if any.
+
+open_clip builds the towers and splits text into tokens; files are read by us, and nothing is fetched. Its own ViT keeps
+attention inside torch's layer. So the same weights are put into timm's ViT, where formulas and maps work, if both give
+the same features of a drawn image; else open_clip's own tower stays, and a note says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models.vision_transformer import checkpoint_filter_fn
+from torch import Tensor, nn
+
+from ..common.determinism import seeded
+from ..common.files import first_line, json_of, reason_of
+from ..common.plugins import digest_of_files
+from ..errors import CheckpointError, ModelError
+from .checkpoint import load_into, read
+from .claims import Allowance
+from .identity import Classifier, attention_notes, give_attention, identity_of
+from .input_config import InputOptions, resolve_preprocessing
+from .specs import OPEN_CLIP, ModelFile
+from .zero_shot import Prompts, ZeroShot, kept_rows, with_prompts
+
+_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_MOST = 1 << 20  # bytes of a config
+_MODES = {"shortest": "center", "squash": "squash"}  # of resizing, as ours are called
+_ALIKE = 1e-4  # of the largest feature
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """path: of the folder. model, shown: its model_cfg and preprocess_cfg."""
+
+    path: Path
+    model: Mapping[str, Any]
+    shown: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> _Folder:
+        file = path / OPEN_CLIP
+        try:
+            said = json_of(file, _MOST)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: not JSON ({reason_of(error)}); expected open_clip's config") from error
+        model, shown = (
+            said.get(name) if isinstance(said, Mapping) else None for name in ("model_cfg", "preprocess_cfg")
+        )
+        if not isinstance(model, Mapping) or not isinstance(shown, Mapping):
+            raise CheckpointError(f"{file}: expected the objects model_cfg and preprocess_cfg")
+        folder = cls(path, model, shown)
+        text, vision = (folder.model.get(name) for name in ("text_cfg", "vision_cfg"))
+        if not isinstance(text, Mapping) or not isinstance(vision, Mapping):
+            raise CheckpointError(f"{file}: model_cfg has no text_cfg or vision_cfg; expected both towers")
+        if text.get("hf_model_name"):
+            what = f"its text tower is {str(text['hf_model_name'])[:80]!r} of the Hub, which nothing here fetches"
+            raise CheckpointError(f"{file}: {what}; convert the checkpoint to transformers, and give hf:DIR")
+        if text.get("hf_tokenizer_name") and not (path / "tokenizer.json").is_file():
+            what = f"its tokenizer is {str(text['hf_tokenizer_name'])[:80]!r} of the Hub"
+            raise CheckpointError(f"{file}: {what}, which nothing here fetches; put tokenizer.json next to it")
+        return folder
+
+    def preprocessing(self) -> dict[str, Any]:
+        said = self.shown
+        size, mode = said.get("size", 224), said.get("resize_mode", "shortest")
+        if mode not in _MODES:
+            raise CheckpointError(f"{self.path}: resize_mode {mode!r} is not supported; expected {' or '.join(_MODES)}")
+        sides = [size, size] if isinstance(size, int) else size
+        interpolation = said.get("interpolation", "bicubic")
+        found = {"mean": said.get("mean"), "std": said.get("std"), "input_size": sides, "crop_pct": 1.0}
+        return {**found, "interpolation": interpolation, "crop_mode": _MODES[mode]}
+
+
+def load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+    """Load an image tower with a head of text. Raises CheckpointError or ModelError, one line."""
+    open_clip = _library(spec)
+    folder = _Folder.read(source.path)
+    prompts = Prompts.of(wanted.classes, wanted.prompts)
+    file = next((source.path / name for name in _WEIGHTS if (source.path / name).is_file()), None)
+    if file is None:
+        raise CheckpointError(f"{source.path}: no weights; expected {' or '.join(_WEIGHTS)}")
+    checkpoint = read(file, prefixes=False)
+    place = f"local-dir:{source.path}"
+    try:
+        with seeded(torch.device("cpu"), 0), Allowance(checkpoint.tensors, file), _silent():
+            model = open_clip.create_model(place, load_weights=False, pretrained_text=False)
+    except (CheckpointError, ModelError):
+        raise
+    except Exception as error:  # what a config says may break the library anywhere
+        raise CheckpointError(f"{source.path}: refused by open_clip ({first_line(error)}); check its config") from error
+    load_into(model, checkpoint)
+    model.eval()
+    tower, notes = _image_tower(model, folder, checkpoint.tensors)
+    attention = give_attention(tower, wanted.attention, {}, {}, spec)
+    words = digest_of_files(sorted(path for path in source.path.glob("*.json") if path.is_file()), source.path)
+    made_of = (checkpoint.sha256, words, open_clip.__version__, prompts.digest)
+    rows = kept_rows(made_of, lambda: prompts.rows(_encoder(open_clip, model, place)))
+    bias = getattr(model, "logit_bias", None)
+    network = ZeroShot(tower, rows, float(model.logit_scale.exp()), 0.0 if bias is None else float(bias))
+    preprocessing, sources, more = resolve_preprocessing(network, wanted, folder.preprocessing(), str(source.path))
+    identity = identity_of(
+        *(checkpoint, source.name, spec, type(model).__name__, attention),
+        num_classes=len(prompts.classes),
+        preprocessing=preprocessing,
+        preprocessing_source=sources,
+        code_sha256=words,
+        notes=checkpoint.notes + notes + attention_notes(*attention, wanted.attention, {}) + more,
+        metadata={"open_clip": open_clip.__version__},
+    )
+    return with_prompts(Classifier(network, identity), prompts)
+
+
+def _library(spec: str) -> Any:
+    try:
+        import open_clip
+    except ImportError as error:
+        why = f"{spec} is a checkpoint of open_clip, which is not installed ({error})"
+        raise ModelError(f'{why}; install it: pip install ".[clip]" in a clone of this project') from error
+    return open_clip
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let the library log nothing: it warns of weights that we load."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _encoder(open_clip: Any, model: Any, place: str) -> Callable[[Sequence[str]], Tensor]:
+    with _silent():
+        tokenizer = open_clip.get_tokenizer(place)
+    known = model.token_embedding if hasattr(model, "token_embedding") else model.text.token_embedding
+
+    def encode(sentences: Sequence[str]) -> Tensor:
+        tokens = tokenizer(list(sentences))
+        if int(tokens.max()) >= known.num_embeddings:
+            what = f"its tokenizer makes token {int(tokens.max())} and the text tower has {known.num_embeddings}"
+            raise CheckpointError(f"{place}: {what}; expected the tokenizer that the model was trained with")
+        return model.encode_text(tokens)  # type: ignore[no-any-return]
+
+    return encode
+
+
+def _image_tower(model: Any, folder: _Folder, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the image tower, of timm where that is the same, and notes."""
+    own, said = model.visual, folder.model["vision_cfg"]
+    if hasattr(own, "trunk"):  # timm's already
+        return own, ()
+    why = f"a {type(own).__name__}"
+    if "visual.class_embedding" in tensors and "visual.proj" in tensors:
+        try:
+            with seeded(torch.device("cpu"), 0), torch.no_grad():
+                tower = _as_timm(folder, said, tensors)
+                image = torch.rand(2, 3, *_sides(said))
+                theirs, ours = own(image), tower(image)
+            apart = float((theirs - ours).abs().max() / theirs.abs().max())
+            if apart <= _ALIKE:
+                return tower, ()
+            why = f"in timm's ViT its features differ by {apart:.1g} of the largest"
+        except Exception as error:  # options that timm's ViT does not have
+            why = first_line(error)
+    return own, (f"open_clip's own image tower ({why}): its attention is not seen, so maps that read it are refused",)
+
+
+def _sides(said: Mapping[str, Any]) -> tuple[int, int]:
+    size = said.get("image_size", 224)
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _as_timm(folder: _Folder, said: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+    width = said.get("width", 768)
+    quick = "quickgelu_" if folder.model.get("quick_gelu") else ""
+    tower: Any = timm.create_model(
+        f"vit_base_patch16_clip_{quick}224",
+        img_size=_sides(said),
+        patch_size=said.get("patch_size", 16),
+        embed_dim=width,
+        depth=said.get("layers", 12),
+        num_heads=width // said.get("head_width", 64),
+        mlp_ratio=said.get("mlp_ratio", 4.0),
+        num_classes=folder.model["embed_dim"],
+    )
+    converted = checkpoint_filter_fn({name: tensor.float() for name, tensor in tensors.items()}, tower)
+    tower.load_state_dict(converted, strict=True)
+    return tower.eval()  # type: ignore[no-any-return]

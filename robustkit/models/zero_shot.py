@@ -1,0 +1,271 @@
+"""Zero-shot classifiers: an image tower, and a head that is text.
+
+A class is a few sentences: every template with its name in place of `{}`. The text tower makes a row of each; rows are
+brought to length 1, averaged over the templates, and brought to length 1 again (Radford et al., 2021). The logits are
+
+    scale · cos(image, class) + bias
+
+with scale and bias as the model has them. So whatever works on a classifier works here; another class list or another
+template is another model. Rows of text are computed once: they are kept, by a digest of all that they are made of, in
+the folder that ROBUSTKIT_CACHE names, else in robustkit of the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..common.files import reason_of, text_of, write_whole
+from ..data.class_names import CIFAR10, descriptions, printable, synsets
+from ..errors import CheckpointError, ModelError, RobustkitError, unknown
+from .identity import Classifier
+from .input_config import InputOptions
+
+ZERO_SHOT = "zero-shot"  # the task that metadata of a file with two towers names
+SIMPLE = ("a photo of a {}.",)
+_LOG = logging.getLogger(__name__)
+_MOST = 25_000  # classes of a file, and templates
+_LONGEST = 500  # characters of a sentence
+_BATCH = 64  # sentences that go through a text tower at once
+Encode = Callable[[Sequence[str]], Tensor]  # sentences to rows (N, D)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a text head is made of. classes: names in the order of the outputs. templates: each with one `{}` or more.
+    of_classes, of_templates: what the user called them."""
+
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+    of_classes: str
+    of_templates: str
+
+    @classmethod
+    def of(cls, classes: str | None, prompts: str | None, usual: Sequence[str] = ()) -> Prompts:
+        """Read a class list and templates. usual: the classes that a checkpoint names. Raises ModelError."""
+        if classes is None and not usual:
+            why = "a zero-shot model takes its classes from text"
+            raise ModelError(f"{why}; give --classes FILE (a name per line), --classes imagenet or cifar10")
+        names = tuple(usual) if classes is None else read_classes(classes)
+        return cls(names, read_templates(prompts or "simple"), classes or "of the checkpoint", prompts or "simple")
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([self.classes, self.templates]).encode()).hexdigest()
+
+    @property
+    def note(self) -> str:
+        """What the head is, in a line."""
+        count = len(self.templates)
+        how = f"template {self.templates[0]!r}" if count == 1 else f"{count} templates ({self.of_templates})"
+        averaged = ", averaged into one row a class, of which attacks take the loss" if count > 1 else ""
+        return f"zero-shot: {len(self.classes)} classes ({self.of_classes}), {how}{averaged}"
+
+    def rows(self, encode: Encode) -> Tensor:
+        """Return the rows of the classes (K, D), of length 1, from a text tower."""
+        every = [template.replace("{}", name) for name in self.classes for template in self.templates]
+        with torch.no_grad():
+            parts = [encode(every[at : at + _BATCH]).float() for at in range(0, len(every), _BATCH)]
+        rows = functional.normalize(torch.cat(parts), dim=-1)
+        return functional.normalize(rows.view(len(self.classes), len(self.templates), -1).mean(dim=1), dim=-1)
+
+
+def read_classes(given: str) -> tuple[str, ...]:
+    """Return the class names of a file, or of `imagenet` (the first WordNet lemma of each class) or `cifar10`."""
+    if given == "cifar10":
+        return CIFAR10
+    if given == "imagenet":
+        return tuple(name.split(",")[0] for name in descriptions(synsets()))
+    names = _lines(given, "--classes", ("imagenet", "cifar10"))
+    if len(names) < 2:
+        raise ModelError(f"--classes {given}: {len(names)} name; expected two or more, one per line")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ModelError(f"--classes {given}: {twice!r} stands there twice; expected each class once")
+    return names
+
+
+def read_templates(given: str) -> tuple[str, ...]:
+    """Return the templates of a file, or of `simple` or `clip-80` (of open_clip). Raises ModelError."""
+    if given == "simple":
+        return SIMPLE
+    if given == "clip-80":
+        try:
+            import open_clip
+        except ImportError as error:
+            raise ModelError(
+                f"--prompts clip-80: open_clip, which has these templates, is not installed ({error}); "
+                'pip install ".[clip]" in a clone of this project, or give a file'
+            ) from error
+        return tuple(template("{}") for template in open_clip.OPENAI_IMAGENET_TEMPLATES)
+    templates = _lines(given, "--prompts", ("simple", "clip-80"))
+    if without := [template for template in templates if "{}" not in template]:
+        raise ModelError(f"--prompts {given}: {without[0]!r} has no {{}}; expected one in each template, for the class")
+    return templates
+
+
+def _lines(given: str, option: str, known: Sequence[str]) -> tuple[str, ...]:
+    path = Path(given)
+    if not path.is_file():
+        remedy = f"expected a file with one per line, {' or '.join(known)}"
+        raise ModelError(f"{option} {given}: {unknown('file', given, known, remedy=remedy)}")
+    try:
+        text = text_of(path, _MOST * _LONGEST)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{option} {given}: cannot be read ({reason_of(error)}); expected text in UTF-8") from error
+    lines = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if not 0 < len(lines) <= _MOST or any(len(line) > _LONGEST or printable(line) != line for line in lines):
+        what = f"1 to {_MOST} lines of at most {_LONGEST} printable characters"
+        raise ModelError(f"{option} {given}: {len(lines)} lines; expected {what}")
+    return lines
+
+
+def kept_rows(made_of: Sequence[str | None], make: Callable[[], Tensor]) -> Tensor:
+    """Return rows from the user's cache, or make them and keep them there, where it can be written. made_of: digests of
+    all that they depend on."""
+    digest = hashlib.sha256(json.dumps(["rows of text, 1", *made_of]).encode()).hexdigest()
+    path = cache_folder() / f"{digest}.safetensors"
+    with suppress(Exception):  # absent or broken: they are made again
+        return from_bytes(path.read_bytes())["rows"]
+    rows = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, to_bytes({"rows": rows.contiguous()}))
+    except (OSError, RobustkitError) as fault:  # they are made again next time
+        _LOG.info("rows of text are not kept in %s: %s", path.parent, reason_of(fault))
+    return rows
+
+
+def cache_folder() -> Path:
+    own, shared = os.environ.get("ROBUSTKIT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(own) if own else Path(shared or Path.home() / ".cache") / "robustkit"
+
+
+class ZeroShot(nn.Module):
+    """Images (B, 3, H, W), normalised, to logits (B, K).
+
+    tower: images to features (B, D). rows: of the classes (K, D), of length 1.
+    """
+
+    rows: Tensor | None
+
+    def __init__(self, tower: nn.Module, rows: Tensor, scale: float, bias: float = 0.0) -> None:
+        super().__init__()
+        self.tower, self.scale, self.bias = tower, scale, bias
+        self.register_buffer("rows", rows)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Take the text off, as timm's networks take their head off: what is returned are the images' features."""
+        self.rows = None
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the images' features (B, D), of length 1."""
+        return functional.normalize(self.tower(images), dim=-1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found, rows = self.embed(images), self.rows
+        if rows is None:
+            return found
+        logits: Tensor = self.scale * found @ rows.to(found.dtype).T + self.bias
+        return logits
+
+
+def with_prompts(classifier: Classifier, prompts: Prompts) -> Classifier:
+    """Let a classifier's identity say of what text its head is: with another one it is another model."""
+    identity = classifier.identity
+    said = {"classes": prompts.of_classes, "prompts": prompts.of_templates, "text_sha256": prompts.digest}
+    classifier.identity = replace(
+        identity,
+        code_sha256=hashlib.sha256(f"{identity.code_sha256} {prompts.digest}".encode()).hexdigest(),
+        class_names=prompts.classes,
+        notes=(*identity.notes, prompts.note),
+        metadata={**identity.metadata, **said},
+    )
+    return classifier
+
+
+def refuse_text(wanted: InputOptions, spec: str) -> None:
+    """Raise ModelError where text is given for a head that is not made of it."""
+    for option in ("classes", "prompts"):
+        if (given := getattr(wanted, option)) is not None:
+            why = "whose head is not made of text (CLIP and SigLIP have such heads)"
+            raise ModelError(f"--{option} {given} does not apply to {spec}, {why}; leave it out")
+
+
+_WORD = re.compile(r"[a-z0-9]+")
+PAD, UNKNOWN = "<pad>", "<unknown>"
+
+
+class WordTower(nn.Module):
+    """Sentences to rows (N, D), by a transformer over words: the text tower of the shipped zero-shot checkpoint.
+
+    words: the vocabulary; others are `<unknown>`. length: words of a sentence that are read.
+    """
+
+    def __init__(self, words: Sequence[str], *, width: int, depth: int, heads: int, length: int, features: int) -> None:
+        super().__init__()
+        self.places = {word: place for place, word in enumerate((PAD, UNKNOWN, *words))}
+        self.length = length
+        self.words = nn.Embedding(len(self.places), width)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
+        layer = partial(nn.TransformerEncoderLayer, width, heads, 4 * width, dropout=0.0, batch_first=True)
+        self.blocks = nn.ModuleList(layer(norm_first=True, activation="gelu") for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, features, bias=False)
+
+    def tokens(self, sentences: Sequence[str]) -> Tensor:
+        """Return the places of words (N, L). Raises ModelError for a sentence of which no word is known."""
+        rows = []
+        for sentence in sentences:
+            words = _WORD.findall(sentence.lower())[: self.length]
+            if not any(word in self.places for word in words):
+                raise ModelError(f"{sentence[:80]!r}: none of its words is among the {len(self.places) - 2} known ones")
+            row = [self.places.get(word, self.places[UNKNOWN]) for word in words]
+            rows.append(row + [0] * (self.length - len(row)))
+        return torch.tensor(rows, device=self.positions.device)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = tokens != 0
+        x = self.words(tokens) + self.positions
+        for block in self.blocks:
+            x = block(x, src_key_padding_mask=~there)
+        mean = (self.norm(x) * there[..., None]).sum(dim=1) / there.sum(dim=1, keepdim=True)
+        return self.head(mean)  # type: ignore[no-any-return]
+
+    def encode(self, sentences: Sequence[str]) -> Tensor:
+        return self(self.tokens(sentences))  # type: ignore[no-any-return]
+
+
+def word_tower(said: Any, tensors: dict[str, Tensor], where: str) -> WordTower:
+    """Return the text tower that a file's metadata describes, with its weights. Raises CheckpointError."""
+    sizes = ("width", "depth", "heads", "length", "features")
+    words = said.get("words") if isinstance(said, dict) else None
+    if not isinstance(words, list) or not all(isinstance(word, str) and _WORD.fullmatch(word) for word in words):
+        raise CheckpointError(f"{where}: metadata text_tower has no words; expected a list of lower-case words")
+    if not all(isinstance(said.get(size), int) and 0 < said[size] <= 4096 for size in sizes):
+        raise CheckpointError(f"{where}: metadata text_tower lacks {', '.join(sizes)}; expected 1 to 4096 for each")
+    if said["width"] % said["heads"] or said["depth"] > 48 or len(words) > _MOST:
+        raise CheckpointError(f"{where}: metadata text_tower: {said['heads']} heads of {said['width']} channels")
+    tower = WordTower(words, **{size: said[size] for size in sizes})
+    try:
+        tower.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{where}: its text tower does not fit its metadata ({reason_of(error)[:200]})"
+        ) from error
+    return tower.eval()
