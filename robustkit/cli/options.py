@@ -366,7 +366,7 @@ def take_entries(kind: type, name: str, options: dict[str, Any]) -> dict[str, An
 
 PICTURE_KEYS = (
     *names_of(ClassifierOptions),
-    *("arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
+    *("arguments", "targets", "texts", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
 )
 """The options that `robustkit cam` takes for a user's own pictures."""
 GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")

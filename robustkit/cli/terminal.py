@@ -95,7 +95,7 @@ def run_cam(
 ) -> None:
     from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
 
-    gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
+    gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
@@ -111,7 +111,8 @@ def run_cam(
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     model = take_entries(ClassificationRequest, "model", options)
     wanted, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
-    drawn = explain_pictures(read_pictures(pictures), checkpoints, *wanted, model=model, device=options["device"])
+    how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
+    drawn = explain_pictures(read_pictures(pictures), checkpoints, *wanted, **how)
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
     print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
 
@@ -134,7 +135,7 @@ def _draw(
 
     choice = None
     if gallery["gallery"] or gallery["show"]:
-        asked = {"how": "choose", "count": "gallery", "ids": "show", "targets": "targets"}
+        asked = {"how": "choose", "count": "gallery", "ids": "show", "targets": "targets", "texts": "texts"}
         wanted = {name: gallery[option] for name, option in asked.items()}
         choice = Choice.of(tuple(map(str, request.checkpoints)), request.cams or "", request.faithfulness, **wanted)
         choice.check(request)

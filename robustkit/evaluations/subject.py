@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..common.determinism import SampleRng, float32, lacks_order, ordered, seede
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_unit_range
 from ..models.device import free_memory
-from ..models.identity import Classifier
+from ..models.identity import Classifier, embed
 from ..moved import keep_old_names
 from ..protocol.card import Card
 from ..protocol.condition import Condition
@@ -69,11 +70,18 @@ class ScoringModel(nn.Module):
         return key_loss(network, self, images, boxes, of_class)
 
     def forward(self, images: Tensor) -> Tensor:
+        logits = self._asked(self.network, images)
+        return logits if self.valid is None else logits[:, self.valid]
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return what the head takes, (B, D). Raises ModelError where the network does not say what that is."""
+        return self._asked(partial(embed, self.network), images)
+
+    def _asked(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         images = self.classifier.normalize(images) if self.from_pixels else images
         low = self.dtype is not torch.float32
         with torch.autocast(images.device.type, self.dtype) if low else nullcontext():
-            logits = self.network(images).float()
-        return logits if self.valid is None else logits[:, self.valid]
+            return network(images).float()
 
 
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:

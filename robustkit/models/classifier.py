@@ -58,8 +58,8 @@ def load(
     pixels: bool = False,
     pretrained: bool = True,
     features: bool = False,
-    classes: str | None = None,
-    prompts: str | None = None,
+    classes: str | Path | Sequence[str] | None = None,
+    prompts: str | Path | Sequence[str] | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
@@ -73,8 +73,8 @@ def load(
         of at most 64 pixels are not cropped where neither is about images of that size.
     pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
-    classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: a file of class names, `imagenet` or
-        `cifar10`, and a file of templates, `simple` or `clip-80` (`robustkit.models.zero_shot`).
+    classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them,
+        `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -85,7 +85,7 @@ def load(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    text = (None if classes is None else str(classes)), (None if prompts is None else str(prompts))
+    text = (str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts))
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *text)
     if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
         classifier = _from_source(str(spec), wanted, use_ema, allow_partial, features)

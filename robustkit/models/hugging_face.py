@@ -422,7 +422,7 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     bias = getattr(model, "logit_bias", None)
     vision = model.config.vision_config
     patch = int(vision.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
-    numbers = float(model.logit_scale.exp()), 0.0 if bias is None else float(bias)
+    numbers = float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach())
     network = ZeroShot(_ImageTower(model, patch), rows, *numbers)
     classifier = with_prompts(_with_processor(loaded, network, len(prompts.classes), source, spec, wanted), prompts)
     if patch:

@@ -235,6 +235,17 @@ def as_features(classifier: Classifier) -> Classifier:
     return classifier
 
 
+def embed(network: Any, images: Tensor) -> Tensor:
+    """Return what a network's head takes, (B, D), of normalised images: of a zero-shot model the image's embedding.
+    Raises ModelError for a network that is neither such a model nor timm's."""
+    if hasattr(network, "embed"):
+        return network.embed(images)  # type: ignore[no-any-return]
+    if hasattr(network, "forward_features") and hasattr(network, "forward_head"):
+        return network.forward_head(network.forward_features(images), pre_logits=True)  # type: ignore[no-any-return]
+    what = "it is neither a zero-shot model nor a network of timm"
+    raise ModelError(f"{type(network).__name__} does not say what its head takes: {what}; leave out loss=embedding")
+
+
 def _last_linear(classifier: Classifier, grey: Tensor) -> str:
     """Return the linear layer whose output is the network's; empty where there is none."""
     made: dict[str, Tensor] = {}

@@ -34,8 +34,8 @@ class InputOptions:
     crop_pct: float | None = None
     crop_mode: str | None = None
     img_size: int | tuple[int, int] | None = None
-    classes: str | None = None
-    prompts: str | None = None
+    classes: str | tuple[str, ...] | None = None
+    prompts: str | tuple[str, ...] | None = None
 
 
 def resolve_preprocessing(

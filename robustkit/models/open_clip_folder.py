@@ -104,7 +104,7 @@ def load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Classi
     made_of = (checkpoint.sha256, words, open_clip.__version__, prompts.digest)
     rows = kept_rows(made_of, lambda: prompts.rows(_encoder(open_clip, model, place)))
     bias = getattr(model, "logit_bias", None)
-    network = ZeroShot(tower, rows, float(model.logit_scale.exp()), 0.0 if bias is None else float(bias))
+    network = ZeroShot(tower, rows, float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach()))
     preprocessing, sources, more = resolve_preprocessing(network, wanted, folder.preprocessing(), str(source.path))
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),

@@ -42,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 _MOST = 25_000  # classes of a file, and templates
 _LONGEST = 500  # characters of a sentence
 _BATCH = 64  # sentences that go through a text tower at once
+Words = str | tuple[str, ...]  # a file or the name of a list, or the words themselves
 Encode = Callable[[Sequence[str]], Tensor]  # sentences to rows (N, D)
 
 
@@ -56,13 +57,16 @@ class Prompts:
     of_templates: str
 
     @classmethod
-    def of(cls, classes: str | None, prompts: str | None, usual: Sequence[str] = ()) -> Prompts:
-        """Read a class list and templates. usual: the classes that a checkpoint names. Raises ModelError."""
+    def of(cls, classes: Words | None, prompts: Words | None, usual: Sequence[str] = ()) -> Prompts:
+        """Read a class list and templates, or take given ones. usual: the classes that a checkpoint names. Raises
+        ModelError."""
         if classes is None and not usual:
             why = "a zero-shot model takes its classes from text"
             raise ModelError(f"{why}; give --classes FILE (a name per line), --classes imagenet or cifar10")
+        words = classes or "of the checkpoint", prompts or "simple"
+        called, shown = ("given" if isinstance(word, tuple) else word for word in words)
         names = tuple(usual) if classes is None else read_classes(classes)
-        return cls(names, read_templates(prompts or "simple"), classes or "of the checkpoint", prompts or "simple")
+        return cls(names, read_templates(prompts or "simple"), called, shown)
 
     @property
     def digest(self) -> str:
@@ -85,8 +89,10 @@ class Prompts:
         return functional.normalize(rows.view(len(self.classes), len(self.templates), -1).mean(dim=1), dim=-1)
 
 
-def read_classes(given: str) -> tuple[str, ...]:
+def read_classes(given: Words) -> tuple[str, ...]:
     """Return the class names of a file, or of `imagenet` (the first WordNet lemma of each class) or `cifar10`."""
+    if isinstance(given, tuple):
+        return given
     if given == "cifar10":
         return CIFAR10
     if given == "imagenet":
@@ -100,8 +106,10 @@ def read_classes(given: str) -> tuple[str, ...]:
     return names
 
 
-def read_templates(given: str) -> tuple[str, ...]:
+def read_templates(given: Words) -> tuple[str, ...]:
     """Return the templates of a file, or of `simple` or `clip-80` (of open_clip). Raises ModelError."""
+    if isinstance(given, tuple) or "{}" in given:
+        return given if isinstance(given, tuple) else (given,)
     if given == "simple":
         return SIMPLE
     if given == "clip-80":

@@ -8,17 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-
-from cam import Explanation
 
 from ..common.determinism import SampleRng
 from ..common.files import bytes_of, reason_of
@@ -29,19 +25,17 @@ from ..data.in_memory import open_held
 from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
-from ..evaluations.family import shown_under
-from ..evaluations.maps.condition import TARGETS, MapSpec, map_condition, parse_cams, parse_named
-from ..evaluations.maps.evaluate import check_explainable, explainer_of
-from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick
-from ..evaluations.maps.methods import shown
-from ..evaluations.maps.truth import Located, open_truth
-from ..evaluations.maps.two_objects.evaluate import masses
-from ..evaluations.subject import Batch, EvaluatedModel, Settings, as_bytes
+from ..evaluations.maps.condition import MapSpec, parse_cams, parse_named
+from ..evaluations.maps.evaluate import check_explainable
+from ..evaluations.maps.gallery import Gallery, GalleryRow, pick
+from ..evaluations.maps.painter import LABEL, Heat, Painter, Result, Target, label
+from ..evaluations.maps.truth import open_truth
+from ..evaluations.subject import EvaluatedModel, Settings
 from ..models.classifier import load
 from ..models.device import pick_device
 from ..models.identity import Classifier, ModelIdentity, distinct_names
 from ..protocol.card import load_card
-from ..protocol.condition import CLEAN, Condition
+from ..protocol.condition import CLEAN
 from ..report.page import write_report
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
@@ -54,61 +48,24 @@ from .scheduler import run as carry_out
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
-_PLAIN = MapSpec("agcam")
 COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc", "rank_correlation")
 Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 """The row of each sample by checkpoint and condition, with COLUMNS as far as the run has them."""
 
 
 @dataclass(frozen=True)
-class Target:
-    """A class that maps are drawn for: `predicted`, `label`, or one by name; index: of that among the model's
-    outputs."""
-
-    name: str
-    index: int | None = None
-
-    @property
-    def heading(self) -> str:
-        return {PREDICTED: "predicted class", LABEL: "true class"}.get(self, self.name)
-
-    @classmethod
-    def of(cls, text: str, names: Sequence[str] = ()) -> Target:
-        """Return what a user means. names: of the classes. Raises ModelError where no class is called so."""
-        if text in TARGETS:
-            return PREDICTED if text == "predicted" else LABEL
-        index = target_of(text, names)
-        return cls(names[index].split(",")[0], index)
-
-    def place(self, subject: EvaluatedModel, sample: Sample, logits: Tensor) -> Tensor:
-        """Return its index among the classes that compete, a scalar on the host. logits: (1, K) of the clean image."""
-        if self == PREDICTED:
-            return logits.argmax(dim=1)[0].cpu()
-        asked = sample if self.index is None else replace(sample, label=self.index)
-        return subject.labels([asked])[0].cpu()
-
-
-PREDICTED, LABEL = Target("predicted"), Target("label")
-
-
-def label(spec: MapSpec) -> str:
-    """Return the heading of a map: its method, and what differs from the published protocol."""
-    differing = [key for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)]
-    odd = [*shown(spec.options), *(f"{key}={getattr(spec, key)}" for key in differing)]
-    return f"{spec.method}({','.join(odd)})" if odd else spec.method
-
-
-@dataclass(frozen=True)
 class Choice:
     """The maps and samples that a gallery draws. shown: the maps, of which the first one's scores choose samples. how:
     one of CHOICES, or `class:NAME`. ids: exactly these samples instead. targets: classes that each map is drawn for;
-    without any, the one that it is scored for, or those of both objects."""
+    without any, the one that it is scored for, or those of both objects. texts: sentences that they are drawn for,
+    too."""
 
     shown: tuple[MapSpec, ...]
     how: str
     count: int = 12
     ids: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -121,6 +78,7 @@ class Choice:
         count: int = 12,
         ids: Sequence[str] = (),
         targets: Sequence[str] = (),
+        texts: Sequence[str] = (),
     ) -> Choice:
         """Return the choice that a user asks for; how: by default disagreement, or for a single checkpoint its worst
         maps. Raises ProtocolError where it is not understood, or means nothing here."""
@@ -137,7 +95,7 @@ class Choice:
         if how == "disagreement" and len(checkpoints) < 2 and not ids:
             remedy = "give another one, or --choose worst"
             raise ProtocolError(f"--choose disagreement: a single checkpoint cannot disagree with another; {remedy}")
-        return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
+        return cls(tuple(maps.values()), how, count, tuple(ids), *map(tuple, map(dict.fromkeys, (targets, texts))))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
         """Return the classes that are asked for. Raises ModelError or DataError where one is unknown or does not
@@ -247,136 +205,6 @@ def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
     raise RunError(f"{run.path}: no scores of {label(first)} to choose by; {remedy}")
 
 
-Heat = NDArray[np.float32]
-Result = Mapping[str, Any]
-Scores = Mapping[tuple[str, str], Result]  # the row of the sample that is drawn, by checkpoint and condition
-
-
-@dataclass
-class Painter:
-    """Draws maps, and keeps them by name. targets: of each map; empty for the class that it is scored for. under:
-    attacks."""
-
-    shown: Sequence[MapSpec]
-    targets: Sequence[Target]
-    under: Sequence[Condition]
-    kept: dict[str, Heat]
-
-    def rows(
-        self,
-        subject: EvaluatedModel,
-        pixels: Tensor,
-        sample: Sample,
-        named: str,
-        located: Located | None,
-        scores: Scores,
-    ) -> Iterator[GalleryRow]:
-        """Yield a row for the clean image and one for each attack, with maps of the same classes. pixels: (3, H, W)
-        uint8."""
-        clean, batch = subject.inputs(pixels[None]), Batch(pixels[None], [sample])
-        first = _logits(subject, clean, sample)
-        for under in (None, *self.under):
-            inputs, logits, image = clean, first, pixels
-            if under is not None:
-                shown = shown_under(subject, batch, under)
-                inputs, logits, image = shown.inputs, _logits(subject, shown.inputs, sample), shown.images()[0]
-            picture = as_bytes(image)
-            drawn = inputs, sample, first, located, scores, under, picture
-            tiles = tuple(chain.from_iterable(self._tiles(subject, spec, *drawn) for spec in self.shown))
-            name, best = subject.classifier.identity.name, logits.argmax(dim=1)
-            right = subject.correct(best, [sample])[0]
-            said = f"predicts {_named(subject, int(best))} {_share(logits, int(best))}{' (wrong)' * (right is False)}"
-            text = "" if under is None else under.text
-            yield GalleryRow(sample.id, named, picture, tiles, _marked(located), name, text, (said,))
-
-    def _tiles(
-        self,
-        subject: EvaluatedModel,
-        spec: MapSpec,
-        inputs: Tensor,
-        sample: Sample,
-        clean: Tensor,
-        located: Located | None,
-        scores: Scores,
-        under: Condition | None,
-        image: NDArray[np.uint8],
-    ) -> Iterator[Tile]:
-        """Yield the tiles of one map, of all its classes from one explanation."""
-        name, objects = subject.classifier.identity.name, None if located is None else located.objects
-        both = objects is not None and not self.targets
-        own = Target.of(spec.target)
-        targets = (Target("first object"), Target("second object")) if both else self.targets or (own,)
-        places = (
-            subject.accepted([sample])[0]
-            if both
-            else torch.stack([target.place(subject, sample, clean) for target in targets])
-        )
-        rng = subject.rng([sample], map_condition(spec))
-
-        def explain() -> Explanation:
-            with explainer_of(subject, spec.method, spec.options) as explainer:
-                return explainer.explain(inputs, places[None].to(inputs.device), rng=rng)
-
-        explained = subject.steadily(label(spec), rng, explain)
-        maps = explained.maps[0].cpu()
-        shares = masses(maps[None], objects[None].to(maps))[2][0].tolist() if both and objects is not None else []
-        for index, target in enumerate(targets):
-            place, plain = int(places[index]), not both and target == own
-            text = spec.text if under is None else spec.compared_under(under.text).text
-            row = scores.get((name, text), {}) if plain else {}
-            lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
-            lines += [f"{100 * shares[index]:.0f} % in it, of both"] if both else []
-            truth = objects[index].numpy() if both and objects is not None else _marked(located)
-            heading = label(spec) if target == own and not self.targets else f"{label(spec)}, {target.heading}"
-            heat = maps[index].numpy()
-            key = [name, label(spec), *([target.name] if both or self.targets else []), sample.id]
-            key[-1:-1] = [] if under is None else [under.text]
-            self.kept["/".join(key)] = heat
-            yield Tile(heading, image, heat, tuple(lines), truth)
-
-
-def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
-    """Return the logits (1, K) of the classes that compete."""
-
-    def ask() -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = subject.exact(inputs)
-            return logits
-
-    return subject.steadily("gallery", subject.rng([sample], Condition("clean", "clean")), ask)
-
-
-def _share(logits: Tensor, place: int) -> str:
-    return f"{100 * logits.softmax(dim=1)[0, place].item():.0f} %"
-
-
-def _named(subject: EvaluatedModel, place: int) -> str:
-    identity = subject.classifier.identity
-    return class_name(identity.class_names or (), subject.classes(torch.tensor([place]))[0], identity.num_classes)
-
-
-def _figures(row: Result) -> Iterator[str]:
-    """Yield the lines of a map's scores, or of how it differs from the clean one."""
-    for some in (
-        {"IoU": "mask_iou", "box IoU": "box_iou"},
-        {"ABPC": "abpc"},
-        {"rank correlation with clean": "rank_correlation"},
-    ):
-        found = {word: row[key] for word, key in some.items() if row.get(key) is not None}
-        said = {word: value for word, value in found.items() if math.isfinite(value)}
-        if line := "   ".join(
-            f"{word} {100 * v:.1f} %" if "IoU" in word else f"{word} {v:.2f}" for word, v in said.items()
-        ):
-            yield line
-
-
-def _marked(located: Located | None) -> NDArray[np.bool_] | None:
-    """Return where the object is, or both of them; None where that is not known."""
-    if located is None:
-        return None
-    return (located.mask if located.objects is None else located.objects.any(dim=0)).numpy()
-
-
 def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice) -> Gallery:
     """Return samples of a run with maps. request: the one that it was made with. Raises RunError where the run has no
     such maps, or another protocol."""
@@ -395,7 +223,8 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
     attacked = (attack for attack in attacks if attack != CLEAN)
     under = [attack for attack in attacked if first.compared_under(attack.text).text in manifest.conditions]
     moved = [spec.compared_under(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
-    painter = Painter(choice.shown, choice.classes(dataset, classifiers[0].identity), under, {})
+    classes, texts = choice.classes(dataset, classifiers[0].identity), _of_texts(choice.texts, request, names, settings)
+    painter = Painter(choice.shown, classes, under, {}, texts)
     truth = open_truth(dataset, request.boxes, request.masks)
     records, rows = {**records, **_records(run, moved, names)}, list[GalleryRow]()
     for sample in samples:
@@ -410,6 +239,22 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
     title = f"{', '.join(map(label, choice.shown))}: {compared}"
     return Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",), painter.kept, run)
+
+
+def _of_texts(
+    texts: Sequence[str], request: ClassificationRequest, names: Sequence[str], settings: Settings
+) -> dict[str, EvaluatedModel]:
+    """Return, by checkpoint, the model whose head is these sentences; none without any. Raises ModelError for a head
+    that is not made of text."""
+    if not texts:
+        return {}
+    model = {**request.model, "classes": texts, "prompts": "{}"}
+    subjects: dict[str, EvaluatedModel] = {}
+    for name, spec in zip(names, request.checkpoints, strict=True):
+        head = load(spec, **model)
+        head.identity = replace(head.identity, name=name)
+        subjects[name] = ClassifierSubject(head, request.card, settings, None)
+    return subjects
 
 
 def write_gallery(run: RunFolder, gallery: Gallery, raw: bool = False) -> tuple[Path, Path]:
@@ -464,8 +309,9 @@ def explain_pictures(
     *,
     model: Mapping[str, Any],
     device: str = "auto",
+    texts: Sequence[str] = (),
 ) -> Gallery:
-    """Return maps of named pictures for the named classes, or the predicted one."""
+    """Return maps of named pictures for the named classes, or the predicted one, and for sentences."""
     wanted, named = _plain(methods), list(pictures)
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
@@ -480,12 +326,15 @@ def explain_pictures(
             raise ProtocolError("--target label: a single image has no label; name a class, or give predicted")
     rows: list[GalleryRow] = []
     kept: dict[str, Heat] = {}
+    request = ClassificationRequest(checkpoints=checkpoints, data_dir="", model=model)
+    called = [subject.classifier.identity.name for subject in subjects]
+    of_texts = _of_texts(texts, request, called, settings)
     for picture, image in named:
         for subject, classes in zip(subjects, wished, strict=True):
             pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
-            painter = Painter(wanted, classes, (), kept)
+            painter = Painter(wanted, classes, (), kept, of_texts)
             rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
-    return Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows), (), kept)
+    return Gallery(", ".join(called), tuple(rows), (), kept)
 
 
 CAMS = "agcam,rollout,grad-cam"
@@ -500,6 +349,7 @@ def cam(
     gallery: int = 12,
     choose: str | None = None,
     show: str | Sequence[str] = (),
+    target_text: str | Sequence[str] = (),
     progress: Progress | bool | None = None,
     say: Callable[[str], None] | None = None,
     **options: Any,
@@ -515,6 +365,7 @@ def cam(
             classes to draw maps for, by name or number, or predicted; of a data set also label.
         gallery, choose, show: of a data set, how many samples to draw; which: disagreement, worst, best, random or
             class:NAME; or their ids.
+        target_text: sentences that a zero-shot model (CLIP, SigLIP) gets maps for, besides.
         progress, say, options: as of `robustkit.audit`, such as boxes, masks, faithfulness, mean or out; of pictures
             only those of the model, and device.
 
@@ -532,10 +383,12 @@ def cam(
             drawn = {"gallery": gallery != 12, "choose": choose, "show": show}
             if odd := {*given} - {"model", "device"} | {name for name, value in drawn.items() if value}:
                 raise TypeError(f"cam() got {', '.join(sorted(odd))}, which is of a data set; these are pictures")
-            return explain_pictures(pictures, specs, _texts(targets), cams, **{"model": model, **given})
+            given = {"model": model, **given, "texts": _texts(target_text)}
+            return explain_pictures(pictures, specs, _texts(targets), cams, **given)
         request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **given})
         names, scores = tuple(map(str, specs)), request.faithfulness
-        choice = Choice.of(names, cams, scores, how=choose, count=gallery, ids=ids, targets=_texts(targets))
+        drawn_for = {"targets": _texts(targets), "texts": _texts(target_text)}
+        choice = Choice.of(names, cams, scores, how=choose, count=gallery, ids=ids, **drawn_for)
         choice.check(request)
         with progress_shown(progress) as listener:
             run = carry_out(request, listener, say)

@@ -109,6 +109,11 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     multiple=True,
     help="Class to draw maps for: a name, a number, predicted, or (with --data-dir) label; may be repeated.",
 )
+@_map_option(
+    *("--target-text", "texts"),
+    multiple=True,
+    help="Sentence to draw maps of a zero-shot model (CLIP, SigLIP) for; may be repeated.",
+)
 @_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
 @option(
     "--attacks",

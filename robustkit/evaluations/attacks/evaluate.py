@@ -46,6 +46,7 @@ from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on
 from .peers import peer
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
+EMBEDDING = "embedding"  # the loss of a PGD that moves an image's embedding, whatever its label
 _PARTS = ("only", ON)
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
 
@@ -209,6 +210,10 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)
         if engine != "robustkit" and card.task not in ("segmentation", "features"):
             return peer(str(engine), condition.name, threat, given)
+        if given.get("loss") == EMBEDDING and card.task == "classification" and condition.name == "pgd":
+            if given.pop("early_stop") or not given.pop("random_start"):
+                raise ValueError("loss=embedding begins at a random point and takes all steps; leave the others out")
+            return attacks.FeaturePGD(threat, **{**given, "loss": "cosine"})
         attack: attacks.Attack | attacks.DenseAttack = attacks_of(card)[condition.name](threat, **given)
         return attack
     except (TypeError, ValueError) as fault:

@@ -264,13 +264,13 @@ def _located(
         key = wanted.method, wanted.threshold, maps.shape, str(maps.device), drawn, *map(_digest, located)
         if key in _KEPT:
             return _KEPT[key][1]
-    columns = _localisation(maps.cpu(), located, wanted.threshold)
+    columns = localised(maps.cpu(), located, wanted.threshold)
     if key is not None and sum(rows for rows, _ in _KEPT.values()) + len(located) <= _ROWS:
         _KEPT[key] = len(located), columns
     return columns
 
 
-def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> Columns:
+def localised(maps: Tensor, located: Sequence[Located | None], threshold: float) -> Columns:
     if all(entry is None for entry in located):
         return {}
     marked = {index: entry for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from attacks import AttackResult, DenseAttack
+from attacks import AttackResult, DenseAttack, FeaturePGD
 from attacks.model_access import is_answer, label_mask
 
 from ...common.determinism import SampleRng, upload
@@ -61,6 +61,8 @@ class LabelledSubject(EvaluatedModel):
         if attacked_labels(condition, self.card) == "true":
             labels = upload(self.accepted(batch.samples), inputs.device)
         assert attack is not None and not isinstance(attack, DenseAttack)  # those are of segmenters
+        if isinstance(attack, FeaturePGD):  # loss=embedding, which needs no labels
+            return attack.run(self.fast.embed, inputs, rng=rng, tell=batch.tell)
         return attack.run(
             self.fast,
             inputs,
