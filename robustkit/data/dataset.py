@@ -343,7 +343,7 @@ def open_dataset(
         raise DataError(f"{path}: no such folder or zip file; check --data-dir")
     batches = next((p for p in (path, path / "cifar-10-batches-py") if (p / "test_batch").is_file()), None)
     if layout == "cifar10" or (layout is None and batches is not None):
-        return _cifar(path, batches, split or "test", num_classes)
+        return _cifar(path, batches, split or "test", num_classes, class_names)
     listing = list_folder(path) if path.is_dir() else list_zip(path)
     if not listing.images:
         if listing.notes:
@@ -396,14 +396,28 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
 def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
     if spec not in EMBEDDED:
         raise DataError(unknown("data set", spec, EMBEDDED))
-    if num_classes not in (None, len(CLASSES)):
+    if num_classes not in (None, len(CLASSES)) and not set(CLASSES) <= set(class_names or ()):
         raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
     if class_names and not set(class_names) & set(CLASSES):
         theirs = first_names(class_names, 3)
         raise DataError(f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {theirs}")
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
-    return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
+    found = Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
+    return _as_outputs(found, class_names)
+
+
+def _as_outputs(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
+    """Return the data set with labels in the order of a model's outputs, where these have all of its names."""
+    own = dataset.class_names
+    if names is None or tuple(names) == tuple(own) or not set(own) <= set(names):
+        return dataset
+    place = {index: list(names).index(name) for index, name in enumerate(own)}
+    samples = tuple(
+        replace(sample, label=place[sample.label], valid=tuple(place[label] for label in sample.valid or ()) or None)
+        for sample in dataset.samples
+    )
+    return replace(dataset, class_names=tuple(names), samples=samples)
 
 
 def _side_by_side(dataset: Dataset) -> Dataset:
@@ -416,10 +430,12 @@ def _side_by_side(dataset: Dataset) -> Dataset:
     return replace(dataset, name=f"{PREFIX}{dataset.name}", root=root, samples=samples, notes=notes, source=source)
 
 
-def _cifar(path: Path, folder: Path | None, split: str, num_classes: int | None) -> Dataset:
+def _cifar(
+    path: Path, folder: Path | None, split: str, num_classes: int | None, class_names: Sequence[str] | None
+) -> Dataset:
     if folder is None:
         raise DataError(f"{path}: no test_batch file; layout cifar10 expects the folder cifar-10-batches-py")
-    if num_classes not in (None, 10):
+    if num_classes not in (None, 10) and not set(CIFAR10) <= set(class_names or ()):
         raise DataError(f"{path}: CIFAR-10 has 10 classes, but the model has {num_classes}")
     files = {"test": ("test_batch",), "train": tuple(f"data_batch_{i}" for i in range(1, 6))}
     if split not in files:
@@ -429,4 +445,5 @@ def _cifar(path: Path, folder: Path | None, split: str, num_classes: int | None)
     samples = tuple(Sample(f"{split}/{i:05d}", place) for i, place in enumerate(labels))
     names = cifar_names(folder / "batches.meta") or CIFAR10
     note = f"layout cifar10: {len(samples)} {split} images of the python batch files"
-    return Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
+    found = Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
+    return _as_outputs(found, class_names)

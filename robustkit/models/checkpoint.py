@@ -136,7 +136,7 @@ def _globals(stream: io.BytesIO) -> list[str]:
 
 JSON_KEYS = (
     *("arch_kwargs", "num_classes", "class_names", "mean", "std", "input_size", "crop_pct"),
-    *("decoder_kwargs", "stride", "short_side", "vocabulary"),
+    *("decoder_kwargs", "stride", "short_side", "vocabulary", "text_tower", "logit_scale"),
 )
 
 _HEADER = 16 << 20  # bytes of a safetensors header; ten thousand tensors take one million

@@ -40,7 +40,7 @@ from .identity import Classifier, ModelIdentity, as_features, attention_notes, g
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import WEIGHT_FILES, ModelFile
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .zero_shot import Prompts, ZeroShot, kept_rows, refuse_text, with_prompts
+from .zero_shot import Prompts, ZeroShot, kept_rows, refuse_text, scale_and_bias, with_prompts
 
 INDEX = "model.safetensors.index.json"
 _INDEX = 64 << 20  # bytes of an index
@@ -419,11 +419,8 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     words = digest_of_files([file for name in _TOKENIZERS if (file := source.path / name).is_file()], source.path)
     made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, prompts.digest)
     rows = kept_rows(made_of, lambda: prompts.rows(_encoder(loaded)))
-    bias = getattr(model, "logit_bias", None)
-    vision = model.config.vision_config
-    patch = int(vision.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
-    numbers = float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach())
-    network = ZeroShot(_ImageTower(model, patch), rows, *numbers)
+    patch = int(model.config.vision_config.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
+    network = ZeroShot(_ImageTower(model, patch), rows, *scale_and_bias(model))
     classifier = with_prompts(_with_processor(loaded, network, len(prompts.classes), source, spec, wanted), prompts)
     if patch:
         identity = classifier.identity

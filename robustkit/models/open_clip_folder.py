@@ -28,7 +28,7 @@ from .claims import Allowance
 from .identity import Classifier, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import OPEN_CLIP, ModelFile
-from .zero_shot import Prompts, ZeroShot, kept_rows, with_prompts
+from .zero_shot import Prompts, ZeroShot, kept_rows, scale_and_bias, with_prompts
 
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _MOST = 1 << 20  # bytes of a config
@@ -103,8 +103,7 @@ def load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Classi
     words = digest_of_files(sorted(path for path in source.path.glob("*.json") if path.is_file()), source.path)
     made_of = (checkpoint.sha256, words, open_clip.__version__, prompts.digest)
     rows = kept_rows(made_of, lambda: prompts.rows(_encoder(open_clip, model, place)))
-    bias = getattr(model, "logit_bias", None)
-    network = ZeroShot(tower, rows, float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach()))
+    network = ZeroShot(tower, rows, *scale_and_bias(model))
     preprocessing, sources, more = resolve_preprocessing(network, wanted, folder.preprocessing(), str(source.path))
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),

@@ -193,6 +193,12 @@ class ZeroShot(nn.Module):
         return logits
 
 
+def scale_and_bias(model: Any) -> tuple[float, float]:
+    """Return what a model multiplies cosines by, and adds to them; it learned the scale as a logarithm."""
+    bias = getattr(model, "logit_bias", None)
+    return float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach())
+
+
 def with_prompts(classifier: Classifier, prompts: Prompts) -> Classifier:
     """Let a classifier's identity say of what text its head is: with another one it is another model."""
     identity = classifier.identity

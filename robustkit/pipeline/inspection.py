@@ -240,7 +240,6 @@ def inspect(
     device: str = "auto",
     stability: bool = False,
     masks: str | None = None,
-    classes: str | None = None,
     ignore: tuple[int, ...] | None = None,
     **options: Any,
 ) -> Inspected:
@@ -248,8 +247,9 @@ def inspect(
 
     Args:
         checkpoint: a model spec or a network, as `robustkit.audit` takes it. data_dir: labelled images, likewise.
-        stability: also show what the heads of each layer do. masks, classes, ignore: of a segmenter's images.
-        options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv.
+        stability: also show what the heads of each layer do. masks, ignore: of a segmenter's images.
+        options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv;
+            classes are those of a zero-shot model, or the names of a segmenter's labels.
 
     Raises:
         RobustkitError: anything that is wrong with the checkpoint or the images.
@@ -259,7 +259,7 @@ def inspect(
     model, data = (groups.get(name, {}) for name in ("model", "data"))
     if batch_size < 1:
         raise ProtocolError(f"batch_size={batch_size}: expected 1 or more")
-    own: dict[str, Any] = {"masks": masks, "classes": classes, "ignore": ignore}
+    own: dict[str, Any] = {"masks": masks, "ignore": ignore}
     scenes = {name: value for name, value in own.items() if value is not None}
     chosen: dict[str, Any] = {"limit": limit, "ids": ids, "seed": seed, "batch_size": batch_size, "device": device}
     facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[TextTable](), list[dict[str, Any]]()
@@ -334,7 +334,8 @@ def look_into(
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if segments:
-        labelled = open_scenes(data_dir, num_classes=opened.identity.num_classes, **scenes).select(limit, ids, seed)
+        named = {**scenes, "classes": model.get("classes")}
+        labelled = open_scenes(data_dir, num_classes=opened.identity.num_classes, **named).select(limit, ids, seed)
         notes, images = labelled.notes, _scenes(labelled, bad)
     else:
         dataset = labelled_data(data_dir, opened.identity, data, limit=limit, ids=ids, seed=seed)

@@ -35,7 +35,7 @@ from ..terminal import console
 
 _run_option, _model_option = partial(option, section="Run"), partial(option, section="Model")
 _SAMPLES = ("data", "limit", "ids")
-_SCENES = ("masks", "classes", "ignore")
+_SCENES = ("masks", "ignore")  # of a segmenter's images; --classes is also of a zero-shot model
 _FORMATS = click.Choice(["jpeg", "png"])
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
@@ -71,7 +71,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
             "only for images, and --data-dir is missing; give a folder of them, or leave it out",
         )
     model, data = (take_entries(ClassificationRequest, name, options) for name in ("model", "data"))
-    scenes = {"ignore": read_labels(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
+    scenes = {"ignore": read_labels(options.pop("ignore")), "masks": options.pop("masks")}
     screen = console()
     for item in look_into(checkpoint, data_dir, model=model, data=data, scenes=scenes, check=_refuse_other, **options):
         if isinstance(item, Ranked):

@@ -17,6 +17,8 @@ class FeaturesOptions(TypedDict, total=False):
     crop_pct: Any
     crop_mode: Any
     img_size: Any
+    classes: Any
+    prompts: Any
     use_ema: Any
     allow_partial: Any
     attacks: str | Iterable[str] | None

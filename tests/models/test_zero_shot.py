@@ -1,0 +1,282 @@
+"""Zero-shot classifiers: against each library's own pipeline, and what makes one another model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+import cam
+import robustkit
+from attacks import FeaturePGD, ThreatModel
+from robustkit.data import shapes
+from robustkit.data.images import to_pixels
+from robustkit.errors import CheckpointError, ModelError
+from robustkit.models import zero_shot
+from robustkit.models.zero_shot import Prompts, WordTower, kept_rows, read_classes
+
+pytestmark = pytest.mark.usefixtures("one_thread", "cache")
+WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "photo", "of", "this", "is", "cat", "dog", "car", "old", "."]
+CLASSES, TEMPLATES = ("cat", "dog", "old car"), ("a photo of a {}.", "this is a {}.")
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUSTKIT_CACHE", str(tmp_path / "cache"))
+
+
+def draw(model: Any) -> Any:
+    """Give a model weights whose answers differ from image to image."""
+    torch.manual_seed(0)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            nn.init.normal_(weight, std=0.2)
+    model.logit_scale.data.fill_(2.0)
+    if getattr(model, "logit_bias", None) is not None:
+        model.logit_bias.data.fill_(-3.0)
+    return model.eval()
+
+
+def write_tokenizer(folder: Path, words: list[str]) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    plain = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = {"special_tokens": [("<s>", 1), ("</s>", 2)]}
+    plain.post_processor = processors.TemplateProcessing(single="<s> $A </s>", **ends)
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=plain, model_max_length=64, **names).save_pretrained(folder)
+
+
+def write_hugging_face(kind: str, folder: Path) -> Any:
+    t = pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')
+    ends = {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
+    text = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64, **ends}
+    vision = {**SMALL, "image_size": 32, "patch_size": 8}
+    if kind == "clip":
+        model = t.CLIPModel(t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))
+        processor = t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    elif kind == "siglip":
+        model = t.SiglipModel(t.SiglipConfig(text_config={**text, "projection_size": 32}, vision_config=vision))
+        processor = t.SiglipImageProcessor(size={"height": 32, "width": 32})
+    else:
+        vision = {**SMALL, "patch_size": 8, "num_patches": 16}
+        model = t.Siglip2Model(t.Siglip2Config(text_config={**text, "projection_size": 32}, vision_config=vision))
+        processor = t.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
+    draw(model).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    write_tokenizer(folder, WORDS + [f"w{place}" for place in range(40 - len(WORDS))])
+    return model
+
+
+def pictures(squares: bool) -> Iterator[Image.Image]:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        sides = (32, 32) if squares else generator.integers(33, 80, 2).tolist()
+        yield Image.fromarray(generator.integers(0, 256, (*sides, 3), dtype=np.uint8))
+
+
+def _images_of(inputs: Any) -> dict[str, Tensor]:
+    return {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+
+
+def answers(classifier: Any, image: Image.Image) -> Tensor:
+    pixels = to_pixels(image, classifier.identity.preprocessing)
+    with torch.no_grad():
+        return classifier(pixels[None] / 255)[0]
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2"])
+def test_the_logits_are_those_of_transformers_own_pipeline(kind: str, tmp_path: Path) -> None:
+    model = write_hugging_face(kind, tmp_path)
+    from transformers import pipeline
+
+    theirs = pipeline("zero-shot-image-classification", model=str(tmp_path))
+    one = robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES[0])
+    both = robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES)
+    scale, bias = model.logit_scale.exp(), getattr(model, "logit_bias", 0.0)
+    for image in pictures(squares=True):
+        shown = [theirs.preprocess(image, CLASSES, hypothesis_template=template) for template in TEMPLATES]
+        with torch.no_grad():
+            made = [model(**each.pop("text_inputs")[0], **_images_of(each)) for each in shown]
+            assert answers(one, image).numpy() == pytest.approx(made[0].logits_per_image[0].numpy(), abs=1e-5)
+            rows = functional.normalize(torch.stack([each.text_embeds for each in made]).mean(0), dim=-1)
+            expected = scale * made[0].image_embeds @ rows.T + bias
+        assert answers(both, image).numpy() == pytest.approx(expected[0].numpy(), abs=1e-5)
+    spread = torch.stack([answers(one, image) for image in pictures(squares=True)]).std(dim=0)
+    assert (spread > 1e-3).all()  # the comparison is of answers that differ
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_logits_are_those_of_open_clip(quick: bool, tmp_path: Path) -> None:
+    open_clip = pytest.importorskip("open_clip", reason='open_clip is an extra: pip install ".[clip]"')
+    text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
+    vision = {"image_size": 32, "layers": 2, "width": 64, "patch_size": 8, "head_width": 32}
+    config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text, "quick_gelu": quick}
+    shown = {"size": 32, "mean": [0.48, 0.45, 0.4], "std": [0.26, 0.26, 0.27], "interpolation": "bicubic"}
+    said = {"model_cfg": config, "preprocess_cfg": shown | {"resize_mode": "shortest"}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(said))
+    place = f"local-dir:{tmp_path}"
+    theirs, _, preprocess = open_clip.create_model_and_transforms(place, load_weights=False)
+    draw(theirs)
+    save_file({k: v.contiguous() for k, v in theirs.state_dict().items()}, tmp_path / "open_clip_model.safetensors")
+    ours, tokenizer = (
+        robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES),
+        open_clip.get_tokenizer(place),
+    )
+    with torch.no_grad():
+        rows = [theirs.encode_text(tokenizer([t.replace("{}", c) for t in TEMPLATES]), normalize=True) for c in CLASSES]
+        rows = functional.normalize(torch.stack(rows).mean(dim=1), dim=-1)
+        for image in pictures(squares=False):
+            expected = theirs.logit_scale.exp() * theirs.encode_image(preprocess(image)[None], normalize=True) @ rows.T
+            assert answers(ours, image).numpy() == pytest.approx(expected[0].numpy(), abs=1e-5)
+    assert isinstance(ours.network.tower, timm.models.vision_transformer.VisionTransformer)
+    assert cam.AGCAM(ours)(torch.rand(1, 3, 32, 32), torch.tensor([1])).shape[-2:] == (32, 32)
+
+
+@pytest.fixture
+def towers(tmp_path: Path) -> Path:
+    """A file with two towers: timm's ViT, and words."""
+    torch.manual_seed(0)
+    shape = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 12}
+    image = timm.create_model("vit_tiny_patch16_224", **shape)
+    sizes = {"width": 16, "depth": 2, "heads": 2, "length": 6, "features": 12}
+    text = WordTower(["cat", "dog", "photo"], **sizes)
+    tensors = {f"image.{k}": v for k, v in image.state_dict().items()}
+    tensors |= {f"text.{k}": v for k, v in text.state_dict().items()}
+    said = {
+        "task": "zero-shot",
+        "arch": "vit_tiny_patch16_224",
+        "attention": "standard",
+        "logit_scale": 20.0,
+        "arch_kwargs": shape,
+        "text_tower": {"words": ["cat", "dog", "photo"], **sizes},
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+        "class_names": ["cat", "dog"],
+    }
+    path = tmp_path / "towers.safetensors"
+    save_file(tensors, path, {k: v if isinstance(v, str) else json.dumps(v) for k, v in said.items()})
+    return path
+
+
+def test_padding_changes_no_sentence_and_unknown_words_are_refused() -> None:
+    torch.manual_seed(0)
+    sizes = {"width": 16, "depth": 2, "heads": 2, "features": 12}
+    long = WordTower(["cat", "dog"], length=9, **sizes).eval()
+    short = WordTower(["cat", "dog"], length=3, **sizes).eval()
+    short.load_state_dict({k: v[:3] if k == "positions" else v for k, v in long.state_dict().items()})
+    with torch.no_grad():
+        assert long.encode(["A cat, dog!"]).numpy() == pytest.approx(short.encode(["a cat dog"]).numpy(), abs=1e-6)
+    with pytest.raises(ModelError, match="'ein Hund': none of its words is among the 2 known ones"):
+        long.tokens(["cat", "ein Hund"])
+
+
+def test_other_text_is_another_model_and_rows_are_made_once(towers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    encode = WordTower.encode
+    monkeypatch.setattr(WordTower, "encode", lambda self, texts: asked.extend(texts) or encode(self, texts))
+    first = robustkit.load(towers)
+    assert first.identity.class_names == ("cat", "dog") and asked == ["a photo of a cat.", "a photo of a dog."]
+    again = robustkit.load(towers)
+    assert len(asked) == 2 and again.identity.code_sha256 == first.identity.code_sha256
+    assert torch.equal(again.network.rows, first.network.rows)
+    others = [robustkit.load(towers, prompts="{}"), robustkit.load(towers, classes=["dog", "cat"])]
+    assert len({one.identity.code_sha256 for one in (first, *others)}) == 3 and len(asked) == 6
+    assert {one.identity.sha256 for one in others} == {first.identity.sha256}
+    assert "zero-shot: 2 classes (given), template 'a photo of a {}.'" in others[1].identity.notes
+    image = torch.rand(2, 3, 32, 32)
+    assert torch.equal(first(image), others[1](image).flip(1))
+    broken = next((zero_shot.cache_folder()).iterdir())
+    broken.write_bytes(b"no tensors")
+    assert torch.equal(robustkit.load(towers).network.rows, first.network.rows)
+
+
+def test_rows_are_averaged_after_each_has_length_one() -> None:
+    rows = {"a x": [3.0, 0.0], "b x": [0.0, 1.0], "a y": [0.0, -2.0], "b y": [0.0, -1.0]}
+    prompts = Prompts(("x", "y"), ("a {}", "b {}"), "", "")
+    made = prompts.rows(lambda texts: torch.tensor([rows[text] for text in texts]))
+    assert made.numpy() == pytest.approx(np.array([[0.5**0.5, 0.5**0.5], [0.0, -1.0]]))
+    assert kept_rows(["one"], lambda: made) is made
+    assert torch.equal(kept_rows(["one"], lambda: pytest.fail("made again")), made)
+    assert len(read_classes("imagenet")) == 1000 and read_classes("imagenet")[0] == "tench"
+
+
+def test_embeddings_are_attacked_without_labels(towers: Path, tmp_path: Path) -> None:
+    """`pgd(loss=embedding)` in an audit is `FeaturePGD` on what the head takes."""
+    options = {"attacks": "fgsm,pgd(loss=embedding,steps=5)", "eps": "4/255", "limit": 8, "evidence": "none"}
+    (tmp_path / "names.txt").write_text("\n".join(shapes.CLASSES))
+    said = {"classes": str(tmp_path / "names.txt"), "prompts": "photo of {}"}
+    run = robustkit.audit(str(towers), "embedded:shapes", out=tmp_path / "run", **said, **options)
+    record = run.table("towers", "pgd(eps=4/255,steps=5,loss=embedding)").to_pandas()
+    assert record["linf"].max() == pytest.approx(4 / 255, abs=1e-6) and (record["forwards"] == 7).all()
+    model, image = robustkit.load(towers), torch.rand(3, 3, 32, 32)
+
+    def embedding(images: Tensor) -> Tensor:
+        return model.network.embed(model.normalize(images))
+
+    def alike(images: Tensor) -> Tensor:
+        return functional.cosine_similarity(embedding(images), embedding(image))
+
+    found = FeaturePGD(ThreatModel("linf", 4 / 255), steps=5).run(embedding, image)
+    noise = (image + 4 / 255 * torch.randn_like(image).sign()).clamp(0, 1)
+    assert (alike(found.adversarials) < alike(noise)).all()
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "said"),
+    [
+        ({}, {"classes": "names.txt"}, "--classes names.txt: unknown file"),
+        ({"c.txt": "cat\n"}, {"classes": "c.txt"}, "--classes c.txt: 1 name; expected two or more, one per line"),
+        ({"c.txt": "cat\ndog\ncat\n"}, {"classes": "c.txt"}, "'cat' stands there twice"),
+        ({"c.txt": "cat\nd\u202eog\n"}, {"classes": "c.txt"}, "printable characters"),
+        ({"p.txt": "a photo of a {}\na photo\n"}, {"prompts": "p.txt"}, "--prompts p.txt: 'a photo' has no {}"),
+        ({"p.txt": ""}, {"prompts": "p.txt"}, "--prompts p.txt: 0 lines"),
+        ({}, {"classes": "ein,Hund"}, "--classes ein,Hund: unknown file"),
+    ],
+)
+def test_text_that_cannot_be_used_is_refused_in_a_line(
+    files: dict[str, str], options: dict[str, str], said: str, towers: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        Path(name).write_text(text, "utf-8")
+    with pytest.raises(ModelError) as fault:
+        robustkit.load(towers, **options)
+    assert said in str(fault.value) and "\n" not in str(fault.value)
+
+
+def test_folders_that_are_no_zero_shot_model_are_refused_in_a_line(tmp_path: Path) -> None:
+    write_hugging_face("clip", tmp_path)
+    with pytest.raises(ModelError, match="takes its classes from text; give --classes FILE"):
+        robustkit.load(f"hf:{tmp_path}")
+    write_tokenizer(tmp_path, WORDS)
+    another = (
+        "the tokenizer has 14 tokens and the text tower 40; expected the tokenizer that the model was trained with"
+    )
+    with pytest.raises(CheckpointError, match=another):
+        robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no tokenizer next to config\.json"):
+        robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
+    config = json.loads((tmp_path / "config.json").read_text())
+    alone = config["vision_config"] | {"model_type": "clip_vision_model", "architectures": ["CLIPVisionModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(alone))
+    with pytest.raises(CheckpointError, match="one tower alone; expected the whole model"):
+        robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
+    with pytest.raises(
+        ModelError, match=r"--classes cifar10 does not apply to zoo:shapes-vit-quest, whose head is not"
+    ):
+        robustkit.load("zoo:shapes-vit-quest", classes="cifar10")
