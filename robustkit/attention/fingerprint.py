@@ -104,11 +104,11 @@ class Formulas:
 
 
 def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the formulas without parameters, the model's own, and qknorm-ln with LayerNorms; and those left out."""
-    has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
+    """Return the formulas without parameters, the model's own, and with norms those of norms; and those left out."""
+    normed = any(name.endswith(".k_norm.weight") for name, _ in nn.Module.named_parameters(model))
     names, every = [], dict(EVERY_FORMULA.usable())
     for name, formula in ({current: find_formula(current)} | every).items():
-        needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
+        needs = bool(formula.initial(1, 1)) or formula.network is not None or bool(formula.norms and not normed)
         if name == current or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
     family = current.partition("(")[0]

@@ -132,15 +132,16 @@ def give_attention(
         except ModelError as error:
             where = f" (from the {source} of {spec}); check --arch, or give --attention"
             raise ModelError(f"{error}{'; leave --attention out' if source == 'option' else where}") from error
-        formula = find_formula(str(name)).name
-        if formula != "qknorm-ln" and (norms := sum(bool(_NORM.search(tensor)) for tensor in tensors)):
+        formula = find_formula(str(name))
+        if not formula.norms and (norms := sum(bool(_NORM.search(tensor)) for tensor in tensors)):
             raise ModelError(
-                f"{spec} was trained with query and key norms ({norms} tensors q_norm and k_norm), which {formula} "
-                f"attention (from the {source}) would ignore; leave --attention out, or give qknorm-ln"
+                f"{spec} was trained with query and key norms ({norms} tensors q_norm and k_norm), which "
+                f"{formula.name} attention (from the {source}) would ignore; leave --attention out, or give "
+                "qknorm-ln or qk-rms"
             )
-        return formula, source
+        return formula.name, source
     kind = attention_kind(network)
-    if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
+    if kind not in ("none", "other") and find_formula(kind).norms:  # tensors that no other formula has
         return kind, "weights"
     mentioned = next(filter(None, map(formula_in, names)), None)
     if kind != "standard" or mentioned is None or plain != "default":

@@ -55,7 +55,10 @@ def test_names_with_options_have_one_form(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("quest(hidden=3)", r"'quest\(hidden=3\)': quest takes no options; expected quest alone"),
+        ("qnorm(hidden=3)", r"'qnorm\(hidden=3\)': qnorm takes no options; expected qnorm alone"),
+        ("elliptical(delta=2)", "delta 2 has no effect, since scale=max cancels it; leave delta out, or give scale="),
+        ("elliptical(average=mode)", "elliptical: average 'mode'; expected mean or median"),
+        ("qk-rms(eps=0)", "qk-rms: eps '0'; expected a number above 0"),
         ("qanna(hidden=3)", "unknown attention 'qanna'; did you mean 'qana'"),
         ("qana(hiden=3)", "unknown option of attention qana 'hiden'; did you mean 'hidden'"),
         ("qana(hidden=0)", "qana: hidden '0'; expected a whole number, 1 or more"),
