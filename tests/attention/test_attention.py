@@ -454,6 +454,42 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
         rank_formulas(model, [])
 
 
+def test_variants_of_a_formula_are_ranked_where_it_leads() -> None:
+    model = small_vit(sharp=40).requires_grad_(False)
+    with torch.no_grad():
+        model.head.weight.mul_(300)
+    made_by = "elliptical(scale=mean,average=median)"
+    batches = labelled(model, made_by, 100)
+    runs: list[str] = []
+    model.register_forward_hook(lambda *_: runs.append("forward"))  # of copies as well
+    result = rank_formulas(set_attention(model, "elliptical"), batches)
+    assert (result.best, result.verdict) == (made_by, "another-fits-better") and result.rows[0].top1 == 1.0
+    assert len(result.rows) == 10 and len(runs) == 10 * len(batches)
+    assert {row.name for row in result.rows} >= {"elliptical(scale=mean)", "elliptical(average=median)", "quest"}
+    assert all(
+        "(" not in row.name for row in rank_formulas(set_attention(model, "quest"), labelled(model, "quest", 40)).rows
+    )
+
+
+def test_options_that_images_do_not_show_leave_the_family_confirmed() -> None:
+    right, swing = torch.ones(100).double(), 0.1 * torch.tensor([1.0, -1.0]).repeat(50).double()
+    nll = {"elliptical": 0.2, "elliptical(average=median)": 0.201, "elliptical(scale=mean)": 0.5, "standard": 0.6}
+    fits = {name: torch.stack((mean + swing * (name != "elliptical"), right), 1) for name, mean in nll.items()}
+    for declared, other in (("elliptical", "elliptical(average=median)"), ("elliptical(average=median)", "elliptical")):
+        result = judge(fits, declared, (), guessing=1.6)
+        assert result.verdict == "fits" and f"{declared} attention fits best, as declared; the next of" in result.text
+        assert "family is standard (NLL +0.400, 95 % interval +0.380 to +0.420)." in result.text
+        assert f"its options are not confirmed; as good on these images: {other}." in result.text
+    for declared in ("elliptical(scale=mean)", "standard"):
+        result = judge(fits, declared, (), guessing=1.6)
+        assert (
+            result.verdict == "another-fits-better"
+            and "as good on these images: elliptical(average=median)" in result.text
+        )
+    del fits["standard"]
+    assert judge(fits, "elliptical", (), guessing=1.6).verdict == "inconclusive"  # nothing else was tried
+
+
 @pytest.mark.parametrize(
     ("n", "lead", "noise", "declared", "verdict"),
     [
