@@ -115,9 +115,9 @@ def attention_kind(model: nn.Module) -> str:
 def set_attention(model: Model, name: str) -> Model:
     """Give every attention layer of `model` the formula `name`, in place; weights keep their names and values.
 
-    Scales of the qknorm forms (`attn.qk_scale`, or `attn.q_scale` and `attn.k_scale`), a learned `attn.temperature`,
-    the norms of qknorm-ln and qk-rms and the `attn.query_network` of qana are created at their initial values where
-    they are absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They are
+    Scales (`attn.qk_scale`, `attn.q_scale` and `attn.k_scale`, `attn.head_scale`), a learned `attn.temperature`, the
+    norms of qknorm-ln and qk-rms and the `attn.query_network` of qana are created at their initial values where they
+    are absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They are
     removed when another formula is set. Norms that the model came with always stay; formulas that do not use them
     bypass them. Setting the same formula again changes nothing.
 
@@ -178,7 +178,12 @@ def _check(formula: Formula, layer: Any) -> None:
             f"{sizes[0]} numbers and values of {sizes[1]}; expected the same size, or another formula, such as quest"
         )
     came_with = formula.norms and not getattr(layer, "created_norms", False)
-    if came_with and (own := own_formula(layer)) not in ("standard", formula.name):
+    own = own_formula(layer) if came_with else "standard"
+    if own != "standard" and interface.asks(layer):
+        raise ModelError(
+            f"{formula.name} attention would normalise twice: the layer has norms of its own; use standard"
+        )
+    if own not in ("standard", formula.name):
         raise ModelError(f"{formula.name} attention has other norms than the layer came with; expected {own}")
 
 

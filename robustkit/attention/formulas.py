@@ -407,12 +407,12 @@ def _qk_rms(text: str, given: Given) -> Formula:
 
     def transform(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
         q = rms(q, eps, p.get("q_norm.weight")) if both else q
-        q = q * p["qk_scale"].to(q.dtype).view(-1, 1, 1) if scale == "heads" else q
+        q = q * p["head_scale"].to(q.dtype).view(-1, 1, 1) if scale == "heads" else q
         return q, rms(k, eps, p.get("k_norm.weight"))
 
     normed = ("q_norm", "k_norm") if both else ("k_norm",)
     norms = dict.fromkeys(normed if scale == "channels" else (), partial(nn.RMSNorm, eps=eps))
-    initial = Initial(("qk_scale",), by_head=True, power=0.0) if scale == "heads" else Initial()
+    initial = Initial(("head_scale",), by_head=True, power=0.0) if scale == "heads" else Initial()
     logits = f"{'C_h ' if scale == 'heads' else ''}{'RMS(Q)' if both else 'Q'} RMS(K)ᵀ / sqrt(d)"
     return Formula(text, logits, "ViT-5; timm's RmsNorm", True, transform, initial=initial, norms=norms)
 
@@ -528,9 +528,9 @@ def scores(
 
     v, previous_v: the values of this block and of the one before, for the elliptical formulas; without previous_v
         the block counts as the first one.
-    parameters: qk_scale (H,) or (H, 1, 1) for qknorm-hs and qk-rms(scale=heads); q_scale, k_scale (d,) for -ds, (H, d)
-        for qknorm; q_norm.weight, k_norm.weight (d,) for -ln and qk-rms, and q_norm.bias, k_norm.bias (d,) for -ln,
-        where left out 1 and 0; temperature () for learned ones;
+    parameters: qk_scale (H,) or (H, 1, 1) for qknorm-hs, head_scale likewise for qk-rms(scale=heads); q_scale, k_scale
+        (d,) for -ds, (H, d) for qknorm; q_norm.weight, k_norm.weight (d,) for -ln and qk-rms, and q_norm.bias,
+        k_norm.bias (d,) for -ln, where left out 1 and 0; temperature () for learned ones;
         for qana, network (B, H, N, `Network.rows`) and alpha () where it has a gate.
     """
     formula = find_formula(name)

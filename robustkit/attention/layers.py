@@ -26,7 +26,8 @@ from .formulas import QK_NORM_EPS, STANDARD, Formula, check_rotary, find_formula
 from .hooks import Scoring, Watcher
 from .registry import EVERY_FORMULA
 
-SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")  # parameters that formulas add to a layer
+SCALES = ("qk_scale", "q_scale", "k_scale", "head_scale", "temperature", "alpha")
+"""Parameters that formulas add to a layer."""
 
 
 def head_size(layer: Any) -> int:

@@ -207,9 +207,8 @@ def _card(text: str, where: str) -> Card:
     if not is_real(rule.get("crop_pct", 1)):
         raise ProtocolError(f"protocol card {where}: crop_pct {rule['crop_pct']!r}; expected a number such as 0.875")
     formulas = _table(data, "attention", where)
-    if odd := next((value for value in formulas.values() if not isinstance(value, str)), None):
-        expected = "a formula by its name, such as elliptical(average=median)"
-        raise ProtocolError(f"protocol card {where}: [attention] has {odd!r}; expected {expected}")
+    if not all(isinstance(value, str) for value in formulas.values()):
+        raise ProtocolError(f"protocol card {where}: [attention] has {formulas}; expected names of formulas")
     caveats = data.get("caveats", [])
     if not isinstance(caveats, list):
         raise ProtocolError(f"protocol card {where}: caveats is {caveats!r}; expected a list of texts")

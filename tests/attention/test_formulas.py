@@ -266,7 +266,11 @@ def test_rope_on_an_odd_head_is_refused_before_anything_changes(make: Callable[[
 
 
 @pytest.mark.parametrize(
-    "name", ["qana(hidden=2,gate=true)", "qk-l2(temperature=learned)", "softcap(cap=2)", "qk-layer-norm"]
+    "name",
+    [
+        *("qana(hidden=2,gate=true)", "qk-l2(temperature=learned)", "softcap(cap=2)", "qk-layer-norm"),
+        *("qk-rms(scale=heads)", "qk-rms(on=keys)", "elliptical(scale=mean,average=median)"),
+    ],
 )
 def test_a_checkpoint_says_its_formula_with_options(name: str, tmp_path: Path) -> None:
     model = drawn(set_attention(small_vit(img_size=32), name))
@@ -280,7 +284,7 @@ def test_a_checkpoint_says_its_formula_with_options(name: str, tmp_path: Path) -
     torch.testing.assert_close(found(images), model(images))
     save_file(model.state_dict(), path, metadata=said)
     assert load(path, attention=name).identity.attention_source == "option"
-    if name.startswith("qana") or "learned" in name:
+    if name.startswith(("qana", "qk-rms")) or "learned" in name:
         with pytest.raises(CheckpointError, match=r"unexpected: .* check --attention"):
             load(path)
 

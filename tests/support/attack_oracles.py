@@ -389,7 +389,7 @@ def slow_scores(
                         s = (a * a).sum().sqrt() * (unit_row(a) * m * unit_row(c)).sum()
                     elif family == "qk-rms":
                         left = a if options.get("on") == "keys" else rms_row(a, "q_norm")
-                        head_scale = parameters["qk_scale"][h].double() if options.get("scale") == "heads" else 1.0
+                        head_scale = parameters["head_scale"][h].double() if options.get("scale") == "heads" else 1.0
                         s = head_scale * (left * rms_row(c, "k_norm")).sum() / dim**0.5
                     elif name.startswith("qk-"):
                         s = bare_normed(family, a) @ bare_normed(family, c) * parameters.get("temperature", heat)
