@@ -42,8 +42,8 @@ from .layers import (
     SelfAttention,
     give_parameters,
     head_size,
+    own_formula,
 )
-from .registry import EVERY_FORMULA
 
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {
@@ -93,14 +93,7 @@ def _formula_name(layer: Any) -> str:
         return interface.formula_of(layer)
     if isinstance(layer, Formulaic) and layer.formula is not None:
         return layer.formula.name
-    if not hasattr(layer, "q_norm") or isinstance(layer.q_norm, nn.Identity):
-        return "standard"
-    if isinstance(layer.q_norm, nn.LayerNorm):
-        return "qknorm-ln"
-    raise ModelError(
-        f"queries and keys are normalised by {type(layer.q_norm).__name__}, which is not one of the formulas: "
-        f"{', '.join(sorted(EVERY_FORMULA))}"
-    )
+    return own_formula(layer)
 
 
 def get_attention(model: nn.Module) -> str:
@@ -122,11 +115,11 @@ def attention_kind(model: nn.Module) -> str:
 def set_attention(model: Model, name: str) -> Model:
     """Give every attention layer of `model` the formula `name`, in place; weights keep their names and values.
 
-    Scales of the qknorm forms (`attn.qk_scale`, or `attn.q_scale` and `attn.k_scale`), a learned `attn.temperature`,
-    the LayerNorms of qknorm-ln and the `attn.query_network` of qana are created at their initial values where they are
-    absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They are removed when
-    another formula is set. LayerNorms that the model came with always stay; formulas that do not use them bypass them.
-    Setting the same formula again changes nothing.
+    Scales (`attn.qk_scale`, `attn.q_scale` and `attn.k_scale`, `attn.head_scale`), a learned `attn.temperature`, the
+    norms of qknorm-ln and qk-rms and the `attn.query_network` of qana are created at their initial values where they
+    are absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They are
+    removed when another formula is set. Norms that the model came with always stay; formulas that do not use them
+    bypass them. Setting the same formula again changes nothing.
 
     Values of the block before, which the elliptical formulas compare, come from the layer of the same path with another
     last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has no block before it, so
@@ -184,9 +177,14 @@ def _check(formula: Formula, layer: Any) -> None:
             f"{formula.name} attention multiplies queries by what it finds in the values, and heads have queries of "
             f"{sizes[0]} numbers and values of {sizes[1]}; expected the same size, or another formula, such as quest"
         )
-    norm = getattr(layer, "q_norm", nn.Identity())
-    if formula.name == "qknorm-ln" and not isinstance(norm, nn.Identity | nn.LayerNorm):
-        _formula_name(layer)
+    came_with = formula.norms and not getattr(layer, "created_norms", False)
+    own = own_formula(layer) if came_with else "standard"
+    if own != "standard" and interface.asks(layer):
+        raise ModelError(
+            f"{formula.name} attention would normalise twice: the layer has norms of its own; use standard"
+        )
+    if own not in ("standard", formula.name):
+        raise ModelError(f"{formula.name} attention has other norms than the layer came with; expected {own}")
 
 
 def _swap(layer: Any, formula: Formula) -> None:
@@ -197,11 +195,18 @@ def _swap(layer: Any, formula: Formula) -> None:
     for attribute in ("formula", "handover", "position"):
         layer.__dict__.pop(attribute, None)
     plain = _OWN.get(type(layer), type(layer))
-    unnormed = isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity)
-    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and plain is Attention
+    native = (formula.name == "standard" or plain is Attention) and _native(layer, formula)
     layer.__class__ = plain if native else _WITH_FORMULA[plain]
     if not native:
         layer.formula = formula
+
+
+def _native(layer: Any, formula: Formula) -> bool:
+    """Whether the library's own code computes the formula; norms of other kinds are the library's alone."""
+    try:
+        return own_formula(layer) == formula.name
+    except ModelError:
+        return False
 
 
 def _is_windowed(layer: Any) -> bool:  # timm's Swin, and transformers' of any version

@@ -21,6 +21,10 @@ from .formulas import find_formula
 from .registry import EVERY_FORMULA
 
 FEWEST = 10  # images below which no verdict is given
+_OPTIONS = ("(scale=mean)", "(average=median)", "(scale=mean,average=median)")
+VARIANTS = {name: tuple(name + options for options in _OPTIONS) for name in ("elliptical", "elliptical-quest")}
+"""What released code has of a formula with the same tensors and other logits. quest's eps is seen by zero rows alone,
+and qk-rms without a scale is qk-l2, or on keys quest, except for the eps."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ def rank_formulas(
 ) -> Fingerprint:
     """Rank the formulas by clean NLL on batches (images, labels), read once; `model` is left as it is.
 
+    The variants of a family are ranked where it leads after the first batch, or is the model's own.
+
     source: who said which formula it has now: `declared` or `assumed`. Raises ModelError for a model without timm's
     attention, NothingEvaluated when there is no image.
     """
@@ -69,16 +75,31 @@ def rank_formulas(
         model.eval()
         with torch.inference_mode():
             for images, labels in batches:
-                for name in formulas.names:
+                for name in losses:
                     logits = formulas.network(name)(images)
                     guessing = math.log(logits.shape[1])
                     losses[name].append(_fit(logits, labels))
+                for name in _variants(losses, formulas.current):
+                    losses[name] = [_fit(formulas.network(name)(images), labels)]
     finally:
         model.train(was_training)
     if not losses[formulas.current]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
     found = {name: torch.cat(parts) for name, parts in losses.items()}
     return judge(found, formulas.current, formulas.left_out, guessing, source)
+
+
+def _family(name: str) -> str:
+    return name.partition("(")[0]
+
+
+def _variants(losses: dict[str, list[Tensor]], current: str) -> list[str]:
+    """Return the variants that take part from the first batch on; none after it."""
+    if any(len(parts) != 1 for parts in losses.values()):
+        return []
+    leader = min(losses, key=lambda name: float(losses[name][0][:, 0].mean()))
+    families = dict.fromkeys(map(_family, (leader, current)))
+    return [name for family in families for name in VARIANTS.get(family, ()) if name not in losses]
 
 
 class Formulas:
@@ -104,15 +125,15 @@ class Formulas:
 
 
 def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the formulas without parameters, the model's own, and qknorm-ln with LayerNorms; and those left out."""
-    has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
+    """Return the formulas without parameters, the model's own, and with norms those of norms; and those left out."""
+    normed = any(name.endswith(".k_norm.weight") for name, _ in nn.Module.named_parameters(model))
     names, every = [], dict(EVERY_FORMULA.usable())
     for name, formula in ({current: find_formula(current)} | every).items():
-        needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
+        needs = bool(formula.initial(1, 1)) or formula.network is not None or bool(formula.norms and not normed)
         if name == current or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
-    family = current.partition("(")[0]
-    left = (name for name, formula in every.items() if name not in (*names, family) and formula.cap is None)
+    taken = (*names, _family(current))
+    left = (name for name, formula in every.items() if name not in taken and formula.cap is None)
     return names, tuple(left)
 
 
@@ -130,12 +151,18 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
 def judge(
     fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float, source: str = "declared"
 ) -> Fingerprint:
-    """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed."""
+    """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed.
+
+    Variants of the best one that are not significantly worse fit as well as it does: the verdict is on the others.
+    """
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
     rows = tuple(Fit(name, *fit_figures(fits[name], fits[best])) for name in order)
     n, verdict = len(fits[best]), "inconclusive"
-    rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
+    kin = [row for row in rows[1:] if _family(row.name) == _family(best)]
+    alike = [row for row in kin if not row.ci_low > 0]
+    right = declared in (best, *(row.name for row in alike))
+    rival = next((row for row in rows[1:] if (row not in kin if right else row.name == declared)), None)
     parts = [f"{n} images"]
     if rows[0].nll >= guessing:
         parts.append(
@@ -148,15 +175,19 @@ def judge(
             f"inconclusive: the images do not show which attention the weights were trained with{ahead}; "
             "give more images"
         )
-    elif declared == best:
+    elif right:
         verdict = "fits"
-        parts.append(f"{declared} attention fits best, as {source}; the next is {rival.in_words}")
+        place = "the next of another family" if kin else "the next"
+        parts.append(f"{declared} attention fits best, as {source}; {place} is {rival.in_words}")
     else:
         verdict = "another-fits-better"
         parts.append(
             f"WARNING: {best} attention fits these weights better than {rival.in_words}, which is {source}; "
             f"check --attention: the wrong formula gives wrong results without an error"
         )
+    if alike and verdict != "inconclusive":
+        others = [row.name for row in (rows[0], *alike) if row.name != (declared if right else best)]
+        parts.append(f"its options are not confirmed; as good on these images: {', '.join(others)}")
     if left_out:
         parts.append(f"not ranked, since their parameters are missing: {', '.join(left_out)}")
     if not any(name.startswith("softcap") for name in fits):

@@ -1,4 +1,4 @@
-"""Attention formulas as pure functions of queries and keys: the nine of the papers, and those that take options.
+"""Attention formulas as pure functions of queries and keys: those of the papers, with the options of released code.
 
 Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it defines how Q' and K' come from Q and K, and whether the constant
 C is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
@@ -35,41 +35,48 @@ from ..errors import ModelError, unknown
 from .registry import EVERY_FORMULA
 
 Parameters = Mapping[str, Tensor]
-LAYER_NORM_EPS = 1e-6  # of the LayerNorm that timm puts on queries and keys
+QK_NORM_EPS = 1e-6  # of the norms that timm and ViT-5 put on queries and keys
+UNIT_EPS = 1e-12  # below which the l2 norm of a row is not taken
+DELTA = 5.0  # by which the public code of Elliptical Attention divides the change between blocks
 
 
-def unit(x: Tensor) -> Tensor:
-    """Return the rows of x over their l2 norm; a zero row stays zero. The norm is held above 1e-12 (above the smallest
-    normal number in float16), far below any row of a trained model.
+def unit(x: Tensor, eps: float = UNIT_EPS) -> Tensor:
+    """Return the rows of x over their l2 norm, or over eps where that is larger; a zero row stays zero. The usual eps
+    is far below any row of a trained model; in float16, it is the smallest normal number.
     """
-    eps = max(1e-12, torch.finfo(x.dtype).tiny)
-    return functional.normalize(x, dim=-1, eps=eps).to(x.dtype)
+    return functional.normalize(x, dim=-1, eps=max(eps, torch.finfo(x.dtype).tiny)).to(x.dtype)
 
 
 @torch.no_grad()
-def elliptical_metric(v: Tensor, previous: Tensor) -> Tensor:
-    """Return the diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), largest entry 1, without gradient.
+def elliptical_metric(
+    v: Tensor, previous: Tensor, scale: str = "max", average: str = "mean", delta: float = DELTA
+) -> Tensor:
+    """Return the diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), without gradient.
 
-    v, previous: the values of this block and of the block before it. Each entry is the mean over all tokens of the
-    absolute difference of the two, over the largest of them. Where the two are equal there is no direction to
-    prefer, and M is the identity.
+    v, previous: the values of this block and of the block before it. Each entry is the `average` over all tokens of
+    the absolute difference of the two: their mean, or their median (of an even number, the lower of the two in the
+    middle). scale: what the entries are divided by: the largest, their mean, or with `none` delta, the step that the
+    other two cancel. Where all entries are 0 there is no direction to prefer, and a scaled M is the identity.
     """
     if v.shape != previous.shape:
         raise ModelError(
             f"elliptical attention compares the values of neighbouring blocks, but their shapes are {tuple(v.shape)} "
             f"and {tuple(previous.shape)}; it needs blocks that keep the number of tokens, heads and channels"
         )
-    change = (v - previous).abs().mean(dim=-2, keepdim=True)
-    largest = change.amax(dim=-1, keepdim=True)
-    return torch.where(largest > 0, change / torch.where(largest > 0, largest, 1.0), torch.ones_like(change))
+    changes = (v - previous).abs()
+    entries = changes.median(dim=-2, keepdim=True).values if average == "median" else changes.mean(dim=-2, keepdim=True)
+    if scale == "none":
+        return entries / delta
+    whole = entries.mean(dim=-1, keepdim=True) if scale == "mean" else entries.amax(dim=-1, keepdim=True)
+    return torch.where(whole > 0, entries / torch.where(whole > 0, whole, 1.0), torch.ones_like(entries))
 
 
 def _plain(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
     return q, k
 
 
-def _unit_keys(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-    return q, unit(k)
+def _unit_keys(q: Tensor, k: Tensor, p: Parameters, eps: float = UNIT_EPS) -> tuple[Tensor, Tensor]:
+    return q, unit(k, eps)
 
 
 def _unit_queries(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
@@ -77,7 +84,7 @@ def _unit_queries(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
 
 
 def _by_head(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-    return unit(q) * p["qk_scale"].to(q.dtype)[:, None, None], unit(k)
+    return unit(q) * p["qk_scale"].to(q.dtype).view(-1, 1, 1), unit(k)
 
 
 def _by_channel(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
@@ -91,23 +98,32 @@ def _layer_norm(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
         weight, bias = (
             p[name].to(x.dtype) if (name := f"{which}.{part}") in p else None for part in ("weight", "bias")
         )
-        return functional.layer_norm(x, x.shape[-1:], weight, bias, LAYER_NORM_EPS)
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, QK_NORM_EPS)
 
     return norm(q, "q_norm"), norm(k, "k_norm")
 
 
+def rms(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
+    """Return the rows of x over the root of their mean square plus eps, times weight (d,): RMSNorm (Zhang 2019)."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = (wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).to(x.dtype)
+    return normed if weight is None else normed * weight.to(x.dtype)
+
+
 @dataclass(frozen=True)
 class Initial:
-    """Parameters at the start: `names`, each of shape (heads, dim) as far as these are asked for, and dim**power."""
+    """Parameters at the start: `names`, each of shape (heads, dim) as far as these are asked for, and dim**power; 0
+    without a power.
+    """
 
     names: tuple[str, ...] = ()
     by_head: bool = False
     by_channel: bool = False
-    power: float = 0.0
+    power: float | None = None
 
     def __call__(self, heads: int, dim: int) -> dict[str, Tensor]:
         shape = (heads,) * self.by_head + (dim,) * self.by_channel
-        return {name: torch.full(shape, dim**self.power if self.power else 0.0) for name in self.names}
+        return {name: torch.full(shape, 0.0 if self.power is None else dim**self.power) for name in self.names}
 
 
 @dataclass(frozen=True)
@@ -116,10 +132,12 @@ class Formula:
 
     name: with the options that differ from the usual ones, as `formulas.find_formula` reads it.
     scaled: whether the constant is 1/sqrt(d) (otherwise 1).
-    elliptical: whether queries are multiplied by M; the first block has no M and uses the formula without it.
+    elliptical: whether queries are multiplied by M; the first block has no M and uses the formula without it. metric:
+        from the values of a block and of the one before to M.
     transform: (q, k, parameters) -> (q', k').
     initial: (heads, head size) -> parameters at the start of training. With them the forms with learned scales begin
         as sqrt(d) times the cosine, which is standard attention on rows of unit mean square.
+    norms: the modules that hold the weights of its norms, by name, each made of a head size.
     cap: where given, logits become cap · tanh(logits / cap). network: where given, adds to the logits.
     mixes_tokens: whether Q' or K' of one token is seen to depend on other tokens.
     """
@@ -133,6 +151,8 @@ class Formula:
     initial: Callable[[int, int], dict[str, Tensor]] = Initial()
     cap: float | None = None
     network: Network | None = None
+    metric: Callable[[Tensor, Tensor], Tensor] = elliptical_metric
+    norms: Mapping[str, Callable[[int], nn.Module]] = field(default_factory=dict)
     mixes_tokens: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -178,7 +198,6 @@ def _mixes_tokens(formula: Formula) -> bool:
 
 
 STANDARD = Formula("standard", "Q Kᵀ / sqrt(d)", "Vaswani 2017", True, _plain)
-QUEST = Formula("quest", "Q K̄ᵀ", "QUEST, Alg. A1", False, _unit_keys)
 QNORM = Formula("qnorm", "Q̄ Kᵀ", "QUEST, Table 1", False, _unit_queries)
 _HEADS = Initial(("qk_scale",), by_head=True, power=0.5)
 _SHARED = Initial(("q_scale", "k_scale"), by_channel=True, power=0.25)
@@ -189,9 +208,6 @@ QKNORM_DS = Formula(
     "qknorm-ds", f"{_LOGITS}, shared by the heads", "Dehghani 2023", False, _by_channel, initial=_SHARED
 )
 QKNORM = Formula("qknorm", f"{_LOGITS}, own for each head", "QUEST, Table 1", False, _by_channel, initial=_OWN)
-QKNORM_LN = Formula("qknorm-ln", "LN(Q) LN(K)ᵀ / sqrt(d)", "Dehghani 2023; timm's qk_norm", True, _layer_norm)
-ELLIPTICAL = Formula("elliptical", "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True)
-ELLIPTICAL_QUEST = Formula("elliptical-quest", "(Q M) K̄ᵀ", "QUEST, A.5.2", False, _unit_keys, elliptical=True)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -363,13 +379,75 @@ def _positive(text: str, kind: type[int | float] = float, *words: str) -> Value:
     return value
 
 
+def _quest(text: str, given: Given) -> Formula:
+    return Formula(text, "Q K̄ᵀ", "QUEST, Alg. A1", False, partial(_unit_keys, eps=float(given["eps"])))
+
+
+def _elliptical(text: str, given: Given, *, quest: bool) -> Formula:
+    scale, average, delta = str(given["scale"]), str(given["average"]), float(given["delta"])
+    if scale != "none" and delta != DELTA:
+        remedy = "leave delta out, or give scale=none"
+        raise ModelError(f"attention {text}: delta {delta:g} has no effect, since scale={scale} cancels it; {remedy}")
+    metric = partial(elliptical_metric, scale=scale, average=average, delta=delta)
+    if quest:
+        return Formula(text, "(Q M) K̄ᵀ", "QUEST, A.5.2", False, _unit_keys, elliptical=True, metric=metric)
+    return Formula(text, "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True, metric=metric)
+
+
+def _qknorm_ln(text: str, given: Given) -> Formula:
+    affine = str(given["affine"])
+    make_norm = partial(nn.LayerNorm, eps=QK_NORM_EPS, bias=affine == "both")
+    norms = dict.fromkeys(("q_norm", "k_norm") if affine != "none" else (), make_norm)
+    source = "Dehghani 2023; timm's qk_norm"
+    return Formula(text, "LN(Q) LN(K)ᵀ / sqrt(d)", source, True, _layer_norm, norms=norms)
+
+
+def _qk_rms(text: str, given: Given) -> Formula:
+    eps, both, scale = float(given["eps"]), given["on"] == "both", str(given["scale"])
+
+    def transform(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+        q = rms(q, eps, p.get("q_norm.weight")) if both else q
+        q = q * p["head_scale"].to(q.dtype).view(-1, 1, 1) if scale == "heads" else q
+        return q, rms(k, eps, p.get("k_norm.weight"))
+
+    normed = ("q_norm", "k_norm") if both else ("k_norm",)
+    norms = dict.fromkeys(normed if scale == "channels" else (), partial(nn.RMSNorm, eps=eps))
+    initial = Initial(("head_scale",), by_head=True, power=0.0) if scale == "heads" else Initial()
+    logits = f"{'C_h ' if scale == 'heads' else ''}{'RMS(Q)' if both else 'Q'} RMS(K)ᵀ / sqrt(d)"
+    return Formula(text, logits, "ViT-5; timm's RmsNorm", True, transform, initial=initial, norms=norms)
+
+
 Given = Mapping[str, Value]
+
+
+def _one_of(usual: str, *others: str) -> Option:
+    words = {word: word for word in (usual, *others)}
+    return Option(usual, words.__getitem__, " or ".join(words))
+
+
 _SWITCH = Option(False, {"true": True, "false": False}.__getitem__, "true or false")
 _TEMPERATURE = Option(
     "sqrt(d)", lambda text: _positive(text, float, "learned", "sqrt(d)"), "a number above 0, learned or sqrt(d)"
 )
 _ACTIVATION = Option("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
+_METRIC = {
+    "scale": _one_of("max", "mean", "none"),
+    "average": _one_of("mean", "median"),
+    "delta": Option(DELTA, _positive, "a number above 0"),
+}
 FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] = {
+    "quest": ({"eps": Option(UNIT_EPS, _positive, "a number above 0")}, _quest),
+    "elliptical": (_METRIC, partial(_elliptical, quest=False)),
+    "elliptical-quest": (_METRIC, partial(_elliptical, quest=True)),
+    "qknorm-ln": ({"affine": _one_of("both", "scale", "none")}, _qknorm_ln),
+    "qk-rms": (
+        {
+            "on": _one_of("both", "keys"),
+            "scale": _one_of("channels", "heads", "none"),
+            "eps": Option(QK_NORM_EPS, _positive, "a number above 0"),
+        },
+        _qk_rms,
+    ),
     "qk-l2": ({"temperature": _TEMPERATURE}, partial(_normed, _bare_l2, "l2", "QK-Norm; Henry 2020")),
     "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, _bare_layer_norm, "LN", "QK-Norm")),
     "qana": (
@@ -378,7 +456,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
             "activation": _ACTIVATION,
             "gate": _SWITCH,
             "rope": _SWITCH,
-            "start": Option("drawn", {"drawn": "drawn", "zero": "zero"}.__getitem__, "drawn or zero"),
+            "start": _one_of("drawn", "zero"),
         },
         _qana,
     ),
@@ -415,7 +493,9 @@ def shown(value: Value) -> str:
     return repr(value) if isinstance(value, float) and float(short) != value else short
 
 
-QK_L2, QK_LAYER_NORM, QANA, SOFTCAP = (make(name, "") for name in FAMILIES)
+QUEST, ELLIPTICAL, ELLIPTICAL_QUEST, QKNORM_LN, QK_RMS, QK_L2, QK_LAYER_NORM, QANA, SOFTCAP = (
+    make(name, "") for name in FAMILIES
+)
 _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
@@ -448,8 +528,9 @@ def scores(
 
     v, previous_v: the values of this block and of the one before, for the elliptical formulas; without previous_v
         the block counts as the first one.
-    parameters: qk_scale (H,) for qknorm-hs; q_scale, k_scale (d,) for -ds, (H, d) for qknorm; q_norm.weight,
-        q_norm.bias, k_norm.weight, k_norm.bias (d,) for -ln, where left out 1 and 0; temperature () for learned ones;
+    parameters: qk_scale (H,) or (H, 1, 1) for qknorm-hs, head_scale likewise for qk-rms(scale=heads); q_scale, k_scale
+        (d,) for -ds, (H, d) for qknorm; q_norm.weight, k_norm.weight (d,) for -ln and qk-rms, and q_norm.bias,
+        k_norm.bias (d,) for -ln, where left out 1 and 0; temperature () for learned ones;
         for qana, network (B, H, N, `Network.rows`) and alpha () where it has a gate.
     """
     formula = find_formula(name)
@@ -457,7 +538,7 @@ def scores(
     if formula.elliptical and previous_v is not None:
         if v is None:
             raise ModelError(f"{name} attention needs the values of this block (v) as well as previous_v")
-        metric = elliptical_metric(v, previous_v)
+        metric = formula.metric(v, previous_v)
     parameters = parameters or {}
     q, k = formula.reduce(q, k, metric=metric, parameters=parameters)
     logits = formula.bend((q * formula.constant(q.shape[-1])) @ k.transpose(-2, -1))

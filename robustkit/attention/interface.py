@@ -62,7 +62,7 @@ class _Call(Formulaic):
         self._parameters = layer._parameters
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.layer, name)  # the LayerNorms of qknorm-ln
+        return getattr(self.layer, name)  # the norms of qknorm-ln and qk-rms
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -161,7 +161,7 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 def _check_bare(formula: Formula, layer: Any) -> None:
     """Raise ModelError where a formula needs more than a call gives it."""
-    if formula.elliptical or formula.initial(1, 1) or formula.name == "qknorm-ln":
+    if formula.elliptical or formula.initial(1, 1) or formula.norms:
         why = "compares the values of neighbouring blocks" if formula.elliptical else "has tensors of its own"
         raise ModelError(f"{formula.name} attention {why}; call robustkit.attention.set_attention(model, ...) instead")
 

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formulas import LAYER_NORM_EPS, STANDARD, Formula, check_rotary, elliptical_metric, find_formula
+from .formulas import QK_NORM_EPS, STANDARD, Formula, check_rotary, find_formula, rms, shown
 from .hooks import Scoring, Watcher
+from .registry import EVERY_FORMULA
 
-SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")  # parameters that formulas add to a layer
+SCALES = ("qk_scale", "q_scale", "k_scale", "head_scale", "temperature", "alpha")
+"""Parameters that formulas add to a layer."""
 
 
 def head_size(layer: Any) -> int:
@@ -59,20 +61,58 @@ def give_parameters(layer: Any, formula: Formula) -> None:
 
 
 def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
-    """Put LayerNorms on queries and keys where the formula has them and the layer not; remove those put here before."""
-    norm = getattr(layer, "q_norm", None)
-    if formula.name == "qknorm-ln" and (norm is None or isinstance(norm, nn.Identity)):
-        layer.created_norms = True
-        for which in ("q_norm", "k_norm"):
-            made = nn.LayerNorm(head_size(layer), eps=LAYER_NORM_EPS).to(weight.device, weight.dtype)
-            setattr(layer, which, made.requires_grad_(weight.requires_grad).train(layer.training))
-    elif formula.name != "qknorm-ln" and getattr(layer, "created_norms", False):
+    """Put the formula's norms on queries and keys where the layer has none; remove those put here before."""
+    if getattr(layer, "created_norms", False) and own_formula(layer) != formula.name:
         layer.created_norms = False
         for which in ("q_norm", "k_norm"):
             if isinstance(layer, Attention):
                 setattr(layer, which, nn.Identity())
-            else:
+            elif hasattr(layer, which):
                 delattr(layer, which)
+    if formula.norms and own_formula(layer) == "standard":
+        layer.created_norms = True
+        for which, make in formula.norms.items():
+            made = make(head_size(layer)).to(weight.device, weight.dtype)
+            setattr(layer, which, made.requires_grad_(weight.requires_grad).train(layer.training))
+
+
+def own_formula(layer: Any) -> str:
+    """Return the formula of the norms that a layer has on queries and keys, by class, or for RMSNorm by what they
+    compute. ModelError for others.
+    """
+    norms = [getattr(layer, which, nn.Identity()) for which in ("q_norm", "k_norm")]
+    kinds = [_of_norm(norm, head_size(layer)) for norm in norms if not isinstance(norm, nn.Identity)]
+    if not kinds:
+        return "standard"
+    family, options = kinds[-1]
+    if family and len(kinds) == 2 and kinds[0] == kinds[1]:
+        return find_formula(f"{family}({options})").name
+    if family == "qk-rms" and isinstance(norms[0], nn.Identity):
+        return find_formula(f"qk-rms(on=keys,{options})").name
+    said = " and ".join(dict.fromkeys(type(norm).__name__ for norm in norms))
+    raise ModelError(
+        f"queries and keys are normalised by {said}, which is not one of the formulas: "
+        f"{', '.join(sorted(EVERY_FORMULA))}"
+    )
+
+
+def _of_norm(norm: Any, dim: int) -> tuple[str, str]:
+    """Return the family of a norm over `dim` channels of a head, and its options; empty texts for another norm."""
+    weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    if isinstance(norm, nn.LayerNorm):
+        return "qknorm-ln", f"affine={'none' if weight is None else 'scale' if bias is None else 'both'}"
+    eps = next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), QK_NORM_EPS)
+    like = torch.empty(0) if weight is None else weight
+    eps = torch.finfo(like.dtype).eps if eps is None else eps
+    rows = torch.randn(8, dim, generator=torch.Generator().manual_seed(0)) * torch.logspace(-4, 3, 8)[:, None]
+    rows = rows.to(like.device, like.dtype)
+    try:
+        with torch.no_grad():
+            same = torch.allclose(norm(rows), rms(rows, eps, weight), rtol=1e-2, atol=1e-3)
+    except (RuntimeError, TypeError):  # a norm over the channels of all heads, or of another kind
+        return "", ""
+    scale = "none" if weight is None else "channels"
+    return ("qk-rms", f"scale={scale},eps={shown(float(eps))}") if same and bias is None else ("", "")
 
 
 class Handover:
@@ -89,7 +129,7 @@ class Handover:
     def __reduce__(self) -> tuple[Any, ...]:
         return Handover, (self.blocks,)
 
-    def metric(self, index: int, v: Tensor) -> Tensor | None:
+    def metric(self, index: int, v: Tensor, formula: Formula) -> Tensor | None:
         """Return m for block `index`, None for the first one; keep v for the block after it."""
         thread = 0 if torch.compiler.is_compiling() else threading.get_ident()
         before = self.waiting.pop(thread, None)
@@ -102,7 +142,7 @@ class Handover:
                 f"elliptical attention in block {index} needs the values of block {index - 1} from the same forward; "
                 "run the blocks in order, without gradient checkpointing"
             )
-        return elliptical_metric(v, before[1])
+        return formula.metric(v, before[1])
 
 
 class Formulaic:
@@ -132,10 +172,9 @@ class Formulaic:
     def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
         parameters: dict[str, Any] = self._parameters  # type: ignore[attr-defined]
         tensors: dict[str, Tensor] = {name: parameters[name] for name in SCALES if parameters.get(name) is not None}
-        if formula.name == "qknorm-ln":
-            for which in ("q_norm", "k_norm"):
-                norm = getattr(self, which)
-                tensors[f"{which}.weight"], tensors[f"{which}.bias"] = norm.weight, norm.bias
+        for which in formula.norms:
+            held = getattr(self, which)._parameters
+            tensors |= {f"{which}.{part}": tensor for part, tensor in held.items() if tensor is not None}
         return tensors
 
     def _attend(
@@ -155,7 +194,7 @@ class Formulaic:
         if formula.sees_all:
             _check_sees_all(formula, k, mask, is_causal)
         if formula.elliptical and self.handover is not None:
-            metric = self.handover.metric(self.position, v)
+            metric = self.handover.metric(self.position, v, formula)
         if formula.network is not None:
             network = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
         own = self._standard if self.formula is None else None

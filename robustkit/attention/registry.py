@@ -21,7 +21,7 @@ class Lazy(UserDict[str, Any]):
 
 _NAMES = (
     *("standard", "quest", "qnorm", "qknorm-hs", "qknorm-ds", "qknorm", "qknorm-ln", "elliptical", "elliptical-quest"),
-    *("qk-l2", "qk-layer-norm", "qana", "softcap"),
+    *("qk-rms", "qk-l2", "qk-layer-norm", "qana", "softcap"),
 )
 FORMULAS: Mapping[str, Any] = Lazy({name: name.upper().replace("-", "_") for name in _NAMES})
 """By name; those that take options with their usual ones."""

@@ -46,6 +46,10 @@ def _norm(row: Floats, weight: Floats, bias: Floats, eps: float = 1e-6) -> Float
     return np.asarray((row - row.mean()) / spread * weight + bias)
 
 
+def _rms(row: Floats, weight: Floats) -> Floats:
+    return np.asarray(row / math.sqrt(sum(value * value for value in row) / len(row) + 1e-6) * weight)
+
+
 def _metric(values: Floats, before: Floats | None) -> Floats:
     """Return the diagonal of M for one head, of values (tokens, d) of this block and the one before; 1 in the first."""
     if before is None:
@@ -68,6 +72,7 @@ def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Ma
             _norm(q, p["q_norm.weight"], p["q_norm.bias"]) / math.sqrt(len(q)),
             _norm(k, p["k_norm.weight"], p["k_norm.bias"]),
         ),
+        "qk-rms": lambda: (_rms(q, p["q_norm.weight"]) / math.sqrt(len(q)), _rms(k, p["k_norm.weight"])),
         "elliptical": lambda: (q * metric / math.sqrt(len(q)), k),
         "elliptical-quest": lambda: (q * metric, _unit(k)),
         "qk-l2": lambda: (math.sqrt(len(q)) * _unit(q), _unit(k)),

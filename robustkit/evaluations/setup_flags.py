@@ -85,7 +85,7 @@ def setups_of(run: RunFolder) -> list[tuple[str, str]]:
 
 def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:
     """Return a flag for each part that a candidate beats, one for decisive parts not confirmed, one for a missing
-    check.
+    check, and one for a formula of attention with other options than in training.
 
     evidence: of `check_setup`; it may come from someone else, so what has another shape says nothing.
     """
@@ -110,6 +110,8 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
+    if entry.trained_attention:
+        flags.append(f"evaluated with attention {entry.attention}, trained with {entry.trained_attention}")
     return flags
 
 

@@ -374,7 +374,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
 
 _NOTHING = "no tensor fits; check --arch"
 _HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)")
-_SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
+_SCALE = re.compile(r".*\.((qk|q|k|head)_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
 
 
 def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:

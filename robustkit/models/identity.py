@@ -56,6 +56,15 @@ class ModelIdentity:
     metadata: dict[str, Any] = field(default_factory=dict)
     preprocessing_source: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def trained_attention(self) -> str:
+        """The formula that the file names, where `attention` has other options; otherwise empty."""
+        said = str(self.metadata.get("attention", ""))
+        if said.partition("(")[0].strip() != self.attention.partition("(")[0]:
+            return ""
+        trained: str = find_formula(said).name
+        return trained if trained != self.attention else ""
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"path": None if self.path is None else str(self.path), "notes": list(self.notes)}
 
@@ -132,15 +141,16 @@ def give_attention(
         except ModelError as error:
             where = f" (from the {source} of {spec}); check --arch, or give --attention"
             raise ModelError(f"{error}{'; leave --attention out' if source == 'option' else where}") from error
-        formula = find_formula(str(name)).name
-        if formula != "qknorm-ln" and (norms := sum(bool(_NORM.search(tensor)) for tensor in tensors)):
+        formula = find_formula(str(name))
+        if not formula.norms and (norms := sum(bool(_NORM.search(tensor)) for tensor in tensors)):
             raise ModelError(
-                f"{spec} was trained with query and key norms ({norms} tensors q_norm and k_norm), which {formula} "
-                f"attention (from the {source}) would ignore; leave --attention out, or give qknorm-ln"
+                f"{spec} was trained with query and key norms ({norms} tensors q_norm and k_norm), which "
+                f"{formula.name} attention (from the {source}) would ignore; leave --attention out, or give "
+                "qknorm-ln or qk-rms"
             )
-        return formula, source
+        return formula.name, source
     kind = attention_kind(network)
-    if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
+    if kind not in ("none", "other") and find_formula(kind).norms:  # tensors that no other formula has
         return kind, "weights"
     mentioned = next(filter(None, map(formula_in, names)), None)
     if kind != "standard" or mentioned is None or plain != "default":
@@ -155,6 +165,19 @@ def give_attention(
 _NORM = re.compile(r"\.[qk]_norm\.weight$")
 _SCALE = re.compile(r"\.(qk_scale|q_scale)$")
 _FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 2): "qknorm"}
+
+
+def evaluated_under(classifier: Classifier, formulas: Mapping[str, str]) -> str:
+    """Give a classifier, in place, the formula that a card has in the place of its own; return a line that says so,
+    empty where there is none. formulas: by the name of the own one. ModelError for an unknown one.
+    """
+    own = classifier.identity.attention
+    if own not in formulas:
+        return ""
+    name = find_formula(formulas[own]).name
+    set_attention(classifier.network, name)
+    classifier.identity = replace(classifier.identity, attention=name, attention_source="card")
+    return f"attention {name} from the card in the place of {own}"
 
 
 def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..models.classifier import load
 from ..models.device import best_batch
-from ..models.identity import Classifier, distinct_names
+from ..models.identity import Classifier, distinct_names, evaluated_under
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
@@ -246,8 +246,9 @@ def _open(
     opened, lines = list[tuple[Classifier, Images]](), list[str]()
     for spec in request.checkpoints:
         classifier = load(str(spec), **request.model)
+        under = evaluated_under(classifier, request.card.attention)
         identity = classifier.identity
-        lines += (f"{identity.name}: {note}" for note in identity.notes)
+        lines += (f"{identity.name}: {note}" for note in (*identity.notes, *filter(None, [under])))
         chosen = request.limit, request.ids, request.seed
         try:
             dataset = labelled_data(place, identity, request.data, *chosen, unlabelled=unlabelled)

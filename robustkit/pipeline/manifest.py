@@ -91,7 +91,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
     """Return a checkpoint as run.json and records describe it. more: further fields, in JSON types."""
     before, after = asdict(identity.preprocessing), asdict(preprocessing)
     sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
-    described = identity.to_dict() | {"preprocessing": after, "preprocessing_source": sources} | more
+    trained = {"trained_attention": identity.trained_attention} if identity.trained_attention else {}
+    described = identity.to_dict() | trained | {"preprocessing": after, "preprocessing_source": sources} | more
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 

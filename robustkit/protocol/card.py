@@ -34,7 +34,8 @@ class Samples(NamedTuple):
 
 
 TASKS = dict.fromkeys(("classification", "segmentation"), Samples("image", "images"))  # the tasks of the core
-_TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
+_TABLES = {"threat", "scoring", "preprocessing", "attention", "attacks"}
+_TOP = {"name", "version", "task", "summary", "source", "caveats", *_TABLES}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
 _THREAT = {"space", "labels", "norm", "eps", "bounds"}
@@ -91,6 +92,7 @@ class Card:
     task: str = "classification"
     scoring: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    attention: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tag(self) -> str:
@@ -102,11 +104,11 @@ class Card:
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """All that the card decides, by part, in JSON types: the threat, scoring, preprocessing, and each attack."""
+        """All that the card decides, by part, in JSON types: threat, scoring, preprocessing, attention, attacks."""
         threat = {"space": self.space, "labels": self.labels, "norm": self.norm, "eps": format_number(self.eps)}
         if self.bounds:
             threat["bounds"] = f"[{', '.join(repr(bound).removesuffix('.0') for bound in self.bounds)}]"
-        rest = {"scoring": dict(self.scoring), "preprocessing": dict(self.preprocessing)}
+        rest = {name: dict(getattr(self, name)) for name in ("scoring", "preprocessing", "attention")}
         return {
             **({"threat": threat} if self.attacks else {}),
             **{name: options for name, options in rest.items() if any(options.values())},
@@ -142,7 +144,7 @@ class Parameters(Protocol):
     def parameters(self) -> Mapping[str, Mapping[str, Any]]: ...
 
 
-_SHARED = ("threat", "scoring", "preprocessing")
+_SHARED = ("threat", "scoring", "preprocessing", "attention")
 _WORD = re.compile(r"[a-z][a-z0-9_-]*")
 
 
@@ -204,6 +206,9 @@ def _card(text: str, where: str) -> Card:
             raise ProtocolError(f"protocol card {where}: bounds {limits!r}; expected two numbers such as [0.0, 1.0]")
     if not is_real(rule.get("crop_pct", 1)):
         raise ProtocolError(f"protocol card {where}: crop_pct {rule['crop_pct']!r}; expected a number such as 0.875")
+    formulas = _table(data, "attention", where)
+    if not all(isinstance(value, str) for value in formulas.values()):
+        raise ProtocolError(f"protocol card {where}: [attention] has {formulas}; expected names of formulas")
     caveats = data.get("caveats", [])
     if not isinstance(caveats, list):
         raise ProtocolError(f"protocol card {where}: caveats is {caveats!r}; expected a list of texts")
@@ -227,6 +232,7 @@ def _card(text: str, where: str) -> Card:
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
         scoring=_table(data, "scoring", where),
         preprocessing=rule,
+        attention=formulas,
         attacks=attacks,
     )
 

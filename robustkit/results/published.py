@@ -7,7 +7,7 @@ They come from a TOML file:
     data = "ImageNet-1k validation"
     protocol = "quest-paper"                                  # the card, by its name or tag
 
-    [quest]                                                   # a formula of attention, or none
+    [quest]                                                   # a formula of attention as run.json names it, or none
     clean = { top1 = 0.7333, nll = 1.160 }                    # a condition and its figures, named as in summary.json
     "pgd(eps=4/255,steps=20)" = { top1 = 0.1 }
     in-c = { mean_error = [0.5, 0.02] }                       # mean and standard deviation over trainings
@@ -113,7 +113,7 @@ def _parsed(text: str, where: str) -> Published:
     tables = {name: value for name, value in data.items() if name not in _FIELDS}
     attentions = [*FORMULAS, "none", "other"]
     for attention, table in tables.items():
-        if attention not in attentions:
+        if attention.partition("(")[0] not in attentions:
             kind, names = ("attention", attentions) if isinstance(table, dict) else ("field", [*_FIELDS])
             raise RunError(f"{where}: {unknown(kind, attention, names, remedy='correct it or leave it out')}")
         for condition, figures in _table(table, f"{where} [{attention}]").items():

@@ -126,7 +126,8 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
-    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`."""
+    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
+    trained_attention: the formula of training, where it has other options than `attention`."""
 
     name: Name
     spec: Text
@@ -145,6 +146,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     windows: Annotated[Mapping[str, Any] | UnsetType | None, Meta(description="a table")] = UNSET
     heads: Annotated[Mapping[str, Any] | UnsetType, Meta(description="a table")] = UNSET
     preprocessing_source: Annotated[Mapping[str, str] | UnsetType, Meta(description="a table of texts")] = UNSET
+    trained_attention: Text | UnsetType = UNSET
 
     @property
     def said(self) -> Mapping[str, str]:

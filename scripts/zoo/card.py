@@ -25,7 +25,7 @@ from safetensors import safe_open
 import robustkit
 from robustkit.attention import set_attention
 from robustkit.attention.fingerprint import Fingerprint, judge
-from robustkit.attention.formulas import FAMILIES, find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.attention.registry import FORMULAS
 from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, to_unit_range
@@ -74,7 +74,7 @@ Facts = dict[str, Any]
 CARD, LOGS = Path("docs/results/zoo.md"), Path("scripts/zoo/trainings")
 STUDIES = "../../scripts/studies"
 
-PLAIN = [name for name in FORMULAS if name not in FAMILIES]
+PLAIN = [name for name in FORMULAS if not name.startswith(("qk-", "qana", "softcap"))]
 
 
 def facts() -> list[Facts]:
@@ -116,7 +116,8 @@ def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
 
 def _learns(name: str) -> bool:
     """Whether a formula has parameters of its own."""
-    return name == "qknorm-ln" or bool(find_formula(name).initial(1, 1))
+    formula = find_formula(name)
+    return bool(formula.norms or formula.initial(1, 1))
 
 
 def _checkpoints(zoo: Sequence[Facts]) -> str:

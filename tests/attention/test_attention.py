@@ -6,12 +6,14 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import timm
 import torch
 from attack_oracles import slow_scores, slow_vit
 from places import SHARED
+from timm.layers import RmsNorm, RmsNormFp32
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from vits import small_vit
@@ -29,6 +31,16 @@ WITH_OPTIONS = (
     "qana(hidden=2,activation=tanh,gate=true)",
     "qana(hidden=3,activation=silu,rope=true)",
     "softcap(cap=1.5)",
+    "quest(eps=2.5)",
+    "qk-rms(on=keys,eps=0.1)",
+    "qk-rms(scale=heads)",
+    "qk-rms(scale=none)",
+    "qknorm-ln(affine=scale)",
+    "qknorm-ln(affine=none)",
+    "elliptical(scale=mean,average=median)",
+    "elliptical(scale=none,delta=0.5)",
+    "elliptical-quest(scale=mean)",
+    "elliptical-quest(average=median)",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,8 +52,8 @@ def images() -> Tensor:
 
 def random_parameters(name: str, heads: int, dim: int) -> dict[str, Tensor]:
     parameters = find_formula(name).initial(heads, dim)
-    if name == "qknorm-ln":
-        parameters = {f"{n}.{p}": torch.zeros(dim) for n in ("q_norm", "k_norm") for p in ("weight", "bias")}
+    for which, norm in find_formula(name).norms.items():
+        parameters |= {f"{which}.{part}": value for part, value in norm(dim).named_parameters()}
     if find_formula(name).network:
         parameters["network"] = torch.zeros(2, heads, 4, find_formula(name).network.rows(dim))
     return {key: torch.rand(value.shape) + 0.5 for key, value in parameters.items()}
@@ -144,6 +156,78 @@ def test_timms_qk_norm_is_qknorm_ln_and_its_layer_norms_survive(images: Tensor) 
     assert get_attention(model) == "standard"
     assert list(model.state_dict()) == keys
     assert torch.equal(set_attention(model, "qknorm-ln")(images), expected)
+
+
+class LargeRMSNorm(nn.Module):
+    """RMSNorm as language models have it, in float32; offset: what Gemma adds to weights."""
+
+    def __init__(self, size: int, offset: float = 0.0) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon, self.offset = nn.Parameter(torch.ones(size)), 1e-6, offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean_square = x.float().pow(2).mean(-1, keepdim=True)
+        return (self.offset + self.weight) * (x.float() / (mean_square + self.variance_epsilon).sqrt()).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("norm", "name"),
+    [
+        (RmsNorm, "qk-rms"),
+        (RmsNormFp32, "qk-rms"),
+        (partial(RmsNorm, eps=1e-2, affine=False), "qk-rms(scale=none,eps=0.01)"),
+        (nn.RMSNorm, "qk-rms(eps=1.1920928955078125e-07)"),  # torch's own, of float32
+        (LargeRMSNorm, "qk-rms"),
+        (partial(nn.LayerNorm, eps=1e-6, bias=False), "qknorm-ln(affine=scale)"),
+        (partial(nn.LayerNorm, eps=1e-6, elementwise_affine=False), "qknorm-ln(affine=none)"),
+    ],
+)
+@pytest.mark.parametrize("on", ["both", "keys"])
+def test_norms_that_a_model_came_with_name_its_formula(
+    norm: Callable[..., nn.Module], name: str, on: str, images: Tensor
+) -> None:
+    """Its own code is the oracle of the replica and of the formula put into a plain model with its tensors."""
+    model = small_vit(sharp=3)
+    for block in model.blocks:
+        for which in ("q_norm", "k_norm")[on == "keys" :]:
+            setattr(block.attn, which, norm(16))
+            for parameter in getattr(block.attn, which).parameters():
+                nn.init.normal_(parameter)
+    if on == "keys" and name.startswith("qknorm-ln"):
+        with pytest.raises(ModelError, match="normalised by Identity and LayerNorm, which is not one of the formulas"):
+            get_attention(model)
+        return
+    if on == "keys":
+        name = find_formula(f"{name.rstrip(')')}{',' if '(' in name else '('}on=keys)").name
+    expected, weights = model(images), copy.deepcopy(model.state_dict())
+    assert get_attention(model) == name
+    assert all(type(block.attn) is Attention for block in set_attention(model, name).blocks)
+    torch.testing.assert_close(slow_vit(model, images, name)[0], expected, rtol=1e-4, atol=1e-5)
+    assert (set_attention(model, "standard")(images) - expected).abs().max() > 1e-3
+    assert torch.equal(set_attention(model, name)(images), expected) and list(model.state_dict()) == list(weights)
+    plain = set_attention(set_attention(small_vit(), "qknorm-ln"), name)
+    plain.load_state_dict(weights)
+    torch.testing.assert_close(plain(images), expected)
+    if "affine" not in name and "none" not in name:
+        other = "qk-rms(eps=0.5)" if on == "both" else "qk-rms"
+        with pytest.raises(ModelError, match="has other norms than the layer came with; expected qk-rms"):
+            set_attention(model, other)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LargeRMSNorm(16, offset=1), lambda: LargeRMSNorm(32), lambda: nn.BatchNorm1d(16)]
+)
+def test_norms_of_other_kinds_are_refused_by_name(make: Callable[[], nn.Module], images: Tensor) -> None:
+    """Gemma's RMSNorm adds 1 to its weights, and others are over all heads: a class name would not show it."""
+    model = small_vit()
+    for block in model.blocks:
+        block.attn.q_norm, block.attn.k_norm = make(), make()
+    kind = type(model.blocks[0].attn.q_norm).__name__
+    with pytest.raises(ModelError, match=f"queries and keys are normalised by {kind}, which is not one of"):
+        get_attention(model)
+    assert attention_kind(model) == "other"
+    plain = set_attention(model, "standard")(images)  # which does without it
+    torch.testing.assert_close(plain, small_vit()(images))
 
 
 def test_setting_a_formula_again_keeps_trained_scales() -> None:
@@ -337,7 +421,7 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     batches = labelled(model, "quest", 100)
     result = rank_formulas(set_attention(model, "quest"), batches)
     assert (result.best, result.declared, result.verdict, result.n) == ("quest", "quest", "fits", 100)
-    assert set(result.left_out) == {"qknorm", "qknorm-hs", "qknorm-ds", "qknorm-ln", "qana"}
+    assert set(result.left_out) == {"qknorm", "qknorm-hs", "qknorm-ds", "qknorm-ln", "qk-rms", "qana"}
     assert "softcap" not in {row.name for row in result.rows}
     assert result.text.endswith("softcap is not ranked: below its cap, its logits equal those of standard")
     assert result.rows[0].top1 == 1.0
@@ -368,6 +452,42 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     assert "better than chance" in shuffled.text
     with pytest.raises(NothingEvaluated, match="no image"):
         rank_formulas(model, [])
+
+
+def test_variants_of_a_formula_are_ranked_where_it_leads() -> None:
+    model = small_vit(sharp=40).requires_grad_(False)
+    with torch.no_grad():
+        model.head.weight.mul_(300)
+    made_by = "elliptical(scale=mean,average=median)"
+    batches = labelled(model, made_by, 100)
+    runs: list[str] = []
+    model.register_forward_hook(lambda *_: runs.append("forward"))  # of copies as well
+    result = rank_formulas(set_attention(model, "elliptical"), batches)
+    assert (result.best, result.verdict) == (made_by, "another-fits-better") and result.rows[0].top1 == 1.0
+    assert len(result.rows) == 10 and len(runs) == 10 * len(batches)
+    assert {row.name for row in result.rows} >= {"elliptical(scale=mean)", "elliptical(average=median)", "quest"}
+    assert all(
+        "(" not in row.name for row in rank_formulas(set_attention(model, "quest"), labelled(model, "quest", 40)).rows
+    )
+
+
+def test_options_that_images_do_not_show_leave_the_family_confirmed() -> None:
+    right, swing = torch.ones(100).double(), 0.1 * torch.tensor([1.0, -1.0]).repeat(50).double()
+    nll = {"elliptical": 0.2, "elliptical(average=median)": 0.201, "elliptical(scale=mean)": 0.5, "standard": 0.6}
+    fits = {name: torch.stack((mean + swing * (name != "elliptical"), right), 1) for name, mean in nll.items()}
+    for declared, other in (("elliptical", "elliptical(average=median)"), ("elliptical(average=median)", "elliptical")):
+        result = judge(fits, declared, (), guessing=1.6)
+        assert result.verdict == "fits" and f"{declared} attention fits best, as declared; the next of" in result.text
+        assert "family is standard (NLL +0.400, 95 % interval +0.380 to +0.420)." in result.text
+        assert f"its options are not confirmed; as good on these images: {other}." in result.text
+    for declared in ("elliptical(scale=mean)", "standard"):
+        result = judge(fits, declared, (), guessing=1.6)
+        assert (
+            result.verdict == "another-fits-better"
+            and "as good on these images: elliptical(average=median)" in result.text
+        )
+    del fits["standard"]
+    assert judge(fits, "elliptical", (), guessing=1.6).verdict == "inconclusive"  # nothing else was tried
 
 
 @pytest.mark.parametrize(

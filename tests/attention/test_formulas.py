@@ -55,7 +55,10 @@ def test_names_with_options_have_one_form(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("quest(hidden=3)", r"'quest\(hidden=3\)': quest takes no options; expected quest alone"),
+        ("qnorm(hidden=3)", r"'qnorm\(hidden=3\)': qnorm takes no options; expected qnorm alone"),
+        ("elliptical(delta=2)", "delta 2 has no effect, since scale=max cancels it; leave delta out, or give scale="),
+        ("elliptical(average=mode)", "elliptical: average 'mode'; expected mean or median"),
+        ("qk-rms(eps=0)", "qk-rms: eps '0'; expected a number above 0"),
         ("qanna(hidden=3)", "unknown attention 'qanna'; did you mean 'qana'"),
         ("qana(hiden=3)", "unknown option of attention qana 'hiden'; did you mean 'hidden'"),
         ("qana(hidden=0)", "qana: hidden '0'; expected a whole number, 1 or more"),
@@ -263,7 +266,11 @@ def test_rope_on_an_odd_head_is_refused_before_anything_changes(make: Callable[[
 
 
 @pytest.mark.parametrize(
-    "name", ["qana(hidden=2,gate=true)", "qk-l2(temperature=learned)", "softcap(cap=2)", "qk-layer-norm"]
+    "name",
+    [
+        *("qana(hidden=2,gate=true)", "qk-l2(temperature=learned)", "softcap(cap=2)", "qk-layer-norm"),
+        *("qk-rms(scale=heads)", "qk-rms(on=keys)", "elliptical(scale=mean,average=median)"),
+    ],
 )
 def test_a_checkpoint_says_its_formula_with_options(name: str, tmp_path: Path) -> None:
     model = drawn(set_attention(small_vit(img_size=32), name))
@@ -277,7 +284,7 @@ def test_a_checkpoint_says_its_formula_with_options(name: str, tmp_path: Path) -
     torch.testing.assert_close(found(images), model(images))
     save_file(model.state_dict(), path, metadata=said)
     assert load(path, attention=name).identity.attention_source == "option"
-    if name.startswith("qana") or "learned" in name:
+    if name.startswith(("qana", "qk-rms")) or "learned" in name:
         with pytest.raises(CheckpointError, match=r"unexpected: .* check --attention"):
             load(path)
 

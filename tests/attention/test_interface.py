@@ -189,3 +189,13 @@ def test_fused_and_plain_are_the_same_numbers() -> None:
     expected = attend(q, functional.normalize(k, dim=-1), v, scale=1.0)
     torch.testing.assert_close(found, expected.transpose(1, 2))
     assert weights is None
+
+
+def test_norms_of_the_librarys_own_are_not_applied_twice() -> None:
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 9, "head_dim": 16}
+    config = transformers.Qwen3Config(num_attention_heads=2, num_key_value_heads=2, **shape)
+    model = transformers.Qwen3ForCausalLM(config)
+    assert get_attention(model) == "standard"  # of queries and keys that the layer has normalised
+    with pytest.raises(ModelError, match="qk-rms attention would normalise twice: the layer has norms of its own; use"):
+        set_attention(model, "qk-rms")
+    assert get_attention(set_attention(model, "quest")) == "quest"

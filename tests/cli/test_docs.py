@@ -147,7 +147,7 @@ class TestCompletion:
             ("audit", "--corruptions", "fo", ["fog"]),
             ("audit", "--cams", "ag", ["agcam", "agcam-full"]),
             ("audit", "--cams", "cen", []),
-            ("audit", "--protocol", "", ["agcam-paper", "quest-paper", "standard"]),
+            ("audit", "--protocol", "", ["agcam-paper", "elliptical-images", "quest-paper", "standard"]),
             ("segment", "--protocol", "", ["segmentation"]),
             ("audit", "--protocol", "cards/m", ["<file>"]),
             ("segment", "--data-dir", "emb", ["embedded:shapes", "embedded:shapes-train"]),

@@ -116,7 +116,8 @@ def scaled_quest(monkeypatch: Patch) -> str:
 
 
 def metric_of_the_sum(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.attention.layers.elliptical_metric", lambda v, before: torch.ones_like(v[:, :, :1]))
+    even = replace(formulas.ELLIPTICAL, metric=lambda v, before: torch.ones_like(v[:, :, :1]))
+    monkeypatch.setattr(formulas, "ELLIPTICAL", even)
     return "elliptical: logits "
 
 
@@ -268,7 +269,7 @@ def test_every_check_is_broken_above_or_warns_below() -> None:
     assert set(NAMES) == BREAKAGES.keys() | {"device", "disk", "frost"}
 
 
-SAME_AT_FIRST = ({"standard", "qana"}, {"qk-l2", "qknorm-hs"}, {"qk-l2", "qknorm-ds"}, {"qk-l2", "qknorm"})
+SAME_AT_FIRST = ({"standard", "qana"}, *({"qk-l2", name} for name in ("qknorm-hs", "qknorm-ds", "qknorm", "qk-rms")))
 """Whose parameters at their initial values make the one of the other."""
 
 

@@ -14,6 +14,7 @@ from small_audit import audit as small
 from small_audit import furnish
 
 import robustkit
+from robustkit.errors import ModelError
 from robustkit.evaluations.setup_flags import guessing_flags, setup_flags, setup_notes, setup_parts
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
@@ -116,6 +117,38 @@ def test_a_model_that_only_guesses_is_flagged_by_its_records(tmp_path: Path) -> 
     refreshed = Run.existing(run.path)
     refresh(refreshed)
     assert flag in {flag for flags in refreshed.results()["flags"] for flag in flags}
+
+
+@pytest.mark.usefixtures("pageless", "unexamined")
+def test_a_card_may_decide_the_options_of_a_formula_and_each_result_says_so(tmp_path: Path) -> None:
+    """Published figures of Elliptical Attention are of other options than those of training."""
+    names, lines = ["zoo:shapes-vit-elliptical", "zoo:shapes-vit-quest"], list[str]()
+    asked: Any = {"data_dir": "embedded:shapes", "limit": 6, "attacks": "fgsm", "setup_check": False}
+    median, flag = {"attention": "elliptical(average=median)"}, "evaluated with attention elliptical(average=median), "
+    run = robustkit.audit(names, out=tmp_path / "card", protocol="elliptical-images", say=lines.append, **asked)
+    elliptical, quest = run.manifest.checkpoints
+    assert (elliptical.attention, elliptical.attention_source) == ("elliptical(average=median)", "card")
+    assert quest.attention == "quest" and not quest.trained_attention
+    assert (
+        "shapes-vit-elliptical: attention elliptical(average=median) from the card in the place of elliptical" in lines
+    )
+    plain = robustkit.audit(names[:1], out=tmp_path / "plain", protocol="quest-paper", **asked)
+    option = robustkit.audit(names[:1], out=tmp_path / "option", protocol="quest-paper", model=median, **asked)
+    figures = {}
+    for made in (run, plain, option):
+        rows = made.results()
+        for name in rows["checkpoint"].unique():
+            said = {flag + "trained with elliptical" in flags for flags in rows[rows["checkpoint"] == name]["flags"]}
+            assert said == {made is not plain and name == elliptical.name}
+        own = rows[(rows["checkpoint"] == elliptical.name) & (rows["metric"] == "nll")]
+        figures[made.path.name] = dict(zip(own["condition"], own["value"], strict=True))
+    assert figures["card"] == figures["option"] and len(figures["card"]) == 2
+    assert all(abs(figures["card"][text] - value) > 1e-4 for text, value in figures["plain"].items())
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\nversion = 1\n[threat]\n[attacks.fgsm]\n[attention]\nelliptical = "eliptical"\n'
+    )
+    with pytest.raises(ModelError, match="unknown attention 'eliptical'; did you mean 'elliptical'"):
+        robustkit.audit(names[:1], out=tmp_path / "own", protocol=str(tmp_path / "own.toml"), **asked)
 
 
 def part(verdict: str, **changes: Any) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def test_a_condition_counts_by_what_it_uses_of_the_card() -> None:
 
 def test_every_shipped_card_is_whole() -> None:
     of_the_core = [name for name in card_names() if load_card(name).task in TASKS]
-    assert of_the_core == ["agcam-paper", "quest-paper", "segmentation", "standard"]
+    assert of_the_core == ["agcam-paper", "elliptical-images", "quest-paper", "segmentation", "standard"]
     for card in map(load_card, card_names()):
         assert card.summary and card.source
         if not card.attacks:

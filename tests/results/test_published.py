@@ -20,6 +20,7 @@ from compared_runs import (
 )
 from rich.console import Console
 
+from robustkit.attention.formulas import find_formula
 from robustkit.cli.compare import compare_runs
 from robustkit.errors import RunError
 from robustkit.results.comparison import compare
@@ -140,6 +141,15 @@ def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:
         "nll": 1.613,
     }
     assert paper.figures["quest"]["agcam"] == {"cam_pixel_accuracy": 0.7076, "cam_iou": 0.5354, "cam_dice": 0.6597}
+    logs, by_median = read["elliptical"], "elliptical(average=median)"
+    assert [logs.figure(*place, "top1") for place in (("elliptical", "clean"), ("elliptical", "fgsm(eps=1/255)"))] == [
+        *(0.71484, 0.54436)
+    ]
+    assert logs.figure("elliptical(scale=mean,average=median)", "fgsm(eps=1/255)", "top1") == 0.5377
+    assert [each.figure(by_median, PGD, "top1") for each in (logs, read["elliptical-attenuated"])] == [0.44862, 0.43652]
+    assert logs.figure(by_median, ENDED, "top1") == 0.27452 and logs.figure("elliptical", ENDED, "top1") is None
+    named = {name for each in read.values() for name in each.figures}
+    assert {find_formula(name).name for name in named} == named  # as run.json has them
     assert table_a1.figures["qknorm-ds"] == {
         "clean": {"top1": 0.7187, "top5": 0.9096, "nll": 1.231},
         "in-c": {"mce_16": 0.574},

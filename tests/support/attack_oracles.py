@@ -287,12 +287,16 @@ def slow_bump(side: int) -> list[list[float]]:
 # --- attention formulas (QUEST: Table 1, Alg. A1, A.5.2; Nielsen 2024) ------------------------------------------------
 
 
-def slow_metric(v: Tensor, previous_v: Tensor) -> list[float]:
-    """The diagonal of M for one sample and head; v, previous_v: (N, d)."""
-    tokens, dim = v.shape
+def slow_metric(v: Tensor, previous_v: Tensor, options: Mapping[str, str]) -> list[float]:
+    """The diagonal of M for one sample and head; v, previous_v: (N, d). As released: first over delta, then scaled."""
+    (tokens, dim), delta = v.shape, float(options.get("delta", 5))
     v, previous_v = v.detach().double(), previous_v.detach().double()
-    change = [sum(abs(float(v[n, j]) - float(previous_v[n, j])) for n in range(tokens)) / tokens for j in range(dim)]
-    return [c / max(change) if max(change) > 0 else 1.0 for c in change]
+    change = []
+    for j in range(dim):
+        steps = sorted(abs(float(v[n, j]) - float(previous_v[n, j])) / delta for n in range(tokens))
+        change.append(steps[(tokens - 1) // 2] if options.get("average") == "median" else sum(steps) / tokens)
+    whole = {"max": max(change), "mean": sum(change) / dim, "none": 1.0}[options.get("scale", "max")]
+    return [c / whole if whole > 0 else 1.0 for c in change]
 
 
 def bare_normed(family: str, row: Tensor) -> Tensor:
@@ -341,7 +345,7 @@ def slow_scores(
 
     def unit_row(row: Tensor) -> Tensor:
         length = (row * row).sum().sqrt()
-        return row / length if length > 0 else row
+        return row / length.clamp(min=float(options.get("eps", 0))) if length > 0 else row
 
     def normed(row: Tensor, which: str) -> Tensor:
         mean = row.mean()
@@ -349,18 +353,22 @@ def slow_scores(
         weight, bias = parameters.get(f"{which}.weight"), parameters.get(f"{which}.bias")
         return row * (1.0 if weight is None else weight.double()) + (0.0 if bias is None else bias.double())
 
+    def rms_row(row: Tensor, which: str) -> Tensor:
+        eps, weight = float(options.get("eps", 1e-6)), parameters.get(f"{which}.weight")
+        return row / ((row * row).sum() / dim + eps).sqrt() * (1.0 if weight is None else weight.double())
+
     for b in range(samples):
         for h in range(heads):
             metric = [1.0] * dim
             if name.startswith("elliptical") and previous_v is not None:
-                metric = slow_metric(v[b, h], previous_v[b, h])
+                metric = slow_metric(v[b, h], previous_v[b, h], options)
             m = torch.tensor(metric, dtype=torch.float64)
             for i in range(tokens):
                 for j in range(tokens):
                     a, c = q[b, h, i], k[b, h, j]
                     if name == "standard":
                         s = (a * c).sum() / dim**0.5
-                    elif name == "quest":
+                    elif family == "quest":
                         s = (a * unit_row(c)).sum()
                     elif name == "qnorm":
                         s = (unit_row(a) * c).sum()
@@ -372,13 +380,17 @@ def slow_scores(
                     elif name == "qknorm":
                         scale = parameters["q_scale"][h].double() * parameters["k_scale"][h].double()
                         s = (scale * unit_row(a) * unit_row(c)).sum()
-                    elif name == "qknorm-ln":
+                    elif family == "qknorm-ln":
                         s = (normed(a, "q_norm") * normed(c, "k_norm")).sum() / dim**0.5
-                    elif name == "elliptical":
+                    elif family == "elliptical":
                         s = (a * m * c).sum() / dim**0.5
-                    elif name == "elliptical-quest":
+                    elif family == "elliptical-quest":
                         # S Q̄ M K̄ᵀ as the paper writes it
                         s = (a * a).sum().sqrt() * (unit_row(a) * m * unit_row(c)).sum()
+                    elif family == "qk-rms":
+                        left = a if options.get("on") == "keys" else rms_row(a, "q_norm")
+                        head_scale = parameters["head_scale"][h].double() if options.get("scale") == "heads" else 1.0
+                        s = head_scale * (left * rms_row(c, "k_norm")).sum() / dim**0.5
                     elif name.startswith("qk-"):
                         s = bare_normed(family, a) @ bare_normed(family, c) * parameters.get("temperature", heat)
                     elif family == "softcap":

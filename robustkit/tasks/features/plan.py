@@ -31,7 +31,7 @@ from ...evaluations.subject import Batch, ImageSubject, Settings
 from ...models.checkpoint import digest_of
 from ...models.classifier import load
 from ...models.device import best_batch
-from ...models.identity import Classifier, distinct_names
+from ...models.identity import Classifier, distinct_names, evaluated_under
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
 from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan, plan_corrupted
@@ -195,11 +195,14 @@ def plan(request: FeatureRequest) -> Plan:
     dataset, digest = _apart(training, dataset)
     asked = replace(asked, training=digest)
     models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
+    under = [evaluated_under(model, card.attention) for model in models]
     distinct_names(models)
     shown = [card.preprocess(model.identity.preprocessing) for model in models]
     sizes = [preprocessing.input_size for preprocessing, _ in shown]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
-    lines = [f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line]
+    said = [(model, line) for model, (_, line) in zip(models, shown, strict=True)]
+    said += zip(models, under, strict=True)
+    lines = [f"{model.identity.name}: {line}" for model, line in said if line]
     lines += (*(f"training images: {note}" for note in training.notes), *dataset.notes, *more)
     run = Run(request.folder(models[0].identity.name))
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from robustkit.attention.formulas import LAYER_NORM_EPS, Formula
+from robustkit.attention.formulas import QK_NORM_EPS, Formula
 
 KEY, CLASSES = 10, 10
 WIDTH = KEY + CLASSES
@@ -273,7 +273,7 @@ def attention_logits(formula: Formula, q: Tensor, keys: Keys, p: Weights) -> Ten
     if formula.name in UNIT_KEYS:
         return logits * keys.square().clamp_min(1e-12).rsqrt()
     if formula.name == "qknorm-ln":  # its bias adds the same to all tokens of a sample, which softmax does not see
-        return logits * (keys.square() / WIDTH + LAYER_NORM_EPS).rsqrt()
+        return logits * (keys.square() / WIDTH + QK_NORM_EPS).rsqrt()
     return logits
 
 
