@@ -47,6 +47,7 @@ LATE_PACKAGES = {
     "timm": "start-up time; half of it is not needed to read images",
     "torch": "start-up time",
     "resource": "not on Windows",
+    "open_clip": "optional",
     "tokenizers": "optional",
     "transformers": "optional",
     "yaml": "start-up time",

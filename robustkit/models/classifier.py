@@ -36,6 +36,7 @@ from .identity import (
 )
 from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
+from .open_clip_folder import load_open_clip
 from .specs import find
 from .state_dict import VIT
 from .zero_shot import ZERO_SHOT, Prompts, ZeroShot, kept_rows, refuse_text, with_prompts, word_tower
@@ -117,9 +118,7 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
 
         return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
     if source.open_clip:
-        from . import open_clip_folder
-
-        made = open_clip_folder.load_zero_shot(source, spec, wanted)
+        made = load_open_clip(source, spec, wanted)
         return as_features(made) if features else made
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})

@@ -79,7 +79,7 @@ class _Folder:
         return {**found, "interpolation": interpolation, "crop_mode": _MODES[mode]}
 
 
-def load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Load an image tower with a head of text. Raises CheckpointError or ModelError, one line."""
     open_clip = _library(spec)
     folder = _Folder.read(source.path)

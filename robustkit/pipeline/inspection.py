@@ -315,7 +315,7 @@ def look_into(
         raise ProtocolError(
             "--stability measures attention on images, and --data-dir is missing; give a folder of them"
         )
-    where = pick_device(device)
+    where, bad = pick_device(device), list[str]()
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in kept}
     segments = segments or (not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint))
@@ -331,11 +331,10 @@ def look_into(
         raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     if stability:
         _check_stable(opened)
-    bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if segments:
-        named = {**scenes, "classes": model.get("classes")}
-        labelled = open_scenes(data_dir, num_classes=opened.identity.num_classes, **named).select(limit, ids, seed)
+        scenes |= {"classes": model.get("classes"), "num_classes": opened.identity.num_classes}
+        labelled = open_scenes(data_dir, **scenes).select(limit, ids, seed)
         notes, images = labelled.notes, _scenes(labelled, bad)
     else:
         dataset = labelled_data(data_dir, opened.identity, data, limit=limit, ids=ids, seed=seed)
