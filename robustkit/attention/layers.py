@@ -31,9 +31,9 @@ def head_size(layer: Any) -> int:
     """Return the channels of a head's queries and keys."""
     if size := int(getattr(layer, "head_dim", 0)):
         return size
-    if hasattr(layer, "qkv"):
+    if getattr(layer, "qkv", None) is not None:
         return int(layer.qkv.out_features) // 3 // head_count(layer)
-    return int(_first(layer, "wq", "q").out_features) // head_count(layer)
+    return int(_first(layer, "wq", "q", "q_proj").out_features) // head_count(layer)
 
 
 def _first(layer: Any, *names: str) -> Any:

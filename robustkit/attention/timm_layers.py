@@ -14,7 +14,7 @@ from timm.models.swin_transformer import WindowAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 
-from .layers import Formulaic, norms_before_rotation
+from .layers import Formulaic, head_size, norms_before_rotation
 
 
 class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignore]
@@ -49,7 +49,7 @@ class _FormulaRotary(Formulaic):
             if getattr(layer, "q_bias", None) is not None:
                 packed = packed + torch.cat((layer.q_bias, layer.k_bias, layer.v_bias))
             parts = packed.chunk(3, dim=-1)
-        q, k, v = (part.unflatten(-1, (-1, layer.head_dim)).transpose(1, 2) for part in parts)
+        q, k, v = (part.unflatten(-1, (-1, head_size(layer))).transpose(1, 2) for part in parts)
         return q, k, v
 
     def forward(
@@ -65,13 +65,14 @@ class _FormulaRotary(Formulaic):
             k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
         mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=layer.fused_attn)
         mixed = layer.norm(mixed.transpose(1, 2).flatten(2))
-        mixed = mixed if layer.gate is None else mixed * layer.gate(x).sigmoid()
+        mixed = mixed if (gate := getattr(layer, "gate", None)) is None else mixed * gate(x).sigmoid()
         return layer.proj_drop(layer.proj(mixed))  # type: ignore[no-any-return]
 
     def _rotated(self, x: Tensor, rope: Tensor) -> Tensor:
         layer: Any = self
         prefix, patches = x[:, :, : layer.num_prefix_tokens], x[:, :, layer.num_prefix_tokens :]
-        turned = apply_rot_embed_cat(patches, rope, half=getattr(layer, "rotate_half", False))
+        halves = {"half": True} if getattr(layer, "rotate_half", False) else {}
+        turned = apply_rot_embed_cat(patches, rope, **halves)
         return torch.cat((prefix, turned), dim=2)
 
 
