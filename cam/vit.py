@@ -107,6 +107,7 @@ def _asks(layer: nn.Module) -> bool:
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
+_CLASS_BLOCKS = "blocks_token_only"  # where CaiT has its class token, which is not among the tokens of `blocks`
 # Of a block's number, its attention before softmax and after it, (B, heads, N, N): what replaces the latter, or None.
 See = Callable[[int, Tensor, Tensor], Tensor | None]
 _SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
@@ -123,7 +124,7 @@ class Transformer:
 
     def __init__(self, vit: Any) -> None:
         self.vit, self._size, self._cut = vit, (0, 0), False
-        self.prefix: int = vit.num_prefix_tokens
+        self.prefix: int = 0 if hasattr(vit, _CLASS_BLOCKS) else vit.num_prefix_tokens
         self.pool = pool if hasattr(pool := getattr(vit, "attn_pool", None), "latent") or _is_probe(pool) else None
         self._see: See | None = None
         self._uncut: set[str] = set()
@@ -150,6 +151,11 @@ class Transformer:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
+            )
+        if hasattr(transformer.vit, _CLASS_BLOCKS):
+            raise ValueError(
+                f"{method} follows attention through one row of blocks, and the class token of "
+                f"{type(transformer.vit).__name__} asks the patches in blocks of its own; {OTHER_METHODS}"
             )
         if row and not transformer.unsettled and transformer.rows is None and transformer.pool is None:
             raise transformer.unread(method)
@@ -201,8 +207,8 @@ class Transformer:
 
     @property
     def parts(self) -> list[Any]:
-        """The layers that are watched: those of the blocks, and after them the attention pool that the head reads."""
-        return [*self.layers, *([self.pool] if self.reads_pool else ())]
+        """The layers that are watched: those of the blocks, and after them the attention pool, where there is one."""
+        return self.layers if self.pool is None else [*self.layers, self.pool]
 
     def settle(self, answer: Callable[[Tensor], Tensor], images: Tensor) -> None:
         """Find what the logits (1, K) of one image are read from, where the model does not say; `answer`: its forward.
@@ -224,9 +230,10 @@ class Transformer:
             if self.pool is not None:
                 stack.callback(self.pool.register_forward_hook(begin("pool")).remove)
             with torch.enable_grad():
-                logits = answer(images)
-                found = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
-        sizes = {name: size for name, size in zip(leaves, found, strict=True) if size is not None}
+                logit = answer(images).amax()
+                wanted = list(leaves.values()) if logit.requires_grad else []
+                found = torch.autograd.grad(logit, wanted, allow_unused=True) if wanted else ()
+        sizes = {name: size for name, size in zip(leaves, found, strict=False) if size is not None}
         if "pool" in sizes and bool(sizes["pool"].any()):
             self.vit.global_pool = "map"
             return
@@ -287,7 +294,7 @@ class Transformer:
         finally:
             self._see = None
             self._end()  # after an exception in a layer
-        for index, layer in enumerate(self.parts):
+        for index, layer in enumerate(self.parts if self.reads_pool else self.layers):
             if seen[index] != 1:
                 raise ValueError(
                     f"the attention of block {index} ({type(layer).__name__}) called softmax {seen[index]} times over "
@@ -325,10 +332,10 @@ class Transformer:
     def _begin(self, index: int) -> Callable[..., Any]:
         def begin(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             see = self._see
-            if see is None:
+            pooling = index == len(self.layers)
+            if see is None or (pooling and not self.reads_pool):
                 return None
             alone = any(module is block for block in self.vit.blocks)
-            pooling = index == len(self.layers)
             self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone, of_square=not pooling)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             return (inputs, named) if alone or not self._cut else detach_arguments(inputs, named)
