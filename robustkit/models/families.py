@@ -95,7 +95,7 @@ def drawn(network: nn.Module) -> nn.Module:
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in nn.Module.parameters(network):
-            scale = 0.25 if parameter.ndim > 1 else 0.1
+            scale = 0.4 if parameter.ndim > 1 else 0.1
             parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=scale)
     return network.eval()
 
