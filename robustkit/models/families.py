@@ -156,7 +156,7 @@ def _tried(family: str, network: nn.Module, explainers: Mapping[str, Any]) -> Su
         return True
 
     formulas = works("formulas", partial(_swap, network, images))
-    books = works("ledger", partial(ledger, network, images, images + 0.05))
+    books = works("decomposition", partial(ledger, network, images, images + 0.05))
     maps = tuple(name for name, kind in explainers.items() if works("maps", partial(_map, kind, network, images)))
     return Support(family, formulas, maps, books, "; ".join(dict.fromkeys(reasons.values())))
 
