@@ -26,6 +26,7 @@ _TIMM: dict[str, tuple[str, dict[str, Any]]] = {
     "DeiT-3": ("deit3_small_patch16_224", {}),
     "BEiT": ("beit_base_patch16_224", {}),
     "SigLIP": ("vit_base_patch16_siglip_224", {}),
+    "ViT with a class token and a pool": ("vit_tiny_patch16_224", {"global_pool": "map"}),
     "EVA-02": ("eva02_tiny_patch14_224", {}),
     "EVA-02, qkv in one": ("eva02_base_patch14_224", {"qkv_fused": True}),
     "DINOv3": ("vit_small_patch16_dinov3", {}),

@@ -29,6 +29,7 @@ READS = {
     "timm DeiT-3": "class",
     "timm BEiT": "patches",
     "timm SigLIP": "pool",
+    "timm ViT with a class token and a pool": "pool",
     "timm EVA-02": "patches",
     "timm EVA-02, qkv in one": "patches",
     "timm DINOv3": "patches",
