@@ -13,8 +13,8 @@ from .explainer import Rng, chosen, each_target
 from .vit import OTHER_METHODS, Add, AttentionExplainer, Trail, Transformer, detach_arguments, is_read
 
 _AGCAM_UNREAD = (
-    "AG-CAM follows the gradient to the class token without passing through attention, and {}: the logits are not read "
-    "from it; use agcam-full, grad-cam or gradient"
+    "AG-CAM follows the gradient to {0} without passing through attention, and {0}'s attention has hardly any "
+    "gradient, that of others has: the logits are not read from it; use agcam-full, grad-cam or gradient"
 )
 
 
@@ -28,14 +28,20 @@ class AGCAM(AttentionExplainer):
     through skip connections and MLPs alone. In a block that is attention and MLP in one, such as timm's
     ParallelScalingBlock, queries, keys and values take no gradient. `AGCAMFull` is the sum without this cut.
 
-    model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
+    Where the head has no class token's row to read, the paper has no map, and what the head does read takes its place.
+    Of a mean over tokens (global_pool='avg') that is the rows of all pooled tokens alike: relu(G) * sigmoid(S) is
+    averaged over them. Of an attention pool (timm's AttentionPoolLatent in SigLIP and PE, the probe of transformers'
+    SigLIP) S and G are the pool's one row, from its latent to the patches; rows of the blocks add nothing.
+
+    model: a ViT of timm's kind (ViT, DeiT, DeiT-3, EVA, DINOv3, BEiT) or of transformers, in any wrapper. The attention
         formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
-        read from the class token (pooled patches, a Segmenter's masks), or hardly: nothing but attention leads from it
+        read from what the model's options say (a Segmenter's masks), or hardly: nothing but attention leads from it
         to them. Where they are read from other tokens, too (a distilled DeiT, DINOv2's class token and the mean of
         the patches), the map tells of the class token's part alone.
 
-    One forward and a backward for each target, down to the first block's attention and no further. With its graph a
-    call holds one row of each attention; gradients are summed as they come, and not kept.
+    One forward and a backward for each target, down to the first block's attention and no further; of a model of
+    transformers one image more, the first time, to find what its logits are read from. With its graph a call holds one
+    row of each attention, or the rows of all pooled tokens; gradients are summed as they come, and not kept.
     """
 
     name = "agcam"
@@ -43,79 +49,84 @@ class AGCAM(AttentionExplainer):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._transformer = Transformer.needed(self.model, "AG-CAM", token=True)
-        if self._cut and self._transformer.pools_patches:
-            vit = self._transformer.vit
-            raise ValueError(
-                _AGCAM_UNREAD.format(f"this {type(vit).__name__} pools its patches (global_pool={vit.global_pool!r})")
-            )
+        self._transformer = Transformer.needed(self.model, "AG-CAM", row=True)
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        reading = _ClassReading()
+        self._settled(images)
+        reading = _ReadRows(self._transformer)
         logits, classes, sums = self._traced(images, wanted, reading.of, self._cut)
-        if self._cut and not is_read(reading.of_class, reading.of_all):
-            raise ValueError(
-                _AGCAM_UNREAD.format("the class token's attention has hardly any gradient, that of others has")
-            )
+        if self._cut and not is_read(reading.of_rows, reading.of_all):
+            raise ValueError(_AGCAM_UNREAD.format(self._transformer.what_is_read))
         return logits, classes, self._transformer.to_grid(sums)
 
 
 class AGCAMFull(AGCAM):
     """AG-CAM's sum with the gradient sent through the attention of all later blocks too, which the published code cuts.
-    Otherwise it is `AGCAM`; so the logits may be read from any token.
+    Otherwise it is `AGCAM`; so the logits may be read from any token, where there is a class token.
     """
 
     name = "agcam-full"
     _cut = False
 
 
-class _ClassReading:
-    """The sum's terms, and how much gradient the rows of the class token have, and all rows."""
+class _ReadRows:
+    """The sum's terms, and how much gradient the rows that the head reads have, and all rows."""
 
-    def __init__(self) -> None:
-        self.of_class: Tensor | float = 0.0
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer, self.pool = transformer, transformer.reads_pool
+        self.of_rows: Tensor | float = 0.0
         self.of_all: Tensor | float = 0.0
 
-    def of(self, scores: Tensor, attention: Tensor) -> Add:
-        row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
+    def of(self, index: int, scores: Tensor, attention: Tensor) -> Add | None:
+        if self.pool and index < len(self.transformer.layers):
+            return None
+        weights = self._chosen(scores.detach()).float().sigmoid()  # a copy: the rest of the scores can go
 
         def add(gradient: Tensor, total: Tensor | None) -> Tensor:
-            of_class = gradient[:, :, 0].float()
-            term = (of_class.relu() * row).sum(dim=1)
-            self.of_class = self.of_class + of_class.abs().sum()
+            rows = self._chosen(gradient).float()
+            term = (rows.relu() * weights).sum(dim=1).mean(dim=1)
+            self.of_rows = self.of_rows + rows.abs().sum()
             self.of_all = self.of_all + gradient.float().abs().sum()
             return term if total is None else total + term
 
         return add
+
+    def _chosen(self, x: Tensor) -> Tensor:
+        return self.transformer.of_pool(x) if self.pool else x[:, :, self.transformer.rows]
 
 
 class Rollout(AttentionExplainer):
     """Attention rollout (Abnar and Zuidema, ACL 2020): how much of each patch flows into the class token.
 
     The product over the blocks of (A + I) / 2, where A is the attention averaged over heads; the class token's row at
-    the patches, or, of a model that pools its patches, the mean of their rows. It does not depend on the class: every
-    target of an image has the same map. One forward, no backward.
+    the patches. Of a model that averages its patches it is the mean of their rows, of one with an attention pool (see
+    `AGCAM`) the pool's row, from the latent, times the product. It does not depend on the class: every target of an
+    image has the same map. One forward, no backward.
 
-    model: a ViT of timm's kind or of transformers. Raises ValueError for another one, and for one that has no class
-        token and does not say that it pools.
+    model: a ViT of timm's kind or of transformers. Raises ValueError for another one, and for one whose head reads
+        neither a class token nor such a pool.
     """
 
     name = "rollout"
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._transformer = Transformer.needed(self.model, "rollout", token=True, pool=True)
+        self._transformer = Transformer.needed(self.model, "rollout", row=True)
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        self._settled(images)
         averages: list[Tensor] = []
+        depth = len(self._transformer.layers)
 
         def see(index: int, scores: Tensor, attention: Tensor) -> None:
+            attention = attention if index < depth else self._transformer.of_pool(attention)
             averages.append(attention.float().mean(dim=1))
 
         with torch.no_grad(), self._transformer.showing(see):
             logits = self._logits(images)
             classes = chosen(logits, wanted)
-            begin = self._transformer.read_row(averages[0][:, 0])
+            pool = averages.pop().mean(dim=1) if self._transformer.reads_pool else None
+            begin = self._transformer.read_row(averages[0][:, 0]) if pool is None else pool
             grid = self._transformer.to_grid(roll(averages, begin))
         return logits, classes, grid[:, None].expand(-1, classes.shape[1], -1, -1)
 
@@ -134,30 +145,33 @@ class Chefer(AttentionExplainer):
 
     With A a block's attention and G the gradient of the class's logit for it, each block adds mean over heads of
     relu(G * A) times what is known of the blocks before: R = R + mean(relu(G * A)) R, from the identity on (equations 5
-    and 6 for a pure ViT). The map is R's row of the class token, at the patches; of a model that pools its patches,
-    the mean of their rows. No layer-wise relevance propagation takes part.
+    and 6 for a pure ViT). The map is R's row of the class token, at the patches. Of a model that averages its patches
+    it is the mean of their rows, of one with an attention pool (see `AGCAM`) the row of its latent, which begins with
+    none of the patches. No layer-wise relevance propagation takes part.
 
     model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax. Raises ValueError
         for another model, and where the logits are not read from the class token, or hardly. Where they are read from
         other tokens, too, the map tells of the class token's part alone.
 
-    One forward and a backward for each target. A row times matrices, last block first, in the order in which a backward
-    meets them; so no product of matrices is made, and no gradient is kept.
+    One forward and a backward for each target, and one image more as for `AGCAM`. A row times matrices, last block
+    first, in the order in which a backward meets them; so no product of matrices is made, and no gradient is kept.
     """
 
     name = "chefer"
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._transformer = Transformer.needed(self.model, "chefer", token=True, pool=True)
+        self._transformer = Transformer.needed(self.model, "chefer", row=True)
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        self._settled(images)
         reading = _RowReading(self._transformer)
         logits, classes, rows = self._traced(images, wanted, reading.of, cut=False)
         if reading.unread:
             raise ValueError(
-                "chefer follows the relevance from the class token, whose attention in the last block has hardly any "
-                f"gradient, and that of others has: the logits are not read from it; {OTHER_METHODS}"
+                f"chefer follows the relevance from {self._transformer.what_is_read}, whose attention in the last "
+                "block has hardly any gradient, and that of others has: the logits are not read from it; "
+                f"{OTHER_METHODS}"
             )
         return logits, classes, self._transformer.to_grid(rows)
 
@@ -169,14 +183,16 @@ class _RowReading:
         self.transformer = transformer
         self.unread = False
 
-    def of(self, scores: Tensor, attention: Tensor) -> Add:
+    def of(self, index: int, scores: Tensor, attention: Tensor) -> Add:
         attention = attention.detach()
 
         def add(gradient: Tensor, row: Tensor | None) -> Tensor:
             flow = (gradient * attention).float().relu().mean(dim=1)
+            if index == len(self.transformer.layers):
+                return self.transformer.of_pool(flow[:, None]).mean(dim=(1, 2))
             if row is None:
                 row, size = self.transformer.read_row(flow[:, 0]), gradient.float().abs()
-                self.unread = not (self.transformer.pools_patches or is_read(size[:, :, 0].sum(), size.sum()))
+                self.unread = not is_read(size[:, :, self.transformer.rows].sum(), size.sum())
             return row + torch.einsum("bn,bnm->bm", row, flow)
 
         return add
@@ -208,12 +224,10 @@ class LeGrad(AttentionExplainer):
         self.layers = layers or depth
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        blocks, trail = self._transformer.whole_blocks, Trail(_read, cut=True)
-        first = len(blocks) - self.layers
+        blocks = self._transformer.whole_blocks
+        first, depth = len(blocks) - self.layers, len(blocks)
+        trail = Trail(lambda index, *_: _sum_of_rises if first <= index < depth else None, cut=True)
         formed: list[Tensor] = []
-
-        def see(index: int, scores: Tensor, attention: Tensor) -> Tensor | None:
-            return trail.see(index, scores, attention) if index >= first else None
 
         def cut(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             return detach_arguments(inputs, named)
@@ -235,7 +249,7 @@ class LeGrad(AttentionExplainer):
                         ).remove
                     )
                     stack.callback(block.register_forward_hook(form).remove)
-                stack.enter_context(self._transformer.showing(see))
+                stack.enter_context(self._transformer.showing(trail.see))
                 every = self._logits(images, copies=1 + self.layers)
             logits = every[: len(images)]
             classes = chosen(logits, wanted)
@@ -246,9 +260,6 @@ class LeGrad(AttentionExplainer):
         return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
 
 
-def _read(scores: Tensor, attention: Tensor) -> Add:
-    def add(gradient: Tensor, total: Tensor | None) -> Tensor:
-        term = gradient.float().relu().mean(dim=(1, 2))
-        return term if total is None else total + term
-
-    return add
+def _sum_of_rises(gradient: Tensor, total: Tensor | None) -> Tensor:
+    term = gradient.float().relu().mean(dim=(1, 2))
+    return term if total is None else total + term

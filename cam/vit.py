@@ -18,24 +18,35 @@ from .explainer import Explainer, chosen, each_target
 
 
 class TransformersViT:
-    """What explainers read of a ViT of the library, by timm's names; `whole` is a block's own module."""
+    """What explainers read of a ViT of the library, by timm's names; `whole` is a block's own module.
+
+    Its own options do not say what the logits are read from, since classifiers of one body differ: `global_pool` is
+    what `Transformer.settle` finds. attn_pool: attention of a learned probe over the tokens, such as SigLIP's.
+    """
 
     def __init__(self, model: Any) -> None:
+        if getattr(model.config, "mask_ratio", None) is not None:
+            raise ValueError(
+                f"{type(model).__name__} shuffles its patches, so its tokens have no place in the image; load the "
+                "weights into transformers' ViTModel, or use gradient"
+            )
         self.model = model
-        embeddings = model.embeddings
-        patches, stride = embeddings.patch_embeddings, embeddings.patch_embeddings.projection.stride
+        patches, convolution = _patches(model.embeddings)
+        stride = convolution.stride
         self.patch_embed = SimpleNamespace(
             register_forward_pre_hook=patches.register_forward_pre_hook,
             dynamic_feat_size=lambda size: [side // step for side, step in zip(size, stride, strict=True)],
         )
-        self.cls_token: Tensor | None = embeddings.cls_token
-        extra = (getattr(embeddings, name, None) for name in ("distillation_token", "register_tokens"))
+        self.cls_token: Tensor | None = _first(model.embeddings, "cls_token", "class_embedding")
+        extra = (getattr(model.embeddings, name, None) for name in ("distillation_token", "register_tokens"))
         self.num_prefix_tokens = int(self.cls_token is not None) + sum(t.shape[1] for t in extra if t is not None)
-        self.global_pool = "avg" if getattr(model.config, "use_mean_pooling", False) else "token"
+        self.global_pool: str | None = None
+        head = getattr(model, "head", None)
+        self.attn_pool: Any = getattr(head, "attention", None) if hasattr(head, "probe") else None
         self.blocks = [
             SimpleNamespace(
-                attn=block.attention,
-                norm1=getattr(block, "layernorm_before", None) or getattr(block, "norm1", None),
+                attn=_first(block, *_ATTENTION),
+                norm1=_first(block, "layernorm_before", "norm1", "layer_norm1"),
                 whole=block,
             )
             for block in _blocks(model)
@@ -60,21 +71,34 @@ class TransformersViT:
                 part.__dict__.pop("fused_attn", None)
 
 
+_ATTENTION = ("attention", "self_attn")  # a block's, by the names that the library has for it
+
+
+def _first(owner: Any, *names: str) -> Any:
+    """Return the first of these attributes that is there; None without."""
+    return next((part for name in names if (part := getattr(owner, name, None)) is not None), None)
+
+
+def _patches(embeddings: Any) -> tuple[Any, Any]:
+    """Return the layer that is given the images, and the convolution in it; None where there is none."""
+    layer = _first(embeddings, "patch_embeddings", "patch_embedding")
+    convolution = getattr(layer, "projection", layer)
+    return layer, convolution if isinstance(convolution, nn.Conv2d) else None
+
+
 def _blocks(model: Any) -> Any:
     """Return a model's row of blocks; None where it has none, or several rows."""
-    inner = getattr(model, "encoder", model)
-    blocks = getattr(inner, "layers", None) or getattr(inner, "layer", None)
-    row = isinstance(blocks, nn.ModuleList) and all(hasattr(block, "attention") for block in blocks)
+    inner = _first(model, "encoder", "model") or model
+    blocks = _first(inner, "layers", "layer")
+    row = isinstance(blocks, nn.ModuleList) and all(_first(block, *_ATTENTION) is not None for block in blocks)
     return blocks if row else None
 
 
 def _is_vit(module: nn.Module) -> bool:
-    embeddings = getattr(module, "embeddings", None)
-    inner = getattr(embeddings, "patch_embeddings", None)
-    if not (hasattr(embeddings, "cls_token") and hasattr(inner, "projection")):
+    if _patches(getattr(module, "embeddings", None))[1] is None:
         return False
     blocks = _blocks(module)
-    return bool(blocks) and all(any(map(_asks, nn.Module.modules(block.attention))) for block in blocks)
+    return bool(blocks) and all(any(map(_asks, nn.Module.modules(_first(block, *_ATTENTION)))) for block in blocks)
 
 
 def _asks(layer: nn.Module) -> bool:
@@ -83,6 +107,7 @@ def _asks(layer: nn.Module) -> bool:
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
+_CLASS_BLOCKS = "blocks_token_only"  # where CaiT has its class token, which is not among the tokens of `blocks`
 # Of a block's number, its attention before softmax and after it, (B, heads, N, N): what replaces the latter, or None.
 See = Callable[[int, Tensor, Tensor], Tensor | None]
 _SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
@@ -99,7 +124,8 @@ class Transformer:
 
     def __init__(self, vit: Any) -> None:
         self.vit, self._size, self._cut = vit, (0, 0), False
-        self.prefix: int = vit.num_prefix_tokens
+        self.prefix: int = 0 if hasattr(vit, _CLASS_BLOCKS) else vit.num_prefix_tokens
+        self.pool = pool if hasattr(pool := getattr(vit, "attn_pool", None), "latent") or _is_probe(pool) else None
         self._see: See | None = None
         self._uncut: set[str] = set()
         self._mode: _SoftmaxMode | None = None
@@ -118,37 +144,105 @@ class Transformer:
         return cls(found[0]) if found else None
 
     @classmethod
-    def needed(cls, model: nn.Module, method: str, token: bool = False, pool: bool = False) -> Transformer:
-        """Find the transformer, with a class `token` where the method reads one in place of a `pool`. ValueError."""
+    def needed(cls, model: nn.Module, method: str, row: bool = False) -> Transformer:
+        """Find the transformer, of which a known `row` of attention is read where the method needs one. ValueError."""
         transformer = cls.find(model)
         if transformer is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
-        needs_token = token and not (pool and transformer.pools_patches)
-        if needs_token and getattr(transformer.vit, "cls_token", None) is None:
+        if hasattr(transformer.vit, _CLASS_BLOCKS):
             raise ValueError(
-                f"{method} needs the attention of a class token, and this {type(transformer.vit).__name__} has none; "
-                f"{OTHER_METHODS}"
+                f"{method} follows attention through one row of blocks, and the class token of "
+                f"{type(transformer.vit).__name__} asks the patches in blocks of its own; {OTHER_METHODS}"
             )
+        if row and not transformer.unsettled and transformer.rows is None and transformer.pool is None:
+            raise transformer.unread(method)
         return transformer
 
+    def unread(self, method: str) -> ValueError:
+        """Return the error where logits are read from what has no row of attention."""
+        pooled = getattr(self.vit, "global_pool", None)
+        return ValueError(
+            f"{method} needs what the logits are read from to be a class token, a mean of tokens or an attention pool, "
+            f"and this {type(self.vit).__name__} has none of them (global_pool={pooled!r}); {OTHER_METHODS}"
+        )
+
     def read_row(self, like: Tensor) -> Tensor:
-        """Return what the head reads as a row (B, N) of sum 1: the class token, or the patches alike where it pools."""
+        """Return the tokens that the head reads as a row (B, N) of sum 1, where it reads tokens."""
         row = torch.zeros_like(like)
-        row[:, slice(self.prefix, None) if self.pools_patches else slice(0, 1)] = 1
+        row[:, self.rows] = 1
         return row / row.sum(dim=1, keepdim=True)
 
     @property
-    def pools_patches(self) -> bool:
-        """Whether its head reads a pool of the patches without the class token, as far as its own options say."""
-        pooled = getattr(self.vit, "global_pool", "token") in ("avg", "avgmax", "max")
-        return pooled and not getattr(self.vit, "pool_include_prefix", False)
+    def unsettled(self) -> bool:
+        """Whether it is not known yet what the logits are read from."""
+        return getattr(self.vit, "global_pool", "token") is None
+
+    @property
+    def reads_pool(self) -> bool:
+        """Whether the logits are read from an attention pool, as far as the model's own options say."""
+        return self.pool is not None and getattr(self.vit, "global_pool", "map") == "map"
+
+    @property
+    def rows(self) -> slice | None:
+        """Which tokens the head reads, as far as the model's own options say: the class token where the pool has it or
+        there is no pool, else the tokens of the mean; None for another pool, such as a maximum, without a class token.
+        """
+        pooled = getattr(self.vit, "global_pool", "token")
+        begin = 0 if getattr(self.vit, "pool_include_prefix", False) else self.prefix
+        has_class = getattr(self.vit, "cls_token", None) is not None
+        if pooled == "avg" and not (has_class and begin == 0):
+            return slice(begin, None)
+        return slice(0, 1) if has_class and (begin == 0 or pooled not in ("max", "avgmax")) else None
+
+    @property
+    def what_is_read(self) -> str:
+        return "the class token" if self.rows == slice(0, 1) else "the pool"
 
     @property
     def layers(self) -> list[Any]:  # a block without an `attn` stands for itself
         return [getattr(block, "attn", block) for block in self.vit.blocks]
+
+    @property
+    def parts(self) -> list[Any]:
+        """The layers that are watched: those of the blocks, and after them the attention pool, where there is one."""
+        return self.layers if self.pool is None else [*self.layers, self.pool]
+
+    def settle(self, answer: Callable[[Tensor], Tensor], images: Tensor) -> None:
+        """Find what the logits (1, K) of one image are read from, where the model does not say; `answer`: its forward.
+
+        They are read from what has a gradient, where nothing passes back from a pool to the tokens.
+        """
+        leaves: dict[str, Tensor] = {}
+
+        def begin(name: str) -> Callable[..., Any]:
+            def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+                whole = isinstance(output, Tensor)
+                leaves[name] = (output if whole else output[0]).detach().requires_grad_()
+                return leaves[name] if whole else (leaves[name], *output[1:])
+
+            return hook
+
+        with ExitStack() as stack:
+            stack.callback(self.whole_blocks[-1].register_forward_hook(begin("tokens")).remove)
+            if self.pool is not None:
+                stack.callback(self.pool.register_forward_hook(begin("pool")).remove)
+            with torch.enable_grad():
+                logit = answer(images).amax()
+                wanted = list(leaves.values()) if logit.requires_grad else []
+                found = torch.autograd.grad(logit, wanted, allow_unused=True) if wanted else ()
+        sizes = {name: size for name, size in zip(leaves, found, strict=False) if size is not None}
+        if "pool" in sizes and bool(sizes["pool"].any()):
+            self.vit.global_pool = "map"
+            return
+        of_tokens = sizes["tokens"].float().abs().sum(dim=(0, 2)) if "tokens" in sizes else torch.zeros(1)
+        has_class = self.vit.cls_token is not None
+        if has_class and is_read(of_tokens[0], of_tokens.sum()):
+            self.vit.global_pool = "token"
+        else:  # without a mean over all patches there is no row, and so an error
+            self.vit.global_pool = "avg" if bool((of_tokens[self.prefix :] > 0).all()) else "max"
 
     @property
     def whole_blocks(self) -> list[nn.Module]:
@@ -157,13 +251,15 @@ class Transformer:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Unfuse the layers and put hooks in place."""
-        switched = [layer for layer in self.layers if getattr(layer, "fused_attn", False)]
+        switched = [layer for layer in self.parts if getattr(layer, "fused_attn", False)]
         with ExitStack() as stack:
             stack.enter_context(self.sized())
             if isinstance(self.vit, TransformersViT):
                 stack.enter_context(self.vit.unfused())
-            for index, layer in enumerate(self.layers):
+            for index, layer in enumerate(self.parts):
                 stack.callback(layer.register_forward_pre_hook(self._begin(index), with_kwargs=True).remove)
+                if isinstance(layer, nn.MultiheadAttention):
+                    stack.callback(layer.register_forward_hook(_in_the_open, with_kwargs=True).remove)
                 stack.callback(layer.register_forward_hook(self._end).remove)
             try:
                 for layer in switched:
@@ -198,11 +294,14 @@ class Transformer:
         finally:
             self._see = None
             self._end()  # after an exception in a layer
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.parts if self.reads_pool else self.layers):
             if seen[index] != 1:
                 raise ValueError(
                     f"the attention of block {index} ({type(layer).__name__}) called softmax {seen[index]} times over "
                     f"a square of tokens; expected once, as timm's Attention does; {OTHER_METHODS}"
+                    if index < len(self.layers)
+                    else f"the attention pool ({type(layer).__name__}) called softmax {seen[index]} times; expected "
+                    f"once, as timm's AttentionPoolLatent does; {OTHER_METHODS}"
                 )
         for kind in self._uncut:
             raise ValueError(
@@ -220,16 +319,24 @@ class Transformer:
             )
         return tokens[..., self.prefix :].reshape(*tokens.shape[:-1], rows, columns)
 
+    def of_pool(self, attention: Tensor) -> Tensor:
+        """Return a pool's rows (B, H, L, M) that its head reads as (B, H, L, N): prefix tokens it leaves out have 0."""
+        if getattr(self.pool, "pool", "") == "token":
+            attention = attention[:, :, :1]
+        rows, columns = self.vit.patch_embed.dynamic_feat_size(self._size)
+        return functional.pad(attention, (self.prefix, 0)) if attention.shape[-1] == rows * columns else attention
+
     def _note_size(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._size = (inputs[0].shape[2], inputs[0].shape[3])
 
     def _begin(self, index: int) -> Callable[..., Any]:
         def begin(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             see = self._see
-            if see is None:
+            pooling = index == len(self.layers)
+            if see is None or (pooling and not self.reads_pool):
                 return None
             alone = any(module is block for block in self.vit.blocks)
-            self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone)
+            self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone, of_square=not pooling)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             return (inputs, named) if alone or not self._cut else detach_arguments(inputs, named)
 
@@ -249,12 +356,29 @@ def detach_arguments(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tu
     return tuple(cut.get(id(part), part) for part in inputs), {k: cut.get(id(v), v) for k, v in named.items()}
 
 
-class _SoftmaxMode(TorchFunctionMode):
-    """Shows softmax over keys (B, heads, N, N) before and after; cut_values: what it multiplies takes no gradient."""
+def _is_probe(pool: Any) -> bool:
+    return isinstance(pool, nn.MultiheadAttention) and bool(pool.batch_first) and pool.in_proj_bias is not None
 
-    def __init__(self, see: Callable[[Tensor, Tensor], Tensor | None], cut_values: bool = False) -> None:
+
+def _in_the_open(layer: Any, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+    """Do again what torch's layer has done, with a softmax that can be seen. For a pool: no mask, no dropout."""
+    parts = zip(inputs, layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True)
+    projected: Iterable[Tensor] = (functional.linear(x, *own) for x, *own in parts)
+    q, k, v = (x.reshape(*x.shape[:2], layer.num_heads, -1).transpose(1, 2) for x in projected)
+    attention = torch.softmax(q * layer.head_dim**-0.5 @ k.transpose(-2, -1), dim=-1)
+    return layer.out_proj((attention @ v).transpose(1, 2).flatten(2)), output[1]
+
+
+class _SoftmaxMode(TorchFunctionMode):
+    """Shows softmax over keys (B, heads, N, N) before and after; cut_values: what it multiplies takes no gradient.
+    of_square: whether as many tokens ask as are asked; not so in a pool.
+    """
+
+    def __init__(
+        self, see: Callable[[Tensor, Tensor], Tensor | None], cut_values: bool = False, of_square: bool = True
+    ) -> None:
         super().__init__()
-        self.see, self.cut_values = see, cut_values
+        self.see, self.cut_values, self.of_square = see, cut_values, of_square
         self.square: tuple[int, ...] = ()  # (N, N) from softmax until the values are mixed
 
     def __torch_function__(
@@ -267,7 +391,8 @@ class _SoftmaxMode(TorchFunctionMode):
         if func in _SOFTMAXES:
             scores = args[0] if args else kwargs["input"]
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
-            if scores.ndim == 4 and dim in (-1, 3) and scores.shape[-1] == scores.shape[-2]:
+            square = scores.shape[-1] == scores.shape[-2] or not self.of_square
+            if scores.ndim == 4 and dim in (-1, 3) and square:
                 self.square = tuple(scores.shape[-2:]) if self.cut_values else ()
                 instead = self.see(scores, result)
                 return result if instead is None else instead
@@ -290,6 +415,15 @@ class AttentionExplainer(Explainer):
     def _contexts(self) -> Iterable[AbstractContextManager[None]]:
         return (self._transformer.watched(),)
 
+    def _settled(self, images: Tensor) -> None:
+        """Find, before the first map, what the logits are read from, by a pass of one image where the model does not
+        say. ValueError where that has no row.
+        """
+        if self._transformer.unsettled:
+            self._transformer.settle(self._logits, images[:1])
+            if not self._transformer.reads_pool and self._transformer.rows is None:
+                raise self._transformer.unread(self.name)
+
     def _traced(self, images: Tensor, wanted: Tensor | None, read: Read, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the classes (B, T), and the sums (B, T, N) that backwards leave on the trail."""
         trail = Trail(read, cut)
@@ -304,7 +438,8 @@ class AttentionExplainer(Explainer):
 
 
 Add = Callable[[Tensor, Tensor | None], Tensor]  # gradient of a block's attention and the sum so far to the next sum
-Read = Callable[[Tensor, Tensor], Add]  # in the forward: attention before softmax and after it to what backward does
+# In the forward: block, attention before softmax and after it to what backward does; None: not part of the sum.
+Read = Callable[[int, Tensor, Tensor], Add | None]
 
 
 class Trail:
@@ -316,9 +451,11 @@ class Trail:
         self.total: Tensor | None = None
         self.blocks = self.met = 0
 
-    def see(self, index: int, scores: Tensor, attention: Tensor) -> Tensor:
+    def see(self, index: int, scores: Tensor, attention: Tensor) -> Tensor | None:
         """Put a hook at a block's attention; fit for `Transformer.showing`."""
-        add = self.read(scores, attention)
+        add = self.read(index, scores, attention)
+        if add is None:
+            return None
 
         def meet(gradient: Tensor) -> None:
             self.total = add(gradient, self.total)

@@ -5,7 +5,8 @@
         logits = model(images)
         gradients = torch.autograd.grad(logits[:, 3].sum(), captured.attention)
 
-It works for timm's ViTs (ViT, DeiT, DeiT-3), BEiT, CrossViT and Swin, for models made of
+It works for timm's ViTs (ViT, DeiT, DeiT-3), those with rotary positions (EVA-02, DINOv3, PE, ViT-RoPE), BEiT, CaiT,
+CrossViT and Swin, for models made of
 `torch.nn.MultiheadAttention`, such as torchvision's ViTs, or of our own layers (`SelfAttention`, `LatentAttention`),
 and for models of transformers whose layers ask its registry for their attention (`interface`). Layers of the others are
 changed in place by giving them another class: module objects, parameters, tensor names and hooks stay as they are,
@@ -20,8 +21,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from timm.layers import AttentionRope  # type: ignore[attr-defined, unused-ignore]
 from timm.models.beit import Attention as BeitAttention
+from timm.models.cait import ClassAttn, TalkingHeadAttn
 from timm.models.crossvit import CrossAttention
+from timm.models.eva import EvaAttention
 from timm.models.swin_transformer import WindowAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
@@ -31,18 +35,25 @@ from . import interface
 from .formulas import Formula, check_rotary, find_formula
 from .hooks import Captured, Watcher
 from .layers import (
-    FormulaAttention,
-    FormulaBeitAttention,
-    FormulaCrossAttention,
     Formulaic,
-    FormulaWindowAttention,
     Handover,
     LatentAttention,
     MultiheadAttention,
     SelfAttention,
     give_parameters,
     head_size,
+    norms_before_rotation,
     own_formula,
+)
+from .timm_layers import (
+    FormulaAttention,
+    FormulaBeitAttention,
+    FormulaClassAttention,
+    FormulaCrossAttention,
+    FormulaEvaAttention,
+    FormulaRopeAttention,
+    FormulaTalkingHeadAttention,
+    FormulaWindowAttention,
 )
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -50,12 +61,17 @@ _WITH_FORMULA: dict[type, type] = {
     Attention: FormulaAttention,
     BeitAttention: FormulaBeitAttention,
     CrossAttention: FormulaCrossAttention,
+    EvaAttention: FormulaEvaAttention,
+    AttentionRope: FormulaRopeAttention,
+    TalkingHeadAttn: FormulaTalkingHeadAttention,
+    ClassAttn: FormulaClassAttention,
     WindowAttention: FormulaWindowAttention,
     nn.MultiheadAttention: MultiheadAttention,
     LatentAttention: LatentAttention,
     SelfAttention: SelfAttention,
 }
 _OWN = {made: plain for plain, made in _WITH_FORMULA.items()}
+_OTHERWISE = {"XCA": "between channels, so no token attends to another"}  # what other attention is
 _PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # place of a layer in a row of blocks: the last number of its path
 
 
@@ -66,7 +82,7 @@ def _has_formula(module: nn.Module) -> bool:
 def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
     looks = "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
-    if not looks or name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
+    if not looks or "AttentionPool" in name:  # a pooling head, not attention between tokens
         return False
     return not any(_has_formula(part) or interface.asks(part) for part in nn.Module.modules(module))
 
@@ -79,11 +95,12 @@ def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
     layers = layers or [(name, m) for name, m in nn.Module.named_modules(model) if _has_formula(m)]
     foreign = sorted({type(m).__name__ for m in nn.Module.modules(model) if _foreign(m)})
     if foreign or not layers:
-        why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
+        named = (f"{name} ({why})" if (why := _OTHERWISE.get(name)) else name for name in foreign)
+        why = f"its attention is of class {', '.join(named)}" if foreign else "it has no attention layer"
         raise ModelError(
             f"{type(model).__name__} does not support attention formulas: {why}; expected timm's ViT, DeiT, "
-            "DeiT-3, BEiT, CrossViT or Swin, torch.nn.MultiheadAttention, or a model of transformers with its "
-            "AttentionInterface"
+            "DeiT-3, EVA, DINOv3, BEiT, CaiT, CrossViT or Swin, torch.nn.MultiheadAttention, or a model of "
+            "transformers with its AttentionInterface"
         )
     return layers
 
@@ -93,7 +110,7 @@ def _formula_name(layer: Any) -> str:
         return interface.formula_of(layer)
     if isinstance(layer, Formulaic) and layer.formula is not None:
         return layer.formula.name
-    return own_formula(layer)
+    return "standard" if norms_before_rotation(layer) else own_formula(layer)
 
 
 def get_attention(model: nn.Module) -> str:
@@ -119,7 +136,10 @@ def set_attention(model: Model, name: str) -> Model:
     norms of qknorm-ln and qk-rms and the `attn.query_network` of qana are created at their initial values where they
     are absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They are
     removed when another formula is set. Norms that the model came with always stay; formulas that do not use them
-    bypass them. Setting the same formula again changes nothing.
+    bypass them. In layers with rotary positions they are applied before the rotation, by every formula, as part of
+    'standard'; the formula is given queries and keys after both. Pooling heads with a latent query (timm's
+    AttentionPoolLatent, that of SigLIP in transformers) are no attention between tokens, and stay as they are. Setting
+    the same formula again changes nothing.
 
     Values of the block before, which the elliptical formulas compare, come from the layer of the same path with another
     last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has no block before it, so
@@ -179,6 +199,11 @@ def _check(formula: Formula, layer: Any) -> None:
         )
     came_with = formula.norms and not getattr(layer, "created_norms", False)
     own = own_formula(layer) if came_with else "standard"
+    if own != "standard" and norms_before_rotation(layer):
+        raise ModelError(
+            f"{formula.name}: {type(layer).__name__} has norms of its own, which it applies before it rotates queries "
+            "and keys, so they are part of 'standard'; expected another formula, such as quest"
+        )
     if own != "standard" and interface.asks(layer):
         raise ModelError(
             f"{formula.name} attention would normalise twice: the layer has norms of its own; use standard"
@@ -195,7 +220,10 @@ def _swap(layer: Any, formula: Formula) -> None:
     for attribute in ("formula", "handover", "position"):
         layer.__dict__.pop(attribute, None)
     plain = _OWN.get(type(layer), type(layer))
-    native = (formula.name == "standard" or plain is Attention) and _native(layer, formula)
+    if norms_before_rotation(layer):
+        native = formula.name == "standard"
+    else:
+        native = (formula.name == "standard" or plain is Attention) and _native(layer, formula)
     layer.__class__ = plain if native else _WITH_FORMULA[plain]
     if not native:
         layer.formula = formula

@@ -402,18 +402,26 @@ def _qknorm_ln(text: str, given: Given) -> Formula:
     return Formula(text, "LN(Q) LN(K)ᵀ / sqrt(d)", source, True, _layer_norm, norms=norms)
 
 
+@dataclass(frozen=True)
+class RootMeanSquare:
+    """Keys, and queries if `both`, over their root mean square; queries times their head's scale, if there is one."""
+
+    eps: float
+    both: bool
+
+    def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+        q = rms(q, self.eps, p.get("q_norm.weight")) if self.both else q
+        q = q * p["head_scale"].to(q.dtype).view(-1, 1, 1) if "head_scale" in p else q
+        return q, rms(k, self.eps, p.get("k_norm.weight"))
+
+
 def _qk_rms(text: str, given: Given) -> Formula:
     eps, both, scale = float(given["eps"]), given["on"] == "both", str(given["scale"])
-
-    def transform(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-        q = rms(q, eps, p.get("q_norm.weight")) if both else q
-        q = q * p["head_scale"].to(q.dtype).view(-1, 1, 1) if scale == "heads" else q
-        return q, rms(k, eps, p.get("k_norm.weight"))
-
     normed = ("q_norm", "k_norm") if both else ("k_norm",)
     norms = dict.fromkeys(normed if scale == "channels" else (), partial(nn.RMSNorm, eps=eps))
     initial = Initial(("head_scale",), by_head=True, power=0.0) if scale == "heads" else Initial()
     logits = f"{'C_h ' if scale == 'heads' else ''}{'RMS(Q)' if both else 'Q'} RMS(K)ᵀ / sqrt(d)"
+    transform = RootMeanSquare(eps, both)
     return Formula(text, logits, "ViT-5; timm's RmsNorm", True, transform, initial=initial, norms=norms)
 
 

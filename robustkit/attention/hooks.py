@@ -55,7 +55,8 @@ class Scoring:
 
 class Watcher:
     """Sees every attention layer of a model during a forward (`apply.watching`), and may change what it computes.
-    index: of the layer, in order. q, k, v: (B, H, N, d) as projected, before the formula touches them.
+    index: of the layer, in order. q, k, v: (B, H, N, d) as projected, with rotary positions as rotated, before the
+    formula touches them.
     """
 
     def projected(self, index: int, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:

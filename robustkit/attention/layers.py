@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.models.beit import Attention as BeitAttention
-from timm.models.crossvit import CrossAttention
-from timm.models.swin_transformer import WindowAttention
+from timm.layers import AttentionRope  # type: ignore[attr-defined, unused-ignore]
+from timm.models.eva import EvaAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
@@ -34,8 +33,20 @@ def head_size(layer: Any) -> int:
     """Return the channels of a head's queries and keys."""
     if size := int(getattr(layer, "head_dim", 0)):
         return size
-    rows = layer.qkv.out_features // 3 if hasattr(layer, "qkv") else layer.wq.out_features
-    return int(rows) // head_count(layer)
+    if getattr(layer, "qkv", None) is not None:
+        return int(layer.qkv.out_features) // 3 // head_count(layer)
+    return int(_first(layer, "wq", "q", "q_proj").out_features) // head_count(layer)
+
+
+def _first(layer: Any, *names: str) -> Any:
+    """Return the first of these parts that a layer has; a fused projection that it could have is None."""
+    return next(part for name in names if (part := getattr(layer, name, None)) is not None)
+
+
+def norms_before_rotation(layer: Any) -> bool:
+    """Whether the norms that a layer came with stand before its rotation, where no formula of queries and keys is."""
+    rotary = isinstance(layer, EvaAttention | AttentionRope)
+    return rotary and not getattr(layer, "created_norms", False)
 
 
 def head_count(layer: Any) -> int:
@@ -54,8 +65,8 @@ def give_parameters(layer: Any, formula: Formula) -> None:
         value = value.to(weight.device, weight.dtype)
         layer.register_parameter(scale, nn.Parameter(value, requires_grad=weight.requires_grad))
     if formula.network is not None:
-        named = (getattr(layer, name) for name in ("qkv", "wq", "dq") if hasattr(layer, name))
-        width = layer.embed_dim if isinstance(layer, nn.MultiheadAttention) else next(named).in_features
+        multihead = isinstance(layer, nn.MultiheadAttention)
+        width = layer.embed_dim if multihead else _first(layer, "qkv", "wq", "dq", "q_proj", "q").in_features
         rows = formula.network.linear(width, head_count(layer), head_size(layer))
         layer.query_network = rows.to(weight.device, weight.dtype).requires_grad_(weight.requires_grad)
 
@@ -65,7 +76,7 @@ def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
     if getattr(layer, "created_norms", False) and own_formula(layer) != formula.name:
         layer.created_norms = False
         for which in ("q_norm", "k_norm"):
-            if isinstance(layer, Attention):
+            if isinstance(layer, Attention | EvaAttention | AttentionRope):
                 setattr(layer, which, nn.Identity())
             elif hasattr(layer, which):
                 delattr(layer, which)
@@ -160,6 +171,14 @@ class Formulaic:
         """Apply what the layer's own code does to queries and keys."""
         return q, k
 
+    def _mixed(self, logits: Tensor) -> Tensor:
+        """Mix the logits (B, H, N, M) of the heads, in layers that do, before softmax."""
+        return logits
+
+    def _remixed(self, attention: Tensor) -> Tensor:
+        """Mix the attention (B, H, N, M) of the heads, in layers that do, before it meets the values."""
+        return attention
+
     def _drop(self, attention: Tensor) -> Tensor:
         drop: Any = getattr(self, "attn_drop", None)  # of timm's layers
         return functional.dropout(attention, self._dropout()) if drop is None else drop(attention)
@@ -209,45 +228,14 @@ class Formulaic:
             scale = None if formula.scaled else 1.0
             attend = partial(functional.scaled_dot_product_attention, attn_mask=mask, is_causal=is_causal, scale=scale)
             return attend(q, k, v, dropout_p=self._dropout()), None
-        logits = scoring.logits(q, k, extra)
+        logits = self._mixed(scoring.logits(q, k, extra))
         bias = _bias(q, k, mask, is_causal)
         logits = logits if bias is None else logits + bias
         attention = logits.softmax(dim=-1)
         if self.sink is not None:
             attention = self.sink.attended(self.sink_index, logits, attention, bias)
-        dropped = self._drop(attention)
+        dropped = self._drop(self._remixed(attention))
         return dropped @ v, dropped
-
-
-class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignore]
-    """timm's Attention with another formula, or under `capture`. Made by changing the class of a timm layer."""
-
-    def _standard(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.q_norm(q), self.k_norm(k)
-
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        B, N, _ = x.shape
-        gate = getattr(self, "gate", None)
-        gate = None if gate is None else gate(x).sigmoid()
-        q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
-        mixed = mixed.transpose(1, 2).reshape(B, N, self.num_heads * self.head_dim)
-        mixed = mixed if (norm := getattr(self, "norm", None)) is None else norm(mixed)
-        mixed = mixed if gate is None else mixed * gate
-        return self.proj_drop(self.proj(mixed))  # type: ignore[no-any-return]
-
-
-class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, unused-ignore]
-    """timm's CrossAttention of CrossViT, in which the class token alone asks all tokens."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        asking = x[:, 0:1]
-        q, k, v = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for part in (self.wq(asking), self.wk(x), self.wv(x))
-        )
-        mixed, _ = self._attend(q, k, v, source=asking)
-        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
 
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
@@ -273,34 +261,6 @@ def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor 
     if mask is None or mask.dtype != torch.bool:
         return mask
     return q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
-
-
-class FormulaBeitAttention(Formulaic, BeitAttention):  # type: ignore[misc, unused-ignore]
-    """timm's Attention of BEiT: relative positions are added to the logits of every formula."""
-
-    def forward(self, x: Tensor, shared_rel_pos_bias: Tensor | None = None) -> Tensor:
-        qkv = self.qkv(x)
-        if self.q_bias is not None:
-            biases: tuple[Any, ...] = (self.q_bias, self.k_bias, self.v_bias)
-            qkv = qkv + torch.cat(biases)
-        q, k, v = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        bias = None if self.relative_position_bias_table is None else self._get_rel_pos_bias()
-        if shared_rel_pos_bias is not None:
-            bias = shared_rel_pos_bias if bias is None else bias + shared_rel_pos_bias
-        mixed, _ = self._attend(q, k, v, source=x, mask=bias, fused=self.fused_attn)
-        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
-
-
-class FormulaWindowAttention(Formulaic, WindowAttention):  # type: ignore[misc, unused-ignore]
-    """timm's WindowAttention of Swin: a window attends to itself, by any formula that needs no other block."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        bias = self._get_rel_pos_bias()  # (1, H, N, N)
-        if mask is not None:  # (windows of an image, N, N), the same for each image
-            bias = bias + mask[:, None].repeat(len(x) // len(mask), 1, 1, 1)
-        mixed, _ = self._attend(q, k, v, source=x, mask=bias, fused=self.fused_attn)
-        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
 
 
 class SelfAttention(Formulaic, nn.Module):

@@ -200,7 +200,7 @@ def scale_and_bias(model: Any) -> tuple[float, float]:
 
 
 def with_prompts(classifier: Classifier, prompts: Prompts) -> Classifier:
-    """Let a classifier's identity say of what text its head is: with another one it is another model."""
+    """Add the text of the head to a classifier's identity: with another text it is another model."""
     identity = classifier.identity
     said = {"classes": prompts.of_classes, "prompts": prompts.of_templates, "text_sha256": prompts.digest}
     classifier.identity = replace(

@@ -237,9 +237,9 @@ def test_a_compiled_model_runs_as_written() -> None:
         ),
         (lambda m, x: cam.Rollout(cnn()), ValueError, "^rollout needs .* use grad-cam or gradient$"),
         (
-            lambda m, x: cam.AGCAM(tiny_vit(class_token=False, global_pool="avg")),
+            lambda m, x: cam.AGCAM(tiny_vit(global_pool="avgmax")),
             ValueError,
-            "AG-CAM needs the attention of a class token, and this VisionTransformer has none; use grad-cam or",
+            "^AG-CAM needs what the logits are read from to be .* has none of them .global_pool='avgmax'.; use grad-",
         ),
         (
             lambda m, x: cam.AGCAM(nn.ModuleList([m, tiny_vit()])),

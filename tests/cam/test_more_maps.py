@@ -267,8 +267,9 @@ def test_score_cam_is_the_algorithm_and_asks_once_for_channels_without_a_shape()
         (lambda m, x: cam.LeGrad(m, layers=4), "^layers is 4; the model has 3 blocks: expected 1 … 3, or 0 for all$"),
         (lambda m, x: cam.Chefer(cnn()), "^chefer needs a vision transformer of timm's kind"),
         (
-            lambda m, x: cam.Chefer(tiny_vit(class_token=False, global_pool="map")),
-            "^chefer needs the attention of a class token, and this VisionTransformer has none; use grad-cam or",
+            lambda m, x: cam.Chefer(tiny_vit(class_token=False, global_pool="max")),
+            "^chefer needs what the logits are read from to be a class token, a mean of tokens or an attention pool, "
+            r"and this VisionTransformer has none of them \(global_pool='max'\); use grad-cam or gradient$",
         ),
         (
             lambda m, x: cam.Chefer(LastPatch())(x),

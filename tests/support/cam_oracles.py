@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -39,7 +40,15 @@ def agcam_slowly(model: Any, image: Tensor, target: int, formula: str, full: boo
     full: the gradient passes through later attention, too.
     """
     logits, all_scores, all_attention = slow_vit(model, image[None], formula, cut=not full)
-    return agcam_sum(model.num_prefix_tokens, logits[0, target], all_scores, all_attention)
+    rows = rows_read(model, all_scores[0].shape[-1])
+    return agcam_sum(model.num_prefix_tokens, logits[0, target], all_scores, all_attention, rows)
+
+
+def rows_read(model: Any, tokens: int) -> list[int]:
+    """What the head reads: the class token, or the tokens of which it takes the mean."""
+    pooled = model.global_pool == "avg" and not (model.pool_include_prefix and model.cls_token is not None)
+    first = 0 if getattr(model, "pool_include_prefix", False) else model.num_prefix_tokens
+    return list(range(first, tokens)) if pooled else [0]
 
 
 def agcam_by_detaching(model: Any, image: Tensor, target: int) -> list[float]:
@@ -95,16 +104,19 @@ def agcam_of_parallel_slowly(model: Any, image: Tensor, target: int, full: bool 
     return agcam_sum(model.num_prefix_tokens, logits[0, target], all_scores, all_attention)
 
 
-def agcam_sum(prefix: int, logit: Tensor, all_scores: list[Tensor], all_attention: list[Tensor]) -> list[float]:
-    """The sum over blocks and heads for each patch, of one image."""
+def agcam_sum(
+    prefix: int, logit: Tensor, all_scores: list[Tensor], all_attention: list[Tensor], rows: Sequence[int] = (0,)
+) -> list[float]:
+    """The sum over blocks and heads for each patch, of one image; the mean of the sums of several rows."""
     gradients = torch.autograd.grad(logit, all_attention)
     values = []
     for token in range(prefix, all_scores[0].shape[-1]):
         value = 0.0
         for scores, gradient in zip(all_scores, gradients, strict=True):
             for head in range(scores.shape[1]):
-                slope, score = gradient[0, head, 0, token].item(), scores[0, head, 0, token].item()
-                value += max(slope, 0.0) / (1 + math.exp(-score))
+                for row in rows:
+                    slope, score = gradient[0, head, row, token].item(), scores[0, head, row, token].item()
+                    value += max(slope, 0.0) / (1 + math.exp(-score)) / len(rows)
         values.append(value)
     return values
 
@@ -116,7 +128,8 @@ def rollout_slowly(model: Any, image: Tensor) -> list[float]:
     for attention in all_attention:
         average = sum(attention[0, head].detach().double() for head in range(attention.shape[1])) / attention.shape[1]
         product = (0.5 * average + 0.5 * torch.eye(len(average), dtype=torch.float64)) @ product
-    return product[0, model.num_prefix_tokens :].tolist()
+    rows = rows_read(model, len(product))
+    return product[rows, model.num_prefix_tokens :].mean(dim=0).tolist()
 
 
 def gradcam_slowly(model: Any, image: Tensor, target: int) -> list[float]:
@@ -160,7 +173,7 @@ def chefer_slowly(model: Any, image: Tensor, target: int, formula: str) -> list[
     for attention, gradient in zip(all_attention, gradients, strict=True):
         product = (attention.detach() * gradient)[0].double().clamp(min=0)
         relevance = relevance + sum(product[head] for head in range(len(product))) / len(product) @ relevance
-    rows = slice(model.num_prefix_tokens, None) if model.global_pool == "avg" else slice(0, 1)
+    rows = rows_read(model, len(relevance))
     return relevance[rows, model.num_prefix_tokens :].mean(dim=0).tolist()
 
 
