@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LISTINGS = {
     "models": "embedded checkpoints, for CHECKPOINT",
+    "families": "vision transformers: which of them formulas and maps support, tried on tiny networks",
     "attacks": "for --attacks, with their parameters under the usual protocol",
     "corruptions": "sets and single ones, for --corruptions",
     "cams": "methods that make maps, for --cams",
@@ -49,7 +50,7 @@ def listing(kind: str) -> list[Entry]:
     """Return the entries of one kind; of none, an empty one."""
     if not kind:
         return [{"kind": name, "what it is": text} for name, text in LISTINGS.items()]
-    makers = (_models, _attacks, _corruptions, _cams, _attentions, _protocols, _datasets, _presets, _plugins)
+    makers = (_models, _families, _attacks, _corruptions, _cams, _attentions, _protocols, _datasets, _presets, _plugins)
     return dict(zip(LISTINGS, makers, strict=True))[kind]()
 
 
@@ -91,6 +92,20 @@ def _models() -> list[Entry]:
                 "licence": said["license"],
             }
         )
+    return rows
+
+
+def _families() -> list[Entry]:
+    from cam.registry import METHODS
+
+    from ..models.families import supported
+
+    methods = {name: METHODS[name] for name in ("agcam", "agcam-full", "legrad", "chefer", "rollout", "grad-cam")}
+    rows: list[Entry] = []
+    for found in supported(methods):
+        maps = "all" if len(found.maps) == len(methods) else ", ".join(found.maps) or "none"
+        marks = {"formulas": "yes" if found.formulas else "no", "maps": maps, "ledger": "yes" if found.ledger else "no"}
+        rows.append({"name": found.family, **marks, "why not": found.reason})
     return rows
 
 

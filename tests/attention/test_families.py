@@ -175,6 +175,12 @@ def test_supported_tries_them_all() -> None:
         assert (row.reason == "") == (not refused and row.formulas)
 
 
+def test_the_table_of_the_docs_is_what_is_tried() -> None:
+    from scripts.pages.families import PAGE, page
+
+    assert page() == PAGE.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     "family", ["timm ViT-RoPE", "timm PE", "timm CaiT", "transformers DINOv3", "transformers SigLIP"]
 )
