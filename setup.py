@@ -40,7 +40,7 @@ setup(
     },
     install_requires=[
         "torch>=2.6",
-        "timm>=1.0.16",
+        "timm>=1.0.22",
         "safetensors>=0.4.5",
         "numpy>=1.26",
         "pillow>=10.1",

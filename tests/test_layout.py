@@ -59,7 +59,7 @@ LATE_MODULES = {
     ("robustkit.cli.check", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
     ("robustkit.cli.doctor", "robustkit.*"): "loads torch, whose lack is a finding",
-    ("robustkit.cli.listing", "robustkit.*"): "a list loads what it lists",
+    ("robustkit.cli.listing", "*"): "a list loads what it lists",
     ("robustkit.cli.options", "robustkit.common.*"): "only with --config or --plugin",
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
