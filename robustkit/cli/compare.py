@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import RunError
 from ..results.compared import compare
-from ..results.tables import tables
+from ..results.tables import flip_tables, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,8 @@ def compare_runs(runs: Sequence[Path], *, json_file: Path | None = None, console
     print_tables(console, [table.said_once("n") for table in tables(compared.comparison)], "the --json file")
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")
-    print_tables(console, [table.said_once("n") for table in compared.placed], "the --json file")
+    more = (*flip_tables(compared.comparison), *compared.placed)
+    print_tables(console, [table.said_once("n") for table in more], "the --json file")
     if json_file is not None:
         _write(json_file, compared.to_dict())
         print_as_it_is(console, f"json: {json_file}")

@@ -23,6 +23,8 @@ from ..protocol.condition import ConditionPattern
 from ..tasks.registry import find_metric, metrics
 
 OF_RUN = ("protocol", "data digest", "settings")  # what all checkpoints of a run share
+FLIPS = {"negative flips": "negative", "positive flips": "positive", "churn": "churn"}
+"""Shares of samples whose predictions changed against the baseline, and what `results.flips` calls each."""
 SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint sha256")
 
 
@@ -39,8 +41,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Change:
-    """How much a figure may drop or rise against the baseline's. metric: empty for the task's. condition: None for all
-    of the baseline. excepted: parts of the lines on how the set-ups of both may differ."""
+    """How much a figure may drop or rise against the baseline's, or a share of FLIPS. metric: empty for the task's.
+    condition: None for all of the baseline. excepted: parts of the lines on how the set-ups of both may differ."""
 
     falls: bool
     metric: str
@@ -86,7 +88,7 @@ def meets_bound(compare: str, bound: float, value: float) -> bool:
     return gap > SLACK if compare in (">", "<") else gap >= -SLACK
 
 
-_STARTS = ("drop", "rise", "no flags", "n", *SUBJECTS)
+_STARTS = ("drop", "rise", *FLIPS, "no flags", "n", *SUBJECTS)
 OF_EVERY_SETUP = (
     *("were assumed: not confirmed on", "was assumed: not confirmed on", "were assumed: not checked, "),
     *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", " nats ["),
@@ -142,6 +144,9 @@ class _Reader:
             return NoFlags(self._under(), self._excepted("flag"))
         if self.token in ("drop", "rise"):
             return self._change()
+        for name in FLIPS:
+            if self._accept(*name.split()):
+                return self._flips(name)
         for subject in SUBJECTS:
             if self._accept(*subject.split()):
                 if self.token != "==":
@@ -211,6 +216,15 @@ class _Reader:
         assert definition is not None
         bound = self._bound(definition, definition.difference_ends, "change of ")
         return Change(falls, metric, condition, *bound, self._excepted("difference"))
+
+    def _flips(self, name: str) -> Change:
+        condition = self._under()
+        if condition is None:
+            self._expected(f"under CONDITION, such as {name} under clean against baseline")
+        if not self._accept("against", "baseline"):
+            self._expected("against baseline")
+        share = Metric(name, scale=100, share=True, least=0, most=1)
+        return Change(False, name, condition, *self._bound(share, (0.0, 1.0)), self._excepted("difference"))
 
     def _bound(
         self, metric: Metric | None, ends: tuple[float, float], of: str = "", sure: bool = True

@@ -32,7 +32,7 @@ from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
 from . import verdicts
-from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
+from .policy import FLIPS, OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, Measured, MeasuredRun, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -239,6 +239,8 @@ def _why_not(statement: Statement) -> str:
         return f"flags are about complete results; {whole}"
     if isinstance(statement, Change) and statement.condition is None:
         return "it covers every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
+    if statement.metric in FLIPS:
+        return f"{statement.metric} are counted on complete records; {whole}"
     if statement.metric == "n":
         return f"the number of samples follows from the other rules; {whole}"
     metric = find_metric(statement.metric) if statement.metric else None

@@ -24,6 +24,7 @@ from ..evaluations.metrics import INCOMPLETE, SummaryRow
 from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern
 from ..results import pairing
+from ..results.flips import flips_of
 from ..results.pairing import Side, missing_records
 from ..results.survey import survey
 from ..runs.description import shown_as, why_not_repeated
@@ -32,7 +33,20 @@ from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.merging import card_difference, list_differences
 from ..tasks.registry import find_metric
 from ..tasks.task import task_of
-from .policy import OF_RUN, SLACK, Change, Identity, NoFlags, Policy, Rule, Value, always_meets, meets_bound, quote
+from .policy import (
+    FLIPS,
+    OF_RUN,
+    SLACK,
+    Change,
+    Identity,
+    NoFlags,
+    Policy,
+    Rule,
+    Value,
+    always_meets,
+    meets_bound,
+    quote,
+)
 
 _OPTIONS = (
     *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
@@ -203,6 +217,11 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if taken[0] != taken[1]:
             raise CannotTell(f"the runs cannot be paired: {text} reads different files here than in the baseline")
     try:
+        if metric in FLIPS:
+            share = getattr(flips_of(first, second, condition), FLIPS[metric])
+            same = pairing.same_identity(first.described, second.described)
+            low, high = share.interval
+            return Measured(share.value, share.n, low, high, same=same)
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
@@ -446,9 +465,10 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     there = before.manifest, before.checkpoints[other]
     flags = baseline_flags(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
-    theirs = {text for text, measure in before.cells[other] if measure == metric}
+    asked = subject.task.headline if metric in FLIPS else metric
+    theirs = {text for text, measure in before.cells[other] if measure == asked}
     if statement.condition is not None:
-        conditions = [find(subject, name, metric, statement.condition)]
+        conditions = [find(subject, name, asked, statement.condition)]
         if conditions[0] not in theirs:
             raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
     else:

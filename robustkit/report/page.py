@@ -19,7 +19,7 @@ from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
 from ..results.survey import as_in_json, doubts_of, looks_of
-from ..results.tables import comparison_grids, report_tables
+from ..results.tables import comparison_grids, flip_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..tasks.task import Task, glossary, task_of
@@ -152,7 +152,8 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown}
 
     def compared() -> dict[str, Any]:
-        return {"grids": comparison_grids(report_tables(run, results), manifest.names[0])}
+        differences = comparison_grids(report_tables(run, results), manifest.names[0])
+        return {"grids": [*differences, *(flip_grids(run, results) if differences else ())]}
 
     sections = [
         *sections_of(run, results),

@@ -17,9 +17,10 @@ from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
 from .comparison import Comparison, ComparisonRow, own_flags
 from .comparison import compare as compare_pairs
+from .flips import KINDS, Flips
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
-from .tables import Among, among_tables, found_among, sides_of, tables
+from .tables import Among, among_tables, flip_tables, found_among, sides_of, tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,9 @@ class Compared:
     @property
     def tables(self) -> list[TextTable]:
         """The tables of all pairs, then those of places."""
-        return [table.said_once("n") for table in (*tables(self.comparison), *self.placed)]
+        return [
+            table.said_once("n") for table in (*tables(self.comparison), *flip_tables(self.comparison), *self.placed)
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the file of `robustkit compare --json` holds."""
@@ -126,10 +129,20 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "flags": [*pair.flags, *own_flags([pair])],
             "left_out": list(pair.left_out),
             "rows": [_row(row) for row in pair.rows],
+            "flips": [_flips(each) for each in pair.flips],
         }
         for pair in comparison.pairs
     ]
     return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
+
+
+def _flips(found: Flips) -> dict[str, Any]:
+    shares = {kind: getattr(found, kind) for kind in KINDS}
+    parts = {
+        kind: {"value": each.value, "ci_low": each.interval[0], "ci_high": each.interval[1], "ids": list(each.ids)}
+        for kind, each in shares.items()
+    }
+    return {"condition": found.condition, "n": found.negative.n, **parts}
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from ..evaluations.presenting import Flagged, raised_flags, short_names
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
+from .flips import Flips, all_flips
 from .pairing import (
     Side,
     comparison_doubts,
@@ -82,7 +83,8 @@ class ComparisonRow:
 @dataclass(frozen=True)
 class Pair:
     """The differences of `second` from `first`. changed: how they differ by intent. flags: doubts about the comparison.
-    own: the results that are compared, with their flags. left_out: lines on conditions that are in no row."""
+    own: the results that are compared, with their flags. left_out: lines on conditions that are in no row. flips:
+    predictions that changed."""
 
     first: Side
     second: Side
@@ -91,6 +93,7 @@ class Pair:
     flags: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     own: tuple[Flagged, ...] = ()
+    flips: tuple[Flips, ...] = ()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -252,7 +255,8 @@ def _paired(first: Side, second: Side) -> Pair:
         rows.append(ComparisonRow(first, second, condition, metric, difference))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     differ = tuple(intended_differences(first.described, second.described))
-    return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)))
+    flips = tuple(all_flips(first, second))
+    return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=flips)
 
 
 def _with_flags(pair: Pair, reference: Published | None) -> Pair:

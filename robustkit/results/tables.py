@@ -17,6 +17,7 @@ from ..runs.manifest import Manifest
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
+from .flips import flip_table, flipped_grid
 from .pairing import Side
 from .published import Published
 
@@ -186,6 +187,23 @@ def tables(comparison: Comparison) -> list[TextTable]:
         note, spare = _note(comparison), ("p", "n", "p (Holm)")
         result.append(TextTable(title, headings, rows, flags, note, pair.names[1], spare))
     return result
+
+
+def flip_grids(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[Grid]:
+    """Return, for the page of a run, the predictions that changed from its first checkpoint, and which samples those
+    are that were right before."""
+    if len(run.manifest.checkpoints) < 2 or not results:
+        return []
+    comparison = pair_tests(Results.of(run, results)).comparison
+    shown, lists = flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
+    title = f"Predictions that changed from {run.manifest.names[0]}"
+    parts = [Part(table.checkpoint, table.headings, table.rows) for table in shown]
+    return [*side_by_side(title, parts, note=shown[0].note if shown else ""), *filter(None, lists)]
+
+
+def flip_tables(comparison: Comparison) -> list[TextTable]:
+    """Return a table for each pair of predictions that changed, where records have predictions."""
+    return [flip_table(pair.second, pair.names, pair.flips) for pair in comparison.pairs if pair.flips]
 
 
 def _note(comparison: Comparison) -> str:

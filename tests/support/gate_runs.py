@@ -50,7 +50,7 @@ def make(path: Path, found: Mapping[str, Outcomes], nll: Outcomes | None = None,
             columns = {
                 "sample_id": [f"{place:03d}.png" for place in range(count)],
                 "label": [0] * count,
-                "prediction": [0] * count,
+                "prediction": [0 if value else 1 for value in right],
                 "correct": [bool(value) for value in right],
                 "top5": [True] * count,
                 "nll": [float(value) for value in (nll or {}).get(condition, [0.5] * count)],

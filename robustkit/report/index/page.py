@@ -30,7 +30,7 @@ from ...display.text import no_controls
 from ...errors import RunError
 from ...results.comparison import compare
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
-from ...results.tables import tables
+from ...results.tables import flip_tables, tables
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
 from ..pages import environment, render_page
@@ -288,7 +288,8 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
 def comparison_page(folder: Path, first: str, second: str) -> str:
     """Return the page on the second run's figures less those of the first. Raises RobustkitError."""
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    shown, alone = tables(compare(checkpoint_pairs(opened))), unpaired_lines(opened)
+    found, alone = compare(checkpoint_pairs(opened)), unpaired_lines(opened)
+    shown = [*tables(found), *flip_tables(found)]
     return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
 
 

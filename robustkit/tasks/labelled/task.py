@@ -49,7 +49,7 @@ class Labelled(Task):
 
     def read_ahead(self, side: CheckpointRecords, condition: str) -> None:
         with contextlib.suppress(RunError):  # a missing column is reported later
-            side.samples(condition, [self.paired[name] for name in self.compared.shown])
+            side.samples(condition, ["prediction", *(self.paired[name] for name in self.compared.shown)])
 
     def clean_clause(self, row: SummaryRow) -> str:
         return f"{share(row)} right on {row['n']} clean {self.samples.many}"

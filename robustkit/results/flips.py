@@ -1,0 +1,143 @@
+"""Predictions that changed from one checkpoint to another on the same samples: what an update breaks.
+
+A negative flip is right before and wrong now (Yan et al., CVPR 2021), a positive flip the reverse. Churn is the share
+of samples whose predicted class is another one, right or wrong. Under an attack each checkpoint has images of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..common.intervals import wilson
+from ..display.table import Grid, TextTable
+from ..errors import RunError
+from ..evaluations.condition import name_of, words_of
+from ..evaluations.metrics import figure_cell
+from ..evaluations.records import common_ids
+from .pairing import Side
+
+KINDS = ("negative", "positive", "churn")
+_SINGLES = 8  # single corruptions up to which each has a row
+_SHOWN = 20  # flipped samples of a condition that a page lists
+NOTE = (
+    "Negative flip: right before, wrong now. Positive flip: the reverse. Churn: another predicted class. Shares of the "
+    "samples that both have, with Wilson's 95 % intervals."
+)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A share of n samples, and which they are."""
+
+    ids: tuple[str, ...]
+    n: int
+
+    @property
+    def value(self) -> float:
+        return len(self.ids) / self.n if self.n else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(len(self.ids), self.n) if self.n else (math.nan, math.nan)
+
+    @property
+    def cell(self) -> str:
+        low, high = self.interval
+        return figure_cell({"value": self.value, "ci_low": low, "ci_high": high})
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Of a pair under one condition. labels, before, now: of each sample by id, its label and the two predictions."""
+
+    condition: str
+    negative: Counted
+    positive: Counted
+    churn: Counted
+    before: dict[str, int]
+    now: dict[str, int]
+
+
+def flips_of(first: Side, second: Side, condition: str) -> Flips:
+    """Return what changed from the first to the second. Raises RunError where records hold no predictions of labelled
+    samples, or no sample is common."""
+    read = [side.samples(condition, ("correct", "prediction")) for side in (first, second)]
+    ids = common_ids([each.ids for each in read])
+    right, predicted = ([each.of(name, ids) for each in read] for name in ("correct", "prediction"))
+    known = np.isfinite(right[0]) & np.isfinite(right[1])
+    names = np.array(ids.to_pylist(), dtype=object)
+    n = int(known.sum())
+    if not n:
+        raise RunError(f"no labelled sample is common under {condition}; expected the same labelled data")
+
+    def counted(which: npt.NDArray[np.bool_]) -> Counted:
+        return Counted(tuple(map(str, names[known & which])), n)
+
+    changed = predicted[0] != predicted[1]
+    shown = known & (changed | (right[0] != right[1]))
+    each = (dict(zip(map(str, names[shown]), part[shown].tolist(), strict=True)) for part in predicted)
+    before, now = ({name: int(place) for name, place in part.items() if math.isfinite(place)} for part in each)
+    return Flips(
+        condition,
+        counted((right[0] == 1) & (right[1] == 0)),
+        counted((right[0] == 0) & (right[1] == 1)),
+        counted(changed),
+        before,
+        now,
+    )
+
+
+def all_flips(first: Side, second: Side) -> Iterator[Flips]:
+    """Yield the flips of a pair under clean images, attacks, and corruptions where these are few; nothing of a task
+    without predictions of labelled samples."""
+    common = [condition for condition in first.conditions if condition in second.conditions]
+    results = [condition for condition in common if words_of(condition).in_results]
+    singles = [text for text in common if words_of(text).in_means and text not in results]
+    for condition in (*results, *(singles if len(singles) <= _SINGLES else ())):
+        try:
+            yield flips_of(first, second, condition)
+        except RunError:
+            continue
+
+
+def flip_table(second: Side, names: tuple[str, str], found: Sequence[Flips]) -> TextTable:
+    rows = [
+        (
+            name_of(each.condition, "table", second.manifest),
+            str(each.negative.n),
+            *(getattr(each, kind).cell for kind in KINDS),
+        )
+        for each in found
+    ]
+    title = f"{names[1]} against {names[0]}: predictions that changed"
+    headings = ("condition", "n", *(f"{kind} % [95 %]" for kind in KINDS))
+    return TextTable(title, headings, tuple(rows), (), NOTE, names[1])
+
+
+def flipped_grid(second: Side, found: Sequence[Flips]) -> Grid | None:
+    """Return the first samples with a negative flip, with both predictions; None without any."""
+    named = second.described.class_names or second.manifest.data.class_names or ()
+
+    def called(place: int | None) -> str:
+        return "–" if place is None else named[place] if 0 <= place < len(named) else str(place)
+
+    rows = [
+        (
+            name_of(each.condition, "table", second.manifest),
+            sample,
+            called(each.before.get(sample)),
+            called(each.now.get(sample)),
+        )
+        for each in found
+        for sample in each.negative.ids[:_SHOWN]
+    ]
+    if not rows:
+        return None
+    note = f"At most {_SHOWN} samples of each condition."
+    headings = ("condition", "sample", "before (right)", "now (wrong)")
+    return Grid(f"Negative flips of {second.checkpoint}", headings, tuple(rows), 2, note=note, folded=True)

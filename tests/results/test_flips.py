@@ -1,0 +1,88 @@
+"""Predictions that changed: counted by hand, in compare, on the page and in rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gate_runs import PGD, make, verdict
+
+from robustkit.common.intervals import wilson
+from robustkit.errors import ProtocolError
+from robustkit.gate.policy import Change, parse_statement
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
+from robustkit.report.page import write_report
+from robustkit.results.compared import compare
+from robustkit.results.flips import flips_of
+from robustkit.results.pairing import Side
+from robustkit.results.survey import survey
+
+BEFORE = [1] * 12 + [0] * 8
+NOW = [1] * 9 + [0] * 3 + [1] * 1 + [0] * 7  # three that were right are wrong, one that was wrong is right
+
+
+def test_flips_are_counted_by_sample_with_their_intervals(tmp_path: Path) -> None:
+    old, new = make(tmp_path / "old", {"vit": {"clean": BEFORE}}), make(tmp_path / "new", {"vit": {"clean": NOW}})
+    found = flips_of(Side(old, "vit"), Side(new, "vit"), "clean")
+    assert found.negative.ids == ("009.png", "010.png", "011.png") and found.positive.ids == ("012.png",)
+    assert (found.negative.value, found.positive.value, found.churn.value) == (0.15, 0.05, 0.2)
+    assert found.negative.interval == wilson(3, 20)
+    assert [found.before[name] for name in found.negative.ids] == [0] * 3
+    assert [found.now[name] for name in found.negative.ids] == [1] * 3
+    back = flips_of(Side(new, "vit"), Side(old, "vit"), "clean")
+    assert (back.negative, back.positive) == (found.positive, found.negative)
+
+
+def test_compare_and_the_page_show_them(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", {"vit": {"clean": BEFORE, PGD: BEFORE}, "next": {"clean": NOW, PGD: BEFORE}})
+    found = compare(run)
+    table = found.tables[-1]
+    low, high = (100 * end for end in wilson(3, 20))
+    assert table.title == "next against vit: predictions that changed; n = 20"
+    assert table.rows[0][:2] == ("clean", f"15.0 [{low:.1f}, {high:.1f}]") and table.rows[1][1].startswith("0.0 [")
+    (clean, attacked) = found.to_dict()["pairs"][0]["flips"]
+    assert (clean["negative"]["ids"], attacked["churn"]["value"]) == (["009.png", "010.png", "011.png"], 0.0)
+    write_report(run, survey(run))
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "Predictions that changed from vit" in page and "Negative flips of next" in page and "009.png" in page
+
+
+def test_rules_on_flips(tmp_path: Path) -> None:
+    old = make(tmp_path / "old", {"vit": {"clean": BEFORE, PGD: BEFORE}})
+    new = make(tmp_path / "new", {"other": {"clean": NOW}, "vit": {"clean": NOW, PGD: BEFORE}})
+    states = {
+        "negative flips under clean against baseline <= 15 %": PASS,
+        "negative flips under clean against baseline < 15 %": FAIL,
+        "negative flips under pgd against baseline <= 1 %": PASS,
+        "negative flips under pgd against baseline <= 10 % with 95 % confidence": UNDECIDED,
+        "negative flips under clean against baseline <= 4 % with 95 % confidence": FAIL,
+        "positive flips under clean against baseline >= 5 %": PASS,
+        "churn under clean against baseline <= 0.19": FAIL,
+    }
+    for rule, state in states.items():
+        found = verdict(new, rule, old, more="checkpoint = 'vit'")
+        assert (found.state, found.figure and found.figure.n) == (state, 20), rule
+    rule = "negative flips under clean against baseline <= 1 %"
+    assert "there is no baseline" in verdict(old, rule).reason
+    assert "this same checkpoint" in verdict(old, rule, old).reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("negative flips against baseline <= 1 %", "under CONDITION, such as negative flips under clean"),
+        ("churn under clean <= 1 %", "expected against baseline"),
+        ("negative flips under clean against baseline <= 100 %", "can never fail"),
+        ("positive flips under clean against baseline >= 5", "500 % of positive flips"),
+    ],
+)
+def test_rules_on_flips_that_are_misread(rule: str, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        parse_statement(rule)
+
+
+def test_a_rule_on_flips_is_a_change() -> None:
+    rule = "negative flips under clean against baseline <= 1 % with 95 % confidence except 'weights'"
+    found = parse_statement(rule)
+    assert isinstance(found, Change)
+    assert (found.metric, found.compare, found.bound, found.sure) == ("negative flips", "<=", 0.01, True)
