@@ -195,7 +195,7 @@ class Transformer:
         has_class = getattr(self.vit, "cls_token", None) is not None
         if pooled == "avg" and not (has_class and begin == 0):
             return slice(begin, None)
-        return slice(0, 1) if has_class and (begin == 0 or pooled not in ("max", "avgmax")) else None
+        return slice(0, 1) if has_class and pooled not in ("max", "avgmax") else None
 
     @property
     def what_is_read(self) -> str:

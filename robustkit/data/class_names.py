@@ -298,6 +298,16 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
     return places
 
 
+def places_by_name(names: Sequence[str], class_names: Sequence[str], where: str) -> list[int]:
+    """Return which output of a model each name means, apart from case, separators, plural and synonyms. Raises
+    DataError where some name is none of the model's classes, or may be several."""
+    found = _places(Naming(tuple(names), where, "class"), class_names)
+    if strange := [name for name in names if name not in found]:
+        theirs = f"the model's classes are {first_names(class_names, 3)}"
+        raise DataError(f"{where} shows {first_names(strange, 3)}, but {theirs}")
+    return [found[name] for name in names]
+
+
 def _forms(name: str) -> set[str]:
     """Return a name, and each between its commas, without case, separators, plural and synonym."""
     return {_canonical(part) for part in (name, *name.split(","))}

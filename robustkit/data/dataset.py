@@ -20,7 +20,7 @@ from ..common.held import PREFIX as IN_MEMORY
 from ..common.held import held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import CIFAR10, WNID, first_names
+from .class_names import CIFAR10, WNID, places_by_name
 from .images import encode_png, read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .shapes import CLASSES, Changed
@@ -396,11 +396,8 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
 def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
     if spec not in EMBEDDED:
         raise DataError(unknown("data set", spec, EMBEDDED))
-    if num_classes not in (None, len(CLASSES)) and not set(CLASSES) <= set(class_names or ()):
+    if not class_names and num_classes not in (None, len(CLASSES)):
         raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
-    if class_names and not set(class_names) & set(CLASSES):
-        theirs = first_names(class_names, 3)
-        raise DataError(f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {theirs}")
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
     found = Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
@@ -408,11 +405,11 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
 
 
 def _as_outputs(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
-    """Return the data set with labels in the order of a model's outputs, where these have all of its names."""
-    own = dataset.class_names
-    if names is None or tuple(names) == tuple(own) or not set(own) <= set(names):
+    """Return the data set with labels as the outputs of a model of these class names. Raises DataError where it lacks
+    one."""
+    if not names or tuple(names) == tuple(dataset.class_names):
         return dataset
-    place = {index: list(names).index(name) for index, name in enumerate(own)}
+    place = places_by_name(dataset.class_names, names, dataset.name)
     samples = tuple(
         replace(sample, label=place[sample.label], valid=tuple(place[label] for label in sample.valid or ()) or None)
         for sample in dataset.samples
@@ -435,7 +432,7 @@ def _cifar(
 ) -> Dataset:
     if folder is None:
         raise DataError(f"{path}: no test_batch file; layout cifar10 expects the folder cifar-10-batches-py")
-    if num_classes not in (None, 10) and not set(CIFAR10) <= set(class_names or ()):
+    if not class_names and num_classes not in (None, 10):
         raise DataError(f"{path}: CIFAR-10 has 10 classes, but the model has {num_classes}")
     files = {"test": ("test_batch",), "train": tuple(f"data_batch_{i}" for i in range(1, 6))}
     if split not in files:

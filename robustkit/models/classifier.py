@@ -39,7 +39,7 @@ from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .open_clip_folder import load_open_clip
 from .specs import find
 from .state_dict import VIT
-from .zero_shot import ZERO_SHOT, Prompts, ZeroShot, kept_rows, refuse_text, with_prompts, word_tower
+from .zero_shot import ZERO_SHOT, ZeroShot, kept_rows, prompts_of, refuse_text, with_prompts, word_tower
 
 
 def load(
@@ -113,27 +113,30 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
     if wanted.attention is not None:
         find_formula(wanted.attention)
     source = find(spec)
+    if (use_ema or allow_partial) and (source.transformers or source.open_clip):
+        option = "--use-ema" if use_ema else "--allow-partial"
+        raise ModelError(f"{option} does not apply to {spec}, whose weights must all fit; leave it out")
     if source.transformers:
         from . import hugging_face
 
         return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
     if source.open_clip:
-        made = load_open_clip(source, spec, wanted)
+        made = load_open_clip(source, spec, wanted, features)
         return as_features(made) if features else made
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
     if checkpoint.metadata.get("task") == ZERO_SHOT:
-        made = _from_towers(source.name, spec, checkpoint, wanted)
+        made = _from_towers(source.name, spec, checkpoint, wanted, features)
         return as_features(made) if features else made
     refuse_text(wanted, spec)
     return _from_file(source.name, spec, checkpoint, wanted, allow_partial, features)
 
 
-def _from_towers(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions) -> Classifier:
+def _from_towers(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions, headless: bool) -> Classifier:
     """Load an image tower with a head made by the text tower next to it (`zero_shot`)."""
     said, where = checkpoint.metadata, str(checkpoint.path)
     usual, scale = said.get("class_names"), said.get("logit_scale")
-    prompts = Prompts.of(wanted.classes, wanted.prompts, usual if isinstance(usual, list) else ())
+    prompts = prompts_of(wanted, spec, usual if isinstance(usual, list) else (), headless)
     if not isinstance(scale, int | float) or not 0 < scale < 1e4:
         raise CheckpointError(f"{where}: metadata logit_scale is {scale!r}; expected a number above 0")
     towers = {
@@ -143,14 +146,16 @@ def _from_towers(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOpti
         for tower in ("image", "text")
     }
     text = word_tower(said.get("text_tower"), towers["text"], where)
-    rows = kept_rows((checkpoint.sha256, prompts.digest), lambda: prompts.rows(text.encode))
+    rows = (
+        None if prompts is None else kept_rows((checkpoint.sha256, prompts.digest), lambda: prompts.rows(text.encode))
+    )
     own = {key: value for key, value in said.items() if key not in ("task", "class_names", "text_tower")}
     image = replace(checkpoint, tensors=towers["image"], metadata=own)
     tower = _from_file(name, spec, image, replace(wanted, num_classes=None), False, False)
-    if (width := tower.identity.num_classes) != rows.shape[1]:
-        what = f"the image tower makes {width} features and the text tower {rows.shape[1]}"
+    if (width := tower.identity.num_classes) != text.head.out_features:
+        what = f"the image tower makes {width} features and the text tower {text.head.out_features}"
         raise CheckpointError(f"{where}: {what}; expected as many")
-    count = len(prompts.classes)
+    count = 0 if prompts is None else len(prompts.classes)
     identity = replace(tower.identity, num_classes=count, metadata={**own, "task": ZERO_SHOT})
     return with_prompts(Classifier(ZeroShot(tower.network, rows, float(scale)), identity), prompts)
 

@@ -38,9 +38,9 @@ from .claims import Allowance
 from .dense import Dense, Segmenter, WindowOptions, asked_windows, count_classes
 from .identity import Classifier, ModelIdentity, as_features, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
-from .specs import WEIGHT_FILES, ModelFile
+from .specs import TEXT_FILES, WEIGHT_FILES, ModelFile
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .zero_shot import Prompts, ZeroShot, kept_rows, refuse_text, scale_and_bias, with_prompts
+from .zero_shot import ZeroShot, kept_rows, prompts_of, refuse_text, scale_and_bias, with_prompts
 
 INDEX = "model.safetensors.index.json"
 _INDEX = 64 << 20  # bytes of an index
@@ -408,26 +408,28 @@ def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
     return encode
 
 
-def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
-    """Load an image tower with a head of text (`zero_shot`)."""
-    prompts = Prompts.of(wanted.classes, wanted.prompts)
+def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
+    """Load an image tower with a head of text (`zero_shot`). headless: without one."""
+    prompts = prompts_of(wanted, spec, headless=headless)
     loaded = build(source, spec, wanted, _ZERO_SHOT)
     model: Any = loaded.model
     if not (hasattr(model, "vision_model") and hasattr(model, "get_text_features") and hasattr(model, "logit_scale")):
         what = f"{type(model).__name__} has no image tower apart from its text"
         raise ModelError(f"{source.path}: {what}; expected CLIP, SigLIP, SigLIP 2, or one made like them")
-    words = digest_of_files([file for name in _TOKENIZERS if (file := source.path / name).is_file()], source.path)
-    made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, prompts.digest)
-    rows = kept_rows(made_of, lambda: prompts.rows(_encoder(loaded)))
+    files = [file for name in (*TEXT_FILES, *_TOKENIZERS) if (file := source.path / name).is_file()]
+    words = digest_of_files(sorted(set(files)), source.path)
+    rows, count = None, 0
+    if prompts is not None:
+        version = import_transformers(spec).__version__
+        made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, version, prompts.digest)
+        rows, count = kept_rows(made_of, lambda: prompts.rows(_encoder(loaded))), len(prompts.classes)
     patch = int(model.config.vision_config.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
     network = ZeroShot(_ImageTower(model, patch), rows, *scale_and_bias(model))
-    classifier = with_prompts(_with_processor(loaded, network, len(prompts.classes), source, spec, wanted), prompts)
+    classifier = with_prompts(_with_processor(loaded, network, count, source, spec, wanted), prompts, words)
     if patch:
         identity = classifier.identity
         side = identity.preprocessing.input_size[0]
-        note = (
-            f"images are squashed to {side} x {side}; the processor keeps their shape, so that only squares are alike"
-        )
+        note = f"images are squashed to {side} x {side}; the model's own processor keeps their aspect ratio"
         sources = {**identity.preprocessing_source, "crop_pct": ASSUMED}
         classifier.identity = replace(identity, notes=(*identity.notes, note), preprocessing_source=sources)
     return classifier
@@ -439,6 +441,8 @@ def load_features(source: ModelFile, spec: str, wanted: InputOptions) -> Classif
     if isinstance(named, list) and any("ImageClassification" in str(name) for name in named):
         return as_features(load_classifier(source, spec, wanted))
     _only(wanted, spec)
+    if is_zero_shot(source, spec):
+        return as_features(_load_zero_shot(source, spec, wanted, headless=True))
     loaded = build(source, spec, wanted, "features")
     return as_features(_with_processor(loaded, Pooled(loaded.model), 0, source, spec, wanted))
 

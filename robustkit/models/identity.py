@@ -62,7 +62,10 @@ class ModelIdentity:
         said = str(self.metadata.get("attention", ""))
         if said.partition("(")[0].strip() != self.attention.partition("(")[0]:
             return ""
-        trained: str = find_formula(said).name
+        try:
+            trained: str = find_formula(said).name
+        except ModelError:  # of another version, or a typing error: shown as it stands
+            trained = said
         return trained if trained != self.attention else ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,7 +179,9 @@ def evaluated_under(classifier: Classifier, formulas: Mapping[str, str]) -> str:
         return ""
     name = find_formula(formulas[own]).name
     set_attention(classifier.network, name)
-    classifier.identity = replace(classifier.identity, attention=name, attention_source="card")
+    source = classifier.identity.attention_source
+    source = source if source in UNPROVEN else "card"  # a card decides options of a formula, not whether it is the one
+    classifier.identity = replace(classifier.identity, attention=name, attention_source=source)
     return f"attention {name} from the card in the place of {own}"
 
 

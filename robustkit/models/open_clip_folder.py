@@ -28,11 +28,12 @@ from .claims import Allowance
 from .identity import Classifier, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import OPEN_CLIP, ModelFile
-from .zero_shot import Prompts, ZeroShot, kept_rows, scale_and_bias, with_prompts
+from .zero_shot import ZeroShot, kept_rows, prompts_of, scale_and_bias, with_prompts
 
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _MOST = 1 << 20  # bytes of a config
 _MODES = {"shortest": "center", "squash": "squash"}  # of resizing, as ours are called
+_TOKENIZER_OPTIONS = {"clean", "context_length", "strip_sep_token"}
 _ALIKE = 1e-4  # of the largest feature
 
 
@@ -63,51 +64,64 @@ class _Folder:
         if text.get("hf_model_name"):
             what = f"its text tower is {str(text['hf_model_name'])[:80]!r} of the Hub, which nothing here fetches"
             raise CheckpointError(f"{file}: {what}; convert the checkpoint to transformers, and give hf:DIR")
+        if strange := sorted(set(text.get("tokenizer_kwargs") or {}) - _TOKENIZER_OPTIONS):
+            what = f"tokenizer_kwargs has {', '.join(map(str, strange))[:80]}, which may name code or files"
+            raise CheckpointError(f"{file}: {what}; expected only {', '.join(sorted(_TOKENIZER_OPTIONS))}")
+        if (named := vision.get("timm_model_name")) is not None and not (
+            isinstance(named, str) and timm.is_model(named)
+        ):
+            raise CheckpointError(f"{file}: timm_model_name is {str(named)[:80]!r}; expected a network of timm")
+        if vision.get("timm_model_pretrained"):
+            raise CheckpointError(f"{file}: timm_model_pretrained would fetch other weights; expected false")
         if text.get("hf_tokenizer_name") and not (path / "tokenizer.json").is_file():
             what = f"its tokenizer is {str(text['hf_tokenizer_name'])[:80]!r} of the Hub"
             raise CheckpointError(f"{file}: {what}, which nothing here fetches; put tokenizer.json next to it")
         return folder
 
-    def preprocessing(self) -> dict[str, Any]:
-        said = self.shown
+    def preprocessing(self, usual: Mapping[str, Any]) -> dict[str, Any]:
+        """Return how images become pixels. usual: open_clip's mean and std where the config has none."""
+        said = {**usual, **{key: value for key, value in self.shown.items() if value is not None}}
         size, mode = said.get("size", 224), said.get("resize_mode", "shortest")
-        if mode not in _MODES:
+        if not isinstance(mode, str) or mode not in _MODES:
             raise CheckpointError(f"{self.path}: resize_mode {mode!r} is not supported; expected {' or '.join(_MODES)}")
         sides = [size, size] if isinstance(size, int) else size
         interpolation = said.get("interpolation", "bicubic")
-        found = {"mean": said.get("mean"), "std": said.get("std"), "input_size": sides, "crop_pct": 1.0}
+        found = {"mean": said["mean"], "std": said["std"], "input_size": sides, "crop_pct": 1.0}
         return {**found, "interpolation": interpolation, "crop_mode": _MODES[mode]}
 
 
-def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
-    """Load an image tower with a head of text. Raises CheckpointError or ModelError, one line."""
+def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
+    """Load an image tower with a head of text. headless: without one. Raises CheckpointError or ModelError."""
     open_clip = _library(spec)
     folder = _Folder.read(source.path)
-    prompts = Prompts.of(wanted.classes, wanted.prompts)
+    if wanted.img_size is not None:
+        raise ModelError(f"--img-size does not apply to {spec}, whose config sets the size; leave it out")
+    prompts = prompts_of(wanted, spec, headless=headless)
     file = next((source.path / name for name in _WEIGHTS if (source.path / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{source.path}: no weights; expected {' or '.join(_WEIGHTS)}")
     checkpoint = read(file, prefixes=False)
     place = f"local-dir:{source.path}"
-    try:
-        with seeded(torch.device("cpu"), 0), Allowance(checkpoint.tensors, file), _silent():
-            model = open_clip.create_model(place, load_weights=False, pretrained_text=False)
-    except (CheckpointError, ModelError):
-        raise
-    except Exception as error:  # what a config says may break the library anywhere
-        raise CheckpointError(f"{source.path}: refused by open_clip ({first_line(error)}); check its config") from error
+    with _guarded(source.path), seeded(torch.device("cpu"), 0), Allowance(checkpoint.tensors, file):
+        model = open_clip.create_model(place, load_weights=False, pretrained_text=False)
     load_into(model, checkpoint)
     model.eval()
     tower, notes = _image_tower(model, folder, checkpoint.tensors)
     attention = give_attention(tower, wanted.attention, {}, {}, spec)
     words = digest_of_files(sorted(path for path in source.path.glob("*.json") if path.is_file()), source.path)
-    made_of = (checkpoint.sha256, words, open_clip.__version__, prompts.digest)
-    rows = kept_rows(made_of, lambda: prompts.rows(_encoder(open_clip, model, place)))
+    rows, count = None, 0
+    if prompts is not None:
+        made_of = (checkpoint.sha256, words, open_clip.__version__, prompts.digest)
+        with _guarded(source.path):
+            rows = kept_rows(made_of, lambda: prompts.rows(_encoder(open_clip, model, place)))
+        count = len(prompts.classes)
     network = ZeroShot(tower, rows, *scale_and_bias(model))
-    preprocessing, sources, more = resolve_preprocessing(network, wanted, folder.preprocessing(), str(source.path))
+    usual = {"mean": list(open_clip.OPENAI_DATASET_MEAN), "std": list(open_clip.OPENAI_DATASET_STD)}
+    shown = folder.preprocessing(usual)
+    preprocessing, sources, more = resolve_preprocessing(network, wanted, shown, str(source.path))
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),
-        num_classes=len(prompts.classes),
+        num_classes=count,
         preprocessing=preprocessing,
         preprocessing_source=sources,
         code_sha256=words,
@@ -115,6 +129,21 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions) -> Classi
         metadata={"open_clip": open_clip.__version__},
     )
     return with_prompts(Classifier(network, identity), prompts)
+
+
+@contextmanager
+def _guarded(path: Path) -> Iterator[None]:
+    """Let open_clip log nothing, and turn what it raises into one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    except (CheckpointError, ModelError):
+        raise
+    except Exception as error:  # what a config says may break the library anywhere
+        raise CheckpointError(f"{path}: refused by open_clip ({first_line(error)}); check its config") from error
+    finally:
+        logging.disable(before)
 
 
 def _library(spec: str) -> Any:
@@ -126,20 +155,8 @@ def _library(spec: str) -> Any:
     return open_clip
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Let the library log nothing: it warns of weights that we load."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _encoder(open_clip: Any, model: Any, place: str) -> Callable[[Sequence[str]], Tensor]:
-    with _silent():
-        tokenizer = open_clip.get_tokenizer(place)
+    tokenizer = open_clip.get_tokenizer(place)
     known = model.token_embedding if hasattr(model, "token_embedding") else model.text.token_embedding
 
     def encode(sentences: Sequence[str]) -> Tensor:

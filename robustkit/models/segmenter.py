@@ -47,6 +47,8 @@ def is_segmenter(spec: str | Path) -> bool:
     if spec.startswith("timm:"):
         return False
     source = find(spec)
+    if source.open_clip:
+        return False
     if source.transformers:
         from .hugging_face import segments
 

@@ -30,7 +30,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..common.files import reason_of, text_of, write_whole
+from ..common.files import first_line, reason_of, text_of, write_whole
 from ..data.class_names import CIFAR10, descriptions, printable, synsets
 from ..errors import CheckpointError, ModelError, RobustkitError, unknown
 from .identity import Classifier
@@ -38,6 +38,8 @@ from .input_config import InputOptions
 
 ZERO_SHOT = "zero-shot"  # the task that metadata of a file with two towers names
 SIMPLE = ("a photo of a {}.",)
+_APART = {"n02012849": "crane bird", "n03126707": "construction crane", "n03710721": "tank suit"}
+"""Classes of ImageNet whose first lemma is another one's, too."""
 _LOG = logging.getLogger(__name__)
 _MOST = 25_000  # classes of a file, and templates
 _LONGEST = 500  # characters of a sentence
@@ -63,10 +65,13 @@ class Prompts:
         if classes is None and not usual:
             why = "a zero-shot model takes its classes from text"
             raise ModelError(f"{why}; give --classes FILE (a name per line), --classes imagenet or cifar10")
+        for name, given in (("classes", classes), ("prompts", prompts)):
+            if isinstance(given, tuple):
+                _check_words(name, given)
         words = classes or "of the checkpoint", prompts or "simple"
         called, shown = ("given" if isinstance(word, tuple) else word for word in words)
         names = tuple(usual) if classes is None else read_classes(classes)
-        return cls(names, read_templates(prompts or "simple"), called, shown)
+        return cls(names, read_templates("simple" if prompts is None else prompts), called, shown)
 
     @property
     def digest(self) -> str:
@@ -77,7 +82,7 @@ class Prompts:
         """What the head is, in a line."""
         count = len(self.templates)
         how = f"template {self.templates[0]!r}" if count == 1 else f"{count} templates ({self.of_templates})"
-        averaged = ", averaged into one row a class, of which attacks take the loss" if count > 1 else ""
+        averaged = ", averaged for each class; attacks take the loss of the averaged logits" if count > 1 else ""
         return f"zero-shot: {len(self.classes)} classes ({self.of_classes}), {how}{averaged}"
 
     def rows(self, encode: Encode) -> Tensor:
@@ -89,6 +94,15 @@ class Prompts:
         return functional.normalize(rows.view(len(self.classes), len(self.templates), -1).mean(dim=1), dim=-1)
 
 
+def _check_words(name: str, words: tuple[str, ...]) -> None:
+    """Raise ModelError for words that are none, or not what a file of them could hold."""
+    faults = [word for word in words if not (isinstance(word, str) and word.strip() and len(word) <= _LONGEST)]
+    faults += [word for word in words if name == "prompts" and isinstance(word, str) and "{}" not in word]
+    if not words or faults or len(set(words)) < len(words):
+        what = "texts, each once" + (", with {} for the class" if name == "prompts" else "")
+        raise ModelError(f"{name}={list(words)[:3]!r}: expected {what}")
+
+
 def read_classes(given: Words) -> tuple[str, ...]:
     """Return the class names of a file, or of `imagenet` (the first WordNet lemma of each class) or `cifar10`."""
     if isinstance(given, tuple):
@@ -96,13 +110,14 @@ def read_classes(given: Words) -> tuple[str, ...]:
     if given == "cifar10":
         return CIFAR10
     if given == "imagenet":
-        return tuple(name.split(",")[0] for name in descriptions(synsets()))
+        lemmas = zip(synsets(), descriptions(synsets()), strict=True)
+        return tuple(_APART.get(wnid, name.split(",")[0]) for wnid, name in lemmas)
     names = _lines(given, "--classes", ("imagenet", "cifar10"))
     if len(names) < 2:
-        raise ModelError(f"--classes {given}: {len(names)} name; expected two or more, one per line")
+        raise ModelError(f"--classes {given}: {len(names)} class; expected two or more, one per line")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ModelError(f"--classes {given}: {twice!r} stands there twice; expected each class once")
+        raise ModelError(f"--classes {given}: {twice!r} is listed twice; expected each class once")
     return names
 
 
@@ -167,18 +182,19 @@ def cache_folder() -> Path:
 class ZeroShot(nn.Module):
     """Images (B, 3, H, W), normalised, to logits (B, K).
 
-    tower: images to features (B, D). rows: of the classes (K, D), of length 1.
+    tower: images to features (B, D). rows: of the classes (K, D), of length 1; without them, the features are returned,
+    of length 1.
     """
 
     rows: Tensor | None
 
-    def __init__(self, tower: nn.Module, rows: Tensor, scale: float, bias: float = 0.0) -> None:
+    def __init__(self, tower: nn.Module, rows: Tensor | None, scale: float, bias: float = 0.0) -> None:
         super().__init__()
         self.tower, self.scale, self.bias = tower, scale, bias
         self.register_buffer("rows", rows)
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Take the text off, as timm's networks take their head off: what is returned are the images' features."""
+        """Take the text off, as timm's networks take their head off."""
         self.rows = None
 
     def embed(self, images: Tensor) -> Tensor:
@@ -199,18 +215,44 @@ def scale_and_bias(model: Any) -> tuple[float, float]:
     return float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach())
 
 
-def with_prompts(classifier: Classifier, prompts: Prompts) -> Classifier:
-    """Add the text of the head to a classifier's identity: with another text it is another model."""
+def with_prompts(classifier: Classifier, prompts: Prompts | None, tokenizer: str = "") -> Classifier:
+    """Add the text of the head to a classifier's identity: with another text, or another tokenizer (its digest), it is
+    another model. Without prompts it has no head. Raises ModelError where it cannot be asked."""
     identity = classifier.identity
+    try:
+        with torch.no_grad():
+            found = classifier(torch.full((1, 3, *identity.preprocessing.input_size), 0.5))
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        size = " x ".join(map(str, identity.preprocessing.input_size))
+        why = f"fails on an image of {size} pixels ({first_line(error)}); check its config"
+        raise ModelError(f"{identity.spec} {why}") from error
+    if not found.isfinite().all():
+        raise ModelError(f"{identity.spec} gives numbers that are not finite for a grey image; check the weights")
+    if prompts is None:
+        return classifier
     said = {"classes": prompts.of_classes, "prompts": prompts.of_templates, "text_sha256": prompts.digest}
     classifier.identity = replace(
         identity,
-        code_sha256=hashlib.sha256(f"{identity.code_sha256} {prompts.digest}".encode()).hexdigest(),
+        code_sha256=hashlib.sha256(f"{identity.code_sha256} {tokenizer} {prompts.digest}".encode()).hexdigest(),
         class_names=prompts.classes,
         notes=(*identity.notes, prompts.note),
         metadata={**identity.metadata, **said},
     )
     return classifier
+
+
+def prompts_of(wanted: InputOptions, spec: str, usual: Sequence[str] = (), headless: bool = False) -> Prompts | None:
+    """Return the text of a head, None for a model without. usual: the classes that a checkpoint names. Raises
+    ModelError, also for options of other networks."""
+    if wanted.arch is not None:
+        raise ModelError(f"--arch {wanted.arch} does not apply to {spec}, whose files define it; leave it out")
+    if headless:
+        refuse_text(wanted, spec)
+        return None
+    prompts = Prompts.of(wanted.classes, wanted.prompts, usual)
+    if wanted.num_classes not in (None, len(prompts.classes)):
+        raise ModelError(f"--num-classes {wanted.num_classes}, but {len(prompts.classes)} classes are given as text")
+    return prompts
 
 
 def refuse_text(wanted: InputOptions, spec: str) -> None:

@@ -132,6 +132,8 @@ class Choice:
     def check(self, request: ClassificationRequest) -> None:
         """Raise RobustkitError where the data set lacks what is chosen, or where it or the model cannot be read."""
         located = request.boxes is not None or request.masks is not None
+        if self.texts:
+            of_sentences(self.texts, request)
         unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
         if not (self.ids or self.targets or unscored or self.how.startswith("class:")):
             return
@@ -246,15 +248,21 @@ def _of_texts(
 ) -> dict[str, EvaluatedModel]:
     """Return, by checkpoint, the model whose head is these sentences; none without any. Raises ModelError for a head
     that is not made of text."""
-    if not texts:
-        return {}
-    model = {**request.model, "classes": texts, "prompts": "{}"}
     subjects: dict[str, EvaluatedModel] = {}
-    for name, spec in zip(names, request.checkpoints, strict=True):
-        head = load(spec, **model)
+    for name, head in zip(names, of_sentences(texts, request), strict=bool(texts)):
         head.identity = replace(head.identity, name=name)
         subjects[name] = ClassifierSubject(head, request.card, settings, None)
     return subjects
+
+
+def of_sentences(texts: Sequence[str], request: ClassificationRequest) -> list[Classifier]:
+    """Return the checkpoints of a request with these sentences as heads; none without any. Raises ModelError for a head
+    that is not made of text."""
+    model = {**request.model, "classes": texts, "prompts": "{}"}
+    try:
+        return [load(spec, **model) for spec in request.checkpoints] if texts else []
+    except ModelError as fault:
+        raise ModelError(f"--target-text {texts[0]}: {fault}") from None
 
 
 def write_gallery(run: RunFolder, gallery: Gallery, raw: bool = False) -> tuple[Path, Path]:

@@ -244,6 +244,7 @@ def _paired(first: Side, second: Side) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse_incomparable(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
+    flips = tuple(all_flips(first, second))
     for condition, metric in _wanted(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
@@ -255,7 +256,6 @@ def _paired(first: Side, second: Side) -> Pair:
         rows.append(ComparisonRow(first, second, condition, metric, difference))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     differ = tuple(intended_differences(first.described, second.described))
-    flips = tuple(all_flips(first, second))
     return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=flips)
 
 

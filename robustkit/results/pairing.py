@@ -62,6 +62,7 @@ def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
         **{f"window {key}": value for key, value in windows.items()},
         **{f"heads' {key}": value for key, value in heads_setup(entry).items()},
         **{key: plain[key] for key in ("num_classes", "weights")},
+        **{key: plain["metadata"][key] for key in ("classes", "prompts") if "text_sha256" in plain["metadata"]},
         "code": (entry.code_sha256 or "none")[:12],
     }
     return {key.replace("_", " "): _text(key, value) for key, value in values.items()}
@@ -254,8 +255,8 @@ def comparison_doubts(first: Side, second: Side, common: Sequence[str]) -> Itera
 
 
 def same_file(first: Side, second: Side) -> Iterator[str]:
-    digest = first.described.sha256
-    if digest and digest == second.described.sha256:
+    digest, code = first.described.sha256, first.described.code_sha256
+    if digest and (digest, code) == (second.described.sha256, second.described.code_sha256):
         yield f"both are the same file (sha256 {digest[:12]})"
 
 

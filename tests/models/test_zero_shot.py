@@ -20,8 +20,9 @@ import cam
 import robustkit
 from attacks import FeaturePGD, ThreatModel
 from robustkit.data import shapes
+from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
-from robustkit.errors import CheckpointError, ModelError
+from robustkit.errors import CheckpointError, DataError, ModelError
 from robustkit.models import zero_shot
 from robustkit.models.zero_shot import Prompts, WordTower, kept_rows, read_classes
 
@@ -211,7 +212,7 @@ def test_rows_are_averaged_after_each_has_length_one() -> None:
     assert made.numpy() == pytest.approx(np.array([[0.5**0.5, 0.5**0.5], [0.0, -1.0]]))
     assert kept_rows(["one"], lambda: made) is made
     assert torch.equal(kept_rows(["one"], lambda: pytest.fail("made again")), made)
-    assert len(read_classes("imagenet")) == 1000 and read_classes("imagenet")[0] == "tench"
+    assert len(set(read_classes("imagenet"))) == 1000 and read_classes("imagenet")[0] == "tench"
 
 
 def test_embeddings_are_attacked_without_labels(towers: Path, tmp_path: Path) -> None:
@@ -239,8 +240,8 @@ def test_embeddings_are_attacked_without_labels(towers: Path, tmp_path: Path) ->
     ("files", "options", "said"),
     [
         ({}, {"classes": "names.txt"}, "--classes names.txt: unknown file"),
-        ({"c.txt": "cat\n"}, {"classes": "c.txt"}, "--classes c.txt: 1 name; expected two or more, one per line"),
-        ({"c.txt": "cat\ndog\ncat\n"}, {"classes": "c.txt"}, "'cat' stands there twice"),
+        ({"c.txt": "cat\n"}, {"classes": "c.txt"}, "--classes c.txt: 1 class; expected two or more, one per line"),
+        ({"c.txt": "cat\ndog\ncat\n"}, {"classes": "c.txt"}, "'cat' is listed twice"),
         ({"c.txt": "cat\nd\u202eog\n"}, {"classes": "c.txt"}, "printable characters"),
         ({"p.txt": "a photo of a {}\na photo\n"}, {"prompts": "p.txt"}, "--prompts p.txt: 'a photo' has no {}"),
         ({"p.txt": ""}, {"prompts": "p.txt"}, "--prompts p.txt: 0 lines"),
@@ -256,6 +257,63 @@ def test_text_that_cannot_be_used_is_refused_in_a_line(
     with pytest.raises(ModelError) as fault:
         robustkit.load(towers, **options)
     assert said in str(fault.value) and "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("given", [{"classes": []}, {"classes": ["cat", 3]}, {"classes": ["cat", "cat"]}])
+def test_words_given_in_python_are_checked_as_those_of_files(given: dict[str, Any], towers: Path) -> None:
+    with pytest.raises(ModelError, match="expected texts, each once"):
+        robustkit.load(towers, **given)
+    with pytest.raises(ModelError, match=r"expected texts, each once, with \{\} for the class"):
+        robustkit.load(towers, prompts=["no braces"])
+    for options in ({"num_classes": 7}, {"arch": "resnet18"}):
+        with pytest.raises(ModelError, match=r"--num-classes 7, but 2 classes|--arch resnet18 does not apply"):
+            robustkit.load(towers, **options)
+
+
+def test_another_tokenizer_is_another_model_and_features_need_no_text(tmp_path: Path) -> None:
+    write_hugging_face("clip", tmp_path)
+    first = robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
+    write_tokenizer(tmp_path, [*WORDS[:10], *WORDS[10:12][::-1], *WORDS[12:], *(f"w{n}" for n in range(26))])
+    other = robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
+    assert first.identity.code_sha256 != other.identity.code_sha256
+    assert not torch.allclose(first.network.rows, other.network.rows)
+    features = robustkit.load(f"hf:{tmp_path}", features=True)
+    image = torch.rand(2, 3, 32, 32)
+    assert torch.equal(features(image), first.network.embed(first.normalize(image)))
+    with pytest.raises(ModelError, match="--allow-partial does not apply"):
+        robustkit.load(f"hf:{tmp_path}", classes=CLASSES, allow_partial=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "said"),
+    [
+        ("text_cfg", {"tokenizer_kwargs": {"trust_remote_code": True}}, "trust_remote_code, which may name code or"),
+        ("text_cfg", {"tokenizer_kwargs": {"bpe_path": "/etc/passwd"}}, "bpe_path, which may name code or files"),
+        ("text_cfg", {"hf_model_name": "roberta-base"}, "'roberta-base' of the Hub, which nothing here fetches"),
+        ("vision_cfg", {"timm_model_name": "hf-hub:some-org/some"}, "expected a network of timm"),
+        ("vision_cfg", {"timm_model_name": "resnet18", "timm_model_pretrained": True}, "would fetch other weights"),
+        ("preprocess_cfg", {"resize_mode": []}, r"resize_mode \[\] is not supported"),
+    ],
+)
+def test_a_config_of_open_clip_fetches_and_runs_nothing(part: str, given: Any, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("open_clip", reason='open_clip is an extra: pip install ".[clip]"')
+    config: Any = {"model_cfg": {"embed_dim": 8, "text_cfg": {}, "vision_cfg": {}}, "preprocess_cfg": {}}
+    (config["preprocess_cfg"] if part == "preprocess_cfg" else config["model_cfg"][part]).update(given)
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    save_file({"logit_scale": torch.ones(())}, tmp_path / "open_clip_model.safetensors")
+    with pytest.raises((CheckpointError, ModelError), match=said if part != "preprocess_cfg" else "."):
+        robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
+
+
+def test_labels_follow_the_names_of_the_classes() -> None:
+    plain = open_dataset("embedded:shapes")
+    names = ["Star", "dog", *(name for name in shapes.CLASSES if name != "star")]
+    found = open_dataset("embedded:shapes", num_classes=11, class_names=names)
+    assert [names[sample.label].lower() for sample in found.samples[:20]] == [
+        shapes.CLASSES[sample.label] for sample in plain.samples[:20]
+    ]
+    with pytest.raises(DataError, match="shows arrow, but the model's classes are Star, dog, crescent"):
+        open_dataset("embedded:shapes", num_classes=10, class_names=[name for name in names if name != "arrow"])
 
 
 def test_folders_that_are_no_zero_shot_model_are_refused_in_a_line(tmp_path: Path) -> None:

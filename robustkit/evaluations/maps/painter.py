@@ -182,7 +182,7 @@ class Painter:
         maps = explained.maps[0].cpu()
         for index, sentence in enumerate(sentences):
             scores = {key: values[0] for key, values in localised(maps[index][None], [located], spec.threshold).items()}
-            key = [identity.name, label(spec), sentence, *([] if under is None else [under.text]), sample.id]
+            key = [identity.name, label(spec), f"text: {sentence}", *([] if under is None else [under.text]), sample.id]
             self.kept["/".join(key)] = heat = maps[index].numpy()
             lines = (f"logit {explained.logits[0, index].item():.2f}", *_figures(scores))
             yield Tile(f"{label(spec)}, {sentence!r}", image, heat, lines, _marked(located))
