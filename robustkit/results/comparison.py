@@ -32,7 +32,7 @@ from ..evaluations.presenting import Flagged, raised_flags, short_names
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
-from .flips import Flips, all_flips
+from .flips import Flips, flipping, flips_under
 from .pairing import (
     Side,
     comparison_doubts,
@@ -244,7 +244,8 @@ def _paired(first: Side, second: Side) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse_incomparable(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
-    flips = tuple(all_flips(first, second))
+    shown, singles = flipping(first, second)
+    flips = [*flips_under(first, second, singles)]  # before what else is read of them, so that each is opened once
     for condition, metric in _wanted(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
@@ -255,8 +256,9 @@ def _paired(first: Side, second: Side) -> Pair:
             continue
         rows.append(ComparisonRow(first, second, condition, metric, difference))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
+    flips = [*flips_under(first, second, shown), *flips]
     differ = tuple(intended_differences(first.described, second.described))
-    return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=flips)
+    return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=tuple(flips))
 
 
 def _with_flags(pair: Pair, reference: Published | None) -> Pair:

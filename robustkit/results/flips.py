@@ -7,7 +7,7 @@ of samples whose predicted class is another one, right or wrong. Under an attack
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..common.intervals import wilson
 from ..display.table import Grid, TextTable
-from ..errors import RunError
+from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, words_of
 from ..evaluations.metrics import figure_cell
 from ..evaluations.records import common_ids
@@ -92,15 +92,21 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
     )
 
 
-def all_flips(first: Side, second: Side) -> Iterator[Flips]:
-    """Yield the flips of a pair under clean images, attacks, and corruptions where these are few; nothing of a task
-    without predictions of labelled samples."""
+def flipping(first: Side, second: Side) -> tuple[list[str], list[str]]:
+    """Return the conditions of the table of results that both have, and the single corruptions, where these are few."""
     common = [condition for condition in first.conditions if condition in second.conditions]
     results = [condition for condition in common if words_of(condition).in_results]
-    singles = [text for text in common if words_of(text).in_means and text not in results]
-    for condition in (*results, *(singles if len(singles) <= _SINGLES else ())):
+    singles = [condition for condition in common if words_of(condition).in_means and condition not in results]
+    return results, singles if len(singles) <= _SINGLES else []
+
+
+def flips_under(first: Side, second: Side, conditions: Iterable[str]) -> Iterator[Flips]:
+    """Yield the flips of a pair under these conditions; nothing of a task without predictions of labelled samples."""
+    for condition in conditions:
         try:
             yield flips_of(first, second, condition)
+        except DamagedRecord:
+            raise
         except RunError:
             continue
 

@@ -47,6 +47,12 @@ class Labelled(Task):
         of_families = (kind for family in families_of(manifest) for kind in family.aggregator.gatherers())
         return (Reliabilities, WeakClasses, *of_families)
 
+    def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
+        for side in (first, second):
+            with contextlib.suppress(RunError):  # a missing column is reported later
+                side.samples(condition, [*self.truth, "prediction"])
+        return super().other_truth(first, second, condition)
+
     def read_ahead(self, side: CheckpointRecords, condition: str) -> None:
         with contextlib.suppress(RunError):  # a missing column is reported later
             side.samples(condition, ["prediction", *(self.paired[name] for name in self.compared.shown)])
