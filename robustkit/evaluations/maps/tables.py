@@ -326,7 +326,7 @@ class MapsPresenter(Presenter):
 
     def card(self, results: Results) -> Iterable[CardPart]:
         if maps := map_tables(results, only_boxes(results.manifest)):
-            note = "Controls ignore the image; below each score is its lead over the best of them."
+            note = "Controls ignore the image; below each method is its lead over the best of them."
             parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
             yield CardPart("Maps", note, parts)
 
