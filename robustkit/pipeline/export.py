@@ -42,6 +42,7 @@ from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.untrusted import digest_of_run
 from .inputs import evaluation_condition, labelled_data
 from .manifest import preprocessing_of
+from .request import ClassificationRequest
 from .units import decoded
 
 _SHOWN = ("input_size", "interpolation", "crop_pct", "crop_mode")
@@ -73,7 +74,7 @@ def export_data(
         RunError: the run keeps no adversarial images, or the folder is not empty.
     """
     manifest = run.manifest
-    if manifest.protocol.task != "classification":
+    if manifest.protocol.task != ClassificationRequest.task:
         raise ProtocolError(f"{run.path} is a run of {manifest.protocol.task}; expected one of robustkit audit")
     text = _condition(manifest, condition)
     entry = _checkpoint(manifest, text, checkpoint)
@@ -99,10 +100,12 @@ def _condition(manifest: Manifest, text: str) -> str:
     found = next((each for each in manifest.conditions if is_exactly(pattern, each)), None)
     if found is None:
         raise ProtocolError(unknown("condition of the run", text, filter(shows, manifest.conditions)))
-    attack = is_attack(kind_of(found))
-    if not (attack or found == CLEAN.text or kind_of(found) == "corruption"):
-        raise ProtocolError(f"{found}: no images of its own; expected clean, a corruption or an attack of the run")
-    if not attack and (part := _corrupted(found)) and part.released:
+    if is_attack(kind_of(found)) or found == CLEAN.text:
+        return found
+    part = _corrupted(found) if shows(found) else None
+    if part is None:
+        raise ProtocolError(f"{found}: its images are not kept; expected clean, a corruption or an attack of the run")
+    if part.released:
         raise ProtocolError(f"{found}: its images are the files of the released tree; give these to the other system")
     return found
 

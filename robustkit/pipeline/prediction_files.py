@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +145,7 @@ def _of_parquet(data: bytes) -> pa.Table:
     kinds = _kinds(schema.names)
     for name, kind in kinds.items():  # no cast from text to number, or back, except for ids
         here = schema.field(name).type
-        fine = pa.types.is_string(here) or (name == "sample_id" and pa.types.is_integer(here))
+        fine = _is_text(here) or (name == "sample_id" and pa.types.is_integer(here))
         if pa.types.is_integer(kind):
             fine = pa.types.is_integer(here)
         elif not pa.types.is_string(kind):
@@ -152,12 +153,17 @@ def _of_parquet(data: bytes) -> pa.Table:
             fine = pa.types.is_floating(inner)
         if not fine:
             raise ValueError(f"column {name} is of {here}; expected {'text' if kind == pa.string() else kind}")
-    texts = [name for name in _TEXTS if name in kinds and pa.types.is_string(schema.field(name).type)]
+    texts = [name for name in _TEXTS if name in kinds and _is_text(schema.field(name).type)]
     source = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=texts)
     table, wrong = with_texts(source.read(columns=list(kinds), use_threads=False), LARGEST >> 2)
     if wrong:
         raise ValueError(wrong)
     return table.cast(pa.schema(kinds)) if _LISTS not in kinds else _cast_without_lists(table, kinds)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain))
 
 
 def _cast_without_lists(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
@@ -211,7 +217,7 @@ def _check(every: Answers) -> None:
     """Raise DataError for the first row whose label, prediction or probabilities make no sense."""
     p, said, k = every.probabilities, every.predicted, every.classes
 
-    def refuse(wrong: NDArray[np.bool_], why: str) -> None:
+    def refuse(wrong: Any, why: str) -> None:
         if wrong.any():
             row = int(wrong.argmax())
             pieces = {"label": every.labels[row], "said": None if said is None else said[row]}
@@ -230,7 +236,7 @@ def _check(every: Answers) -> None:
     fine = (np.isfinite(p) & (p >= 0)).all(axis=1)
     refuse(~fine, "a probability is {worst}; expected numbers from 0 to 1, after the softmax")
     off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM
-    refuse(np.asarray(off), "probabilities sum to {sum:.6g}; expected 1, after the softmax over all classes")
+    refuse(off, "probabilities sum to {sum:.6g}; expected 1, after the softmax over all classes")
     if said is not None:
         given = np.take_along_axis(p, said[:, None], axis=1)[:, 0]
         refuse(given < p.max(axis=1), "prediction {said}, but class {best} has the largest probability; correct one")

@@ -23,7 +23,8 @@ from ..data.dataset import Dataset, Sample, open_dataset
 from ..errors import DataError, NothingEvaluated, ProtocolError, unknown
 from ..evaluations.attacks.condition import EVERY_ATTACK
 from ..evaluations.attacks.evaluate import parse_condition
-from ..evaluations.condition import kind_named
+from ..evaluations.condition import EVERY_FAMILY, is_attack, kind_named
+from ..evaluations.corruptions.condition import corrupted_of
 from ..models.identity import ModelIdentity, display_name
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_condition
@@ -128,11 +129,13 @@ def _read(files: Sequence[Path], card: Card) -> tuple[Found, dict[str, Condition
 def _condition(text: str, card: Card) -> Condition:
     """Return the condition that a text names: clean, an attack, or a corruption at a severity. Or ProtocolError."""
     kind = kind_named(split_condition(text)[0])
-    if kind == "corruption":
-        return evaluation_condition(text)
-    known = (CLEAN.name, "corruption", *EVERY_ATTACK)
-    if kind not in known:
-        raise ProtocolError(unknown("condition", kind, known))
+    if is_attack(kind) and kind not in EVERY_ATTACK:
+        raise ProtocolError(unknown("condition", kind, {*EVERY_ATTACK, *EVERY_FAMILY}))
+    if not (is_attack(kind) or kind == CLEAN.name):
+        condition = evaluation_condition(text)
+        if corrupted_of(condition) is None:
+            raise ProtocolError(f"condition {text!r}: not of images alone; expected clean, an attack or a corruption")
+        return condition
     condition = parse_condition(text, card)
     if condition.on:
         raise ProtocolError(f"condition {text!r}: on={condition.on} is of a part; expected predictions of all samples")
@@ -259,12 +262,10 @@ def scored(
         assert mine.predicted is not None
         return columns | _of_predictions(mine.predicted, accepted), []
     p = mine.probabilities.astype(np.float64)
-    if valid is not None:
-        masked = np.zeros_like(p)
-        masked[:, list(valid)] = p[:, list(valid)]
-        p = masked
+    competing = np.ones(p.shape[1], bool) if valid is None else np.isin(np.arange(p.shape[1]), valid)
+    best = np.argsort(np.where(competing, -p, 1), axis=1, kind="stable")[:, :_TOP]
+    p = np.where(competing, p, 0)
     p /= np.maximum(p.sum(axis=1, keepdims=True), _LEAST)
-    best = np.argsort(-p, axis=1, kind="stable")[:, :_TOP]
     predicted = best[:, 0] if mine.predicted is None or valid is not None else mine.predicted
     columns |= _of_predictions(predicted, accepted)
     theirs = np.array([row[list(right)].sum() for row, right in zip(p, accepted, strict=True)])
