@@ -29,6 +29,9 @@ from robustkit.pipeline.export import export_data
 from robustkit.pipeline.prediction_files import Answers
 from robustkit.pipeline.predictions import scored
 from robustkit.report.run import Run
+from robustkit.runs.kept_images import read_adversarials
+from robustkit.tasks.condition_table import ConditionTable
+from robustkit.tasks.task import task_of
 
 FOG = "corruption(fog,severity=3)"
 VIT = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -175,6 +178,8 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     known = {"sample_id", "label", "prediction", "correct"}
     assert {name for name in record.column_names if record[name].null_count < len(record)} == known
     assert "Weakest classes" in (run.path / "report.html").read_text()
+    table = ConditionTable.of(task_of(run.manifest), run.summary(), run.manifest)
+    assert [row["largest |δ|"] for row in table.rows] == ["–"] * 4  # nobody measured how far images were changed
     assert run.manifest.data.classes == 3
 
 
@@ -323,7 +328,6 @@ def test_adversarial_images_are_those_that_the_run_keeps(
     clean = export_data(run, "clean", tmp_path / "clean")
     assert (done.n, clean.n, clean.rounding) == (30, 30, 0.0) and 0 < done.rounding <= 0.5
     differences: dict[str, Any] = {}
-    from robustkit.runs.kept_images import read_adversarials
 
     for shard in range(4):
         differences |= read_adversarials(run, "net", attack, shard)[0]
