@@ -30,7 +30,7 @@ from ..runs.untrusted import with_texts
 PREFIX = "predictions:"
 LARGEST, ROWS, VALUES = 1 << 30, 1 << 23, 1 << 28
 """Limits for one file: bytes, also of all its columns before compression; rows; probabilities."""
-_TEXT, _GROUPS = 4096, 1024  # characters of a text; pairs of checkpoint and condition
+_TEXT, _GROUPS, _COLUMNS = 4096, 1024, 1 << 17  # characters of a text; pairs of checkpoint and condition; columns
 _SUM = 1e-3  # by how much probabilities may miss one
 _TEXTS, _WHOLE, _LISTS = ("checkpoint", "condition", "sample_id"), ("label", "prediction"), "probabilities"
 _NUMBERED = re.compile(r"prob_(0|[1-9]\d{0,6})")
@@ -94,7 +94,7 @@ def read_answers(path: Path) -> dict[tuple[str, str], Answers]:
     whole = {name: table[name].to_numpy().astype(np.int64) for name in _WHOLE if name in table.column_names}
     every = Answers(path, tuple(ids), whole["label"], whole.get("prediction"), _probabilities(table, path))
     _check(every)
-    found = {key: every.take(np.array(rows)) for key, rows in groups.items()}
+    found = {key: every if len(groups) == 1 else every.take(np.array(rows)) for key, rows in groups.items()}
     for (checkpoint, condition), answers in found.items():
         name, times = Counter(answers.ids).most_common(1)[0]
         if times > 1:
@@ -175,6 +175,8 @@ def _cast_without_lists(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Ta
 
 def _kinds(names: Sequence[str]) -> dict[str, pa.DataType]:
     """Return the type of each column that counts. Raises ValueError where one is missing, or there twice."""
+    if len(names) > _COLUMNS:
+        raise ValueError(f"{len(names)} columns, more than {_COLUMNS}")
     if twice := next((name for name, times in Counter(names).items() if times > 1), None):
         raise ValueError(f"column {twice!r} is there twice")
     if missing := [name for name in ("sample_id", "label") if name not in names]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,7 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
     found, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
     classes = _classes(found, request.model.get("num_classes"))
     whole = _dataset(request, found, classes)
+    outputs = classes or max(len(whole.class_names), 1 + max(whole.valid_labels or (0,)))
     dataset = whole.select(
         limit=request.limit, ids=None if request.ids is None else Path(request.ids), seed=request.seed
     )
@@ -78,11 +78,10 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         if lacking := next((text for text in by_text if text not in of_one), None):
             raise DataError(f"{name} has no predictions under {lacking}; expected the same conditions of all")
         for text, answers in of_one.items():
-            _check_samples(answers, f"{name} under {text}", whole, dataset)
-    outputs = classes or len(dataset.class_names)
+            _check_samples(answers, f"{name} under {text}", whole, dataset, outputs)
     contenders = tuple(DescribedCheckpoint(describe(*_identity(*each, outputs))) for each in found.items())
     run = Run(request.folder(contenders[0].name))
-    without_images = partial(dataset.digest_of, repeat("", len(dataset)))
+    without_images = partial(dataset.digest_of, [""] * len(dataset))
     return Plan(
         request=replace(request, shard_size=request.shard_size or _SHARD),
         run=run,
@@ -174,8 +173,10 @@ def _dataset(request: ClassificationRequest, found: Found, classes: int | None) 
     )
 
 
-def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset) -> None:
-    """Raise DataError where a sample has no prediction, is not of the data set, or has another label."""
+def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset, classes: int) -> None:
+    """Raise DataError where a sample has no prediction, is not of the data set, or has another label, and for a class
+    that is none.
+    """
     labels = dict(zip(answers.ids, answers.labels.tolist(), strict=True))
     where, there = f"{answers.where}: {what}", {sample.id: sample for sample in whole.samples}
     of = f"of {whole.root}" if whole.root else "in the first file"
@@ -188,15 +189,17 @@ def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset)
         sample = there[name]
         if label not in (sample.valid or (sample.label,)):
             raise DataError(f"{where}: the label of {name} is {label}, and {sample.label} {of}; expected the same")
-    k = len(whole.class_names)
     for name, values in (("label", answers.labels), ("prediction", answers.predicted)):
-        if values is not None and values.max() >= k:
-            row = int((values >= k).argmax())
-            raise DataError(f"{where}: the {name} of {answers.ids[row]} is {values[row]}; expected 0 to {k - 1}")
+        if values is not None and values.max() >= classes:
+            row = int((values >= classes).argmax())
+            raise DataError(f"{where}: the {name} of {answers.ids[row]} is {values[row]}; expected 0 to {classes - 1}")
 
 
 def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[ModelIdentity, Preprocessing]:
-    """Return what run.json says about a checkpoint, of which nothing is known but its predictions."""
+    """Return what run.json says about a checkpoint, of which nothing is known but its predictions.
+
+    Its SHA-256 is that of these, whatever their order and file, so that no run is continued with others.
+    """
     file, total = next(iter(answers.values())).where, hashlib.sha256()
     for text in sorted(answers):
         total.update(text.encode() + b"\0" + answers[text].digest())
@@ -204,7 +207,7 @@ def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[
     identity = ModelIdentity(
         name=name,
         spec=f"{PREFIX}{file}",
-        path=file,
+        path=None,
         sha256=total.hexdigest(),
         arch="unknown",
         attention="unknown",
