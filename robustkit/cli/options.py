@@ -316,7 +316,7 @@ def _option(each: RequestOption) -> Callable[[F], F]:
         settings["type"] = _TYPES.get(wanted, wanted)
     if each.default is MISSING:
         settings["required"] = True
-    elif each.default is not None:
+    elif each.default not in (None, ""):
         settings["default"] = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
     return option(each.flag, each.name, section=each.heading, **settings)
 

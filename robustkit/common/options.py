@@ -62,6 +62,11 @@ def _option(kind: type, given: Field[Any]) -> Option:
     return Option(name=given.name, annotation=str(given.type), default=given.default, flag=flag, **metadata)
 
 
+def read_place(text: str | None, name: str) -> str:
+    """Return a place that may be left out; then an empty text."""
+    return text or ""
+
+
 def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
     if text is None:
         return None

@@ -170,7 +170,8 @@ class RecordReader:
             allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
             if largest > allowed + EXCEEDS:
                 flags.append(f"exceeds eps: {measured}, claimed {amount(allowed, claim.norm, space)}")
-        if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
+        scored = [name for name in ("correct", "nll") if name in read.column_names and not read[name].null_count]
+        if len(read) and len(scored) == 2:  # else there is no label, or no loss
             broken = int((~np.isfinite(column_of(read, "nll"))).sum())
             if broken:
                 flags.append(f"{broken} of {len(read)} samples have non-finite logits; counted as wrong")

@@ -17,7 +17,7 @@ from ..common.differences import of_means
 from ..common.preprocessing import UNPROVEN, exact_numbers, few_numbers, said_by
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
-from ..runs.manifest import CheckpointEntry, Manifest
+from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +63,8 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
 def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
     """Return the set-up of a checkpoint in a line; parts with the same source and status share a bracket."""
     entry = manifest.checkpoint(checkpoint)
+    if entry.is_elsewhere:
+        return f"{ELSEWHERE}; labels by layout {manifest.data.layout}"
     together: dict[str, list[str]] = {}
     for part in setup_parts(entry, evidence):
         together.setdefault(part.why, []).append(f"{part.name} {part.value}")
@@ -85,11 +87,14 @@ def setups_of(run: RunFolder) -> list[tuple[str, str]]:
 
 def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:
     """Return a flag for each part that a candidate beats, one for decisive parts not confirmed, one for a missing
-    check, and one for a formula of attention with other options than in training.
+    check, and one for a formula of attention with other options than in training; or that predictions were computed
+    elsewhere.
 
     evidence: of `check_setup`; it may come from someone else, so what has another shape says nothing.
     """
     entry = manifest.checkpoint(checkpoint)
+    if entry.is_elsewhere:  # by a set-up of which nothing is known
+        return [ELSEWHERE]
     parts = list(_parts(evidence))
     flags = [_flag(part, entry) for part in parts if part.get("verdict") == _BETTER]
     open_parts = [part for part in setup_parts(entry, evidence) if part.status == "assumed"]
@@ -168,8 +173,8 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
                 f"no better than predicting the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of "
                 f"pixels are correct, that class covers {labelled.max() / labelled.sum():.1%}; {look}"
             )
-    if {"label", "prediction"} <= set(table.column_names):
-        flags.append(other_order(table["label"].to_numpy(), table["prediction"].to_numpy()))
+    if {"label", "prediction"} <= set(read.column_names):
+        flags.append(other_order(read["label"].to_numpy(), read["prediction"].to_numpy()))
     return [flag for flag in flags if flag]
 
 

@@ -62,7 +62,7 @@ def takes_options_of(kind: type[Request]) -> Callable[[F], F]:
 @takes_options_of(ClassificationRequest)
 def audit(
     checkpoints: Checkpoints,
-    data_dir: Any,
+    data_dir: Any = "",
     *,
     progress: Progress | bool | None = None,
     say: Say = None,
@@ -76,7 +76,8 @@ def audit(
     Args:
         checkpoints: a model spec, or several: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`,
             `local-dir:PATH`; or a network: a `Classifier` or any nn.Module, whose normalisation `model` states as mean
-            and std, or as pixels=True if it normalises its own input. Several in a list, or a dict of names.
+            and std, or as pixels=True if it normalises its own input. Several in a list, or a dict of names. Or
+            `predictions:FILE` for predictions that another system made, which needs no data_dir.
         data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images
             side by side; images in memory (`robustkit.data.in_memory.open_held`); or a tree of released corrupted
             images, such as ImageNet-C, which is then evaluated without clean images and without attacks.

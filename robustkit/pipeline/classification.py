@@ -39,6 +39,7 @@ from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
 from .plan import Plan, PlannedCheckpoint, plan_corrupted
+from .predictions import is_predictions, plan_predictions
 from .request import ClassificationRequest
 
 
@@ -171,6 +172,10 @@ def _shown(value: object) -> str:
 
 def plan(request: ClassificationRequest) -> Plan:
     """Return all that an audit of classifiers needs. Raises RobustkitError for anything that is wrong with it."""
+    if is_predictions(request):
+        return plan_predictions(request)
+    if not request.data_dir:
+        raise DataError("--data-dir is missing; give a folder, a zip, or embedded:shapes")
     card = request.card
     tree, only_corrupted = _tree(request)
     attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)

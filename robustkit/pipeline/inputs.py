@@ -32,6 +32,7 @@ from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition, split_condition
+from ..runs.manifest import CheckpointEntry
 
 _OWN = re.compile(r"\s*(first|second)\s*=([^,]*)")
 _USUAL = "apgd-ce"
@@ -107,7 +108,7 @@ def evaluation_condition(text: str) -> Condition:
 
 def labelled_data(
     data_dir: str | Path | CorruptedTree,
-    identity: ModelIdentity,
+    identity: ModelIdentity | CheckpointEntry,
     options: Mapping[str, Any],
     limit: int | None,
     ids: str | Path | None,

@@ -19,7 +19,7 @@ from ..runs.folder import RunFolder
 from ..runs.kept_images import ADVERSARIALS, PICTURES, strange_images
 from ..runs.progress import Progress
 from ..runs.untrusted import shard_number
-from .plan import Plan, PlannedCheckpoint
+from .plan import DescribedCheckpoint, Plan, PlannedCheckpoint
 from .processes import Ranks
 from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
@@ -57,7 +57,7 @@ def pending_units(
     return units
 
 
-def checkpoint_groups(plan: Plan) -> list[tuple[PlannedCheckpoint, tuple[Condition, ...]]]:
+def checkpoint_groups(plan: Plan) -> list[tuple[DescribedCheckpoint, tuple[Condition, ...]]]:
     """Return each contender with its conditions; then again with those that need what others found."""
     own = tuple(condition for condition in plan.conditions if not condition.waits)
     later = tuple(condition for condition in plan.conditions if condition.waits)
@@ -77,7 +77,7 @@ def pending_work(plan: Plan, processes: int) -> list[PendingWork]:
 
 
 def _lacking(
-    plan: Plan, contender: PlannedCheckpoint, conditions: Sequence[Condition], lines: list[str], processes: int
+    plan: Plan, contender: DescribedCheckpoint, conditions: Sequence[Condition], lines: list[str], processes: int
 ) -> PendingWork:
     run, name, part = plan.run, contender.name, plan.request.share
     shards, able = shards_of(plan), computable(plan, contender.name, conditions)
@@ -93,7 +93,8 @@ def _lacking(
     done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(some) for _, some in lacking)
     if processes > 1 and len(lacking) < ENOUGH * processes:
         lacking = [(shard, (condition,)) for shard, some in lacking for condition in some]
-    bearing = [each for each in conditions if each in plan.extents] if contender.preprocessing else []
+    preprocessing = contender.preprocessing if isinstance(contender, PlannedCheckpoint) else None
+    bearing = [each for each in conditions if each in plan.extents] if preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
     doubted = [
         each.text for each in bearing if each in measured and needs_evidence(run, name, each, plan.extents[each])
@@ -111,7 +112,7 @@ def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
     return any(not plan.run.shard_path(*pair, shard).is_file() for pair in pairs)
 
 
-def _without_strange(plan: Plan, contender: PlannedCheckpoint, conditions: Sequence[Condition]) -> list[str]:
+def _without_strange(plan: Plan, contender: DescribedCheckpoint, conditions: Sequence[Condition]) -> list[str]:
     """Remove files that are not what was written for this run, except for other parts' own; return a line on each."""
     run, name, shards, part = plan.run, contender.name, shards_of(plan), plan.request.share
 
@@ -135,7 +136,7 @@ def _without_strange(plan: Plan, contender: PlannedCheckpoint, conditions: Seque
     return [*lines, *(f"{path}: {why}; removed; recomputed where needed" for path, why in odd)]
 
 
-def _why_unchecked(plan: Plan, contender: PlannedCheckpoint) -> str | None:
+def _why_unchecked(plan: Plan, contender: DescribedCheckpoint) -> str | None:
     """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
     if not plan.checks_setup:
         return ""

@@ -20,26 +20,34 @@ from ..protocol.condition import Condition
 from ..report.refresh import refresh
 from ..report.run import Run
 from ..runs.manifest import CheckpointEntry
+from ..runs.progress import Progress
 from ..tasks.registry import EVERY_TASK
 from .inputs import plan_attacked
+from .progress import Reporter
 from .request import Request
 
 
 @dataclass(frozen=True)
-class PlannedCheckpoint:
-    """One checkpoint of a run. entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for
-    evidence on its attacks, None where none is measured. best_batch: measures the best batch size, None where not.
-    """
+class DescribedCheckpoint:
+    """One checkpoint of a run, as run.json describes it (`entry`); nothing is computed with it here."""
 
     entry: CheckpointEntry
-    subject: Callable[[Settings], EvaluatedModel]
-    supply: SampleSource
-    preprocessing: Preprocessing | None = None
-    best_batch: Callable[[], int] | None = None
 
     @property
     def name(self) -> str:
         return self.entry.name
+
+
+@dataclass(frozen=True)
+class PlannedCheckpoint(DescribedCheckpoint):
+    """One that is evaluated here. subject: makes it ready to compute. preprocessing: for evidence on its attacks, None
+    where none is measured. best_batch: measures the best batch size, None where not.
+    """
+
+    subject: Callable[[Settings], EvaluatedModel]
+    supply: SampleSource
+    preprocessing: Preprocessing | None = None
+    best_batch: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,12 @@ class Plan:
     checks_setup: whether other normalisations are tried first. handed: texts of the attacks whose adversarial
     images are passed on or kept. command: the words of the command of the whole run, where this process was started
     by another; sequential: whether samples are looked at while they come, and may end it. finish: makes summary,
-    report and pictures once all records are there.
+    report and pictures once all records are there. write: writes the records where no network here computes them.
     """
 
     request: Request
     run: Run
-    contenders: tuple[PlannedCheckpoint, ...]
+    contenders: tuple[DescribedCheckpoint, ...]
     conditions: tuple[Condition, ...]
     dataset: Dataset
     digest: Callable[[], str]
@@ -75,14 +83,20 @@ class Plan:
     handed: frozenset[str] = frozenset()
     command: Sequence[str] = ()
     sequential: bool = False
+    write: Compute | None = None
 
     def settings(self, chosen: int | None) -> Settings:
         """Return how to compute. chosen: the batch size of an earlier command; without, `auto` measures the best."""
         settings = self.request.settings
-        measures = [contender.best_batch for contender in self.contenders if contender.best_batch]
+        planned = (contender for contender in self.contenders if isinstance(contender, PlannedCheckpoint))
+        measures = [contender.best_batch for contender in planned if contender.best_batch]
         if self.request.batch_size != "auto" or not measures:
             return settings
         return replace(settings, batch_size=chosen or min(measure() for measure in measures))
+
+
+Compute = Callable[[Plan, Progress, Callable[[str], None]], Reporter]
+"""Write the records of a plan, and return what reports them."""
 
 
 def assemble_plan(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
 from ..common.names import norm_named, nothing
-from ..common.options import option, option_group, read_labels, read_sides, read_triple
+from ..common.options import option, option_group, read_labels, read_place, read_sides, read_triple
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
 from .processes import is_follower
@@ -388,6 +388,7 @@ class ClassificationRequest(Request):
         *("transfer", "keep_adversarials", "setup_check", "evidence"),
     )
 
+    data_dir: str | Path = option("Data", "Folder, zip, or embedded:shapes.", "", read=read_place)
     preset: str | Preset | None = option(
         "Run",
         "Amount of work, with forward + backward passes per image: quick 28 + 21, standard 155 + 22, full at most "

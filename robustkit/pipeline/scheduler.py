@@ -42,7 +42,7 @@ from .pending import (
     pending_work,
     shards_of,
 )
-from .plan import Plan, plan_of
+from .plan import Compute, Plan, plan_of
 from .processes import Ranks
 from .progress import Reporter, Silent
 from .request import Request
@@ -254,17 +254,13 @@ def _lent(kind: str) -> str:
     return f"{kind}:{visible.split(',').index(lent) if visible else lent}"
 
 
-Compute = Callable[[Plan, Progress, Callable[[str], None]], Reporter]
-"""Write the records of a plan, and return what reports them."""
-
-
 def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instead: Compute | None = None) -> None:
     """Carry out a whole run: in this process, with others of torchrun, on a Ray cluster, or by `instead` in this
     process. The first process makes run.json, summary and report, and holds the folder's lock; a part of a run shares
     it and makes neither summary nor report. Raises RunError where another command is at work, ProtocolError for Ray in
     several.
     """
-    ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
+    ranks, run, part, instead = Ranks.of_environment(), plan.run, plan.request.share, instead or plan.write
     if ranks.size > 1 and plan.request.ray is not None:
         raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; run it without torchrun")
     with contextlib.ExitStack() as held:

@@ -283,7 +283,8 @@ class Worker:
         self.settings = replace(plan.request.settings, batch_size=manifest.batch_size)
         self._by_text = {condition.text: condition for condition in plan.conditions}
         self._wanted = PicturePlan.of(manifest.pictures, plan.conditions)
-        self._contenders = {contender.name: contender for contender in plan.contenders}
+        every = (contender for contender in plan.contenders if isinstance(contender, PlannedCheckpoint))
+        self._contenders = {contender.name: contender for contender in every}
         device = device_name(self.settings.device)
         self._here = {"batch_size": self.settings.batch_size, "device": device, "versions": versions()}
         self._placed: tuple[str, EvaluatedModel] | None = None

@@ -12,7 +12,10 @@ from .manifest import CheckpointEntry, Manifest
 
 def shown_as(entry: CheckpointEntry) -> dict[str, str]:
     """Return what decides the pixels, by its field: `224x224 pixels`, `bicubic`, `crop 0.9`, `mean 0.5`, … Of a
-    segmenter its windows stand first and nothing is cropped; of a language model there is nothing else."""
+    segmenter its windows stand first and nothing is cropped; of a language model there is nothing else. Where
+    predictions were computed elsewhere, that alone is known."""
+    if entry.is_elsewhere:
+        return {"weights": entry.weights}
     texts = texts_of(entry.preprocessing.to_plain(), exact_numbers)
     if not isinstance(entry.windows, dict | None):
         return texts

@@ -104,6 +104,10 @@ def made_with(versions: Mapping[str, str]) -> dict[str, str]:
     return {name: str(versions[name])[:40].partition("+")[0] for name in named if name in versions}
 
 
+ELSEWHERE = "computed elsewhere"
+"""What stands for the weights of a checkpoint whose predictions another system made; a flag of its figures."""
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A part of run.json. Lists are tuples, since all readers share one value."""
 
@@ -147,6 +151,11 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     heads: Annotated[Mapping[str, Any] | UnsetType, Meta(description="a table")] = UNSET
     preprocessing_source: Annotated[Mapping[str, str] | UnsetType, Meta(description="a table of texts")] = UNSET
     trained_attention: Text | UnsetType = UNSET
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its predictions were computed by another system."""
+        return self.weights == ELSEWHERE
 
     @property
     def said(self) -> Mapping[str, str]:

@@ -72,7 +72,7 @@ def read_rows(
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
                 source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)
             # Threads cost more than they save on so few rows.
-            table, wrong = _decoded(source.read(columns=chosen, use_threads=False), most)
+            table, wrong = with_texts(source.read(columns=chosen, use_threads=False), most)
     except (OSError, ValueError, pa.ArrowException, MemoryError, RecursionError) as raised:
         wrong = (str(raised).splitlines() or [type(raised).__name__])[0]
     if wrong:
@@ -140,7 +140,7 @@ def _strange(schema: pa.Schema) -> str:
     return ""
 
 
-def _decoded(table: pa.Table, most: int) -> tuple[pa.Table, str]:
+def with_texts(table: pa.Table, most: int) -> tuple[pa.Table, str]:
     """Return a table with texts in place of references to them, and what is wrong where they are too large."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -49,11 +49,12 @@ class ConditionTable:
         metrics = [replace(metric, bare=False) for metric in self.metrics] if whole else self.metrics
         largest = figures.get(f"{norm}_max")
         size = largest["value"] if largest else None
+        none = "–" if self.manifest.checkpoint(key[0]).is_elsewhere else "0"  # nobody measured it
         return {
             "condition": key[1],
             "n": str(self.figures[key][self.task.headline]["n"]),
             **{metric.column: metric.cell(figures.get(metric.name)) for metric in metrics},
-            CHANGE: amount(size, norm, self.manifest.protocol.space) if is_finite(size) and size else "0",
+            CHANGE: amount(size, norm, self.manifest.protocol.space) if is_finite(size) and size else none,
         }
 
     @cached_property

@@ -121,7 +121,7 @@ def manifest_of(run: Path) -> dict[str, object]:
 
 
 def test_all_six_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
-    assert outputs["help"].endswith("Plug-ins:\n  statistics  of robustkit-example 0.1\n")
+    assert outputs["help"].endswith("Plug-ins:\n  statistics   of robustkit-example 0.1\n")
     assert outputs["statistics"].splitlines()[0] == "arrow: 100"
     listed = " ".join(outputs["list"].split())
     for said in (

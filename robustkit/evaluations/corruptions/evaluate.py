@@ -30,6 +30,13 @@ def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> li
     return [] if there else [f"{device.type} has no float64: corruptions are made on the CPU"]
 
 
+def corrupt(part: Corrupted, pixels: torch.Tensor, rng: SampleRng, frost_dir: str | None) -> torch.Tensor:
+    """Return (B, 3, H, W) uint8 pixels corrupted, on their device, which those given are not changed by."""
+    made, where = part.make(frost_dir), _place(pixels.device)
+    draws = made.draw(pixels.shape[1:], part.severity, rng.to(where))
+    return made.apply(pixels.to(where, copy=True), draws).to(pixels.device)
+
+
 class CorruptionsEvaluator(Evaluator):
     words = VOCABULARY
 
@@ -45,9 +52,7 @@ class CorruptionsEvaluator(Evaluator):
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # the files hold them corrupted
             return subject.show_pixels(batch, pixels, known=False)
-        made, where = corrupted.make(subject.settings.frost_dir), _place(pixels.device)
-        draws = made.draw(pixels.shape[1:], corrupted.severity, rng.to(where))
-        shown = made.apply(pixels.to(where, copy=True), draws).to(pixels.device)
+        shown = corrupt(corrupted, pixels, rng, subject.settings.frost_dir)
         if shown.shape != pixels.shape or shown.dtype != pixels.dtype:
             raise PluginError(
                 f"{condition.text} gives {shown.dtype} of {tuple(shown.shape)}; expected {pixels.dtype} of "

@@ -187,7 +187,8 @@ def why_no_mce(manifest: Manifest) -> str:
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how a mean's images differ from the benchmark's. released: what run.json says about its trees."""
+    """Return how a mean's images differ from the benchmark's. input_size: zeros where predictions were computed
+    elsewhere. released: what run.json says about its trees."""
     size = f"{input_size[1]}x{input_size[0]}"
     flags = []
     if "source=released" in condition:
@@ -196,7 +197,7 @@ def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Ma
         roots = sorted({str(tree["root"]) for tree in released})
         if len(roots) > 1:
             flags.append(f"released files of several trees: {', '.join(roots)}")
-    elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
+    elif "preset=cifar" not in condition and any(input_size) and tuple(input_size) != (224, 224):
         flags.append(
             f"corruptions were applied at {size}; ImageNet-C uses 224x224, so published figures are not comparable"
         )

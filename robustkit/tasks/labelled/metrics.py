@@ -102,10 +102,11 @@ def _classification(read: pa.Table, early: bool) -> list[Number]:
         return []
     correct = column_of(read, "correct")
     rows = []
-    for name, column in (("top1", correct), ("top5", column_of(read, "top5"))):
-        hits = int(column.sum())
-        rows.append((name, hits / n, n, *wilson(hits, n)))
-    rows = rows[:1] if early else [*rows, *_losses(read, correct)]
+    for name, column in (("top1", "correct"), ("top5", "top5")):
+        if not read[column].null_count:  # as it is where predictions alone are known
+            hits = int(column_of(read, column).sum())
+            rows.append((name, hits / n, n, *wilson(hits, n)))
+    rows = rows[:1] if early else [*rows, *(_losses(read, correct) if not read["nll"].null_count else ())]
     for norm in ("linf", "l2"):
         largest = float(column_of(read, norm).max())
         if largest > 0:

@@ -1,0 +1,286 @@
+"""Plan a run of predictions that another system made: records are written from its files, and no network is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..common.environment import count_in
+from ..common.options import options_of
+from ..common.preprocessing import Preprocessing
+from ..data.dataset import Dataset, Sample, open_dataset
+from ..errors import DataError, NothingEvaluated, ProtocolError, unknown
+from ..evaluations.attacks.condition import EVERY_ATTACK
+from ..evaluations.attacks.evaluate import parse_condition
+from ..evaluations.condition import EVERY_FAMILY, is_attack, kind_named
+from ..evaluations.corruptions.condition import corrupted_of
+from ..models.identity import ModelIdentity, display_name
+from ..protocol.card import Card
+from ..protocol.condition import CLEAN, Condition, split_condition
+from ..report.refresh import refresh
+from ..report.run import Run
+from ..runs.manifest import ELSEWHERE
+from ..runs.progress import Progress
+from ..runs.untrusted import provenance_metadata, provenance_of
+from ..tasks.labelled.subject import CLASSIFICATION
+from .inputs import evaluation_condition
+from .manifest import describe
+from .pending import checkpoint_groups, pending_work, units_of
+from .plan import DescribedCheckpoint, Plan
+from .prediction_files import PREFIX, Answers, read_answers
+from .processes import Ranks
+from .progress import Estimate, Reporter
+from .request import ClassificationRequest
+
+_TAKES = (
+    *("checkpoints", "data_dir", "data", "limit", "ids", "protocol", "out", "shard_size", "seed"),
+    *("batch_size", "workers", "device", "browse", "setup_check"),  # change no figure
+)
+_SHARD = 1 << 13  # samples in a file of records, unless given
+_LEAST = 2.0**-149  # the smallest probability above 0 that float32 has
+_TOP = 5
+
+Found = dict[str, dict[str, Answers]]
+"""Predictions by the name of a checkpoint and the text of a condition."""
+
+
+def is_predictions(request: ClassificationRequest) -> bool:
+    """Whether checkpoints are files of predictions. Raises ProtocolError where only some are."""
+    ours = [str(spec) for spec in request.checkpoints if str(spec).startswith(PREFIX)]
+    if ours and len(ours) < len(request.checkpoints):
+        raise ProtocolError(f"{ours[0]} with checkpoints that are evaluated here; audit them in separate runs")
+    return bool(ours)
+
+
+def plan_predictions(request: ClassificationRequest) -> Plan:
+    """Return the plan of a run of predictions. Raises RobustkitError for a file, or a request, that makes no sense."""
+    _refuse_idle(request)
+    found, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
+    classes = _classes(found, request.model.get("num_classes"))
+    whole = _dataset(request, found, classes)
+    outputs = classes or max(len(whole.class_names), 1 + max(whole.valid_labels or (0,)))
+    dataset = whole.select(
+        limit=request.limit, ids=None if request.ids is None else Path(request.ids), seed=request.seed
+    )
+    if not dataset.samples:
+        raise NothingEvaluated(f"{dataset.root or dataset.name}: no sample is left; relax --limit or --ids")
+    for name, of_one in found.items():
+        if lacking := next((text for text in by_text if text not in of_one), None):
+            raise DataError(f"{name} has no predictions under {lacking}; expected the same conditions of all")
+        for text, answers in of_one.items():
+            _check_samples(answers, f"{name} under {text}", whole, dataset, outputs)
+    contenders = tuple(DescribedCheckpoint(describe(*_identity(*each, outputs))) for each in found.items())
+    run = Run(request.folder(contenders[0].name))
+    without_images = partial(dataset.digest_of, [""] * len(dataset))
+    return Plan(
+        request=replace(request, shard_size=request.shard_size or _SHARD),
+        run=run,
+        contenders=contenders,
+        conditions=tuple(sorted(by_text.values(), key=lambda condition: condition != CLEAN)),
+        dataset=dataset,
+        digest=dataset.digest if request.data_dir else without_images,
+        finish=partial(refresh, run),
+        lines=(*dataset.notes, f"{', '.join(found)}: {ELSEWHERE}"),
+        write=partial(_write, found),
+    )
+
+
+def _refuse_idle(request: ClassificationRequest) -> None:
+    """Raise ProtocolError for an option that would do nothing, and where several processes would read the files."""
+    alone = (each for each in options_of(ClassificationRequest) if not each.group and each.name not in _TAKES)
+    given = [each.flag for each in alone if getattr(request, each.name) not in (each.default, "none")]
+    given += [f"--{name.replace('_', '-')}" for name, value in request.model.items() if value and name != "num_classes"]
+    if given:
+        raise ProtocolError(f"{', '.join(given)}: nothing is computed for {PREFIX}FILE; leave it out")
+    if count_in("WORLD_SIZE", 1) > 1:
+        raise ProtocolError(f"{request.checkpoints[0]}: nothing is computed; run it without torchrun")
+
+
+def _read(files: Sequence[Path], card: Card) -> tuple[Found, dict[str, Condition]]:
+    """Return what the files have, and their conditions by text. DataError where one prediction is there twice."""
+    found: Found = {}
+    conditions: dict[str, Condition] = {}
+    for file in files:
+        for (checkpoint, text), answers in read_answers(file).items():
+            try:
+                condition = _condition(text, card)
+            except ProtocolError as fault:
+                raise ProtocolError(f"{file}: {fault}") from None
+            name = display_name(checkpoint)
+            conditions[condition.text] = condition
+            of_one = found.setdefault(name, {})
+            if (other := of_one.setdefault(condition.text, answers)) is not answers:
+                where = f"{other.where} and {file}" if other.where != file else f"{file}, spelled in two ways"
+                raise DataError(f"{name} under {condition.text} is predicted twice, in {where}; leave one out")
+    return found, conditions
+
+
+def _condition(text: str, card: Card) -> Condition:
+    """Return the condition that a text names: clean, an attack, or a corruption at a severity. Or ProtocolError."""
+    kind = kind_named(split_condition(text)[0])
+    if is_attack(kind) and kind not in EVERY_ATTACK:
+        raise ProtocolError(unknown("condition", kind, {*EVERY_ATTACK, *EVERY_FAMILY}))
+    if not (is_attack(kind) or kind == CLEAN.name):
+        condition = evaluation_condition(text)
+        if corrupted_of(condition) is None:
+            raise ProtocolError(f"condition {text!r}: not of images alone; expected clean, an attack or a corruption")
+        return condition
+    condition = parse_condition(text, card)
+    if condition.on:
+        raise ProtocolError(f"condition {text!r}: on={condition.on} is of a part; expected predictions of all samples")
+    return condition
+
+
+def _classes(found: Found, stated: int | None) -> int | None:
+    """Return the number of classes as stated, or of probabilities; None without. DataError where it differs."""
+    known = [(each.classes, each.where) for of_one in found.values() for each in of_one.values() if each.classes]
+    for count, where in known:
+        if count != known[0][0]:
+            raise DataError(f"{where}: {count} probabilities, and {known[0][0]} in {known[0][1]}; expected as many")
+        if stated not in (None, count):
+            raise DataError(f"{where}: {count} probabilities, and --num-classes {stated}; leave that out")
+    return known[0][0] if known else stated
+
+
+def _dataset(request: ClassificationRequest, found: Found, classes: int | None) -> Dataset:
+    """Return the samples of the data set; without one those that the first file names, with its labels."""
+    if request.data_dir:
+        dataset = open_dataset(request.data_dir, **{"num_classes": classes, **request.data})
+        return replace(dataset, notes=(*dataset.notes, "ids and labels of the predictions are those of the data set"))
+    if any(request.data.values()):
+        raise DataError("--labels and --layout are about images, and --data-dir is missing; give that, or leave it out")
+    first = next(iter(next(iter(found.values())).values()))
+    every = [each for of_one in found.values() for each in of_one.values()]
+    largest = max(int(max(each.labels.max(), (0 if (p := each.predicted) is None else p.max()))) for each in every)
+    pairs = sorted(zip(first.ids, first.labels.tolist(), strict=True))
+    return Dataset(
+        name=first.where.stem,
+        root="",
+        layout="predictions",
+        class_names=tuple(map(str, range(classes or largest + 1))),
+        samples=tuple(Sample(name, label) for name, label in pairs),
+        notes=("no --data-dir: samples are known by their ids and labels alone",),
+    )
+
+
+def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset, classes: int) -> None:
+    """Raise DataError where a sample has no prediction, is not of the data set, or has another label, and for a class
+    that is none.
+    """
+    labels = dict(zip(answers.ids, answers.labels.tolist(), strict=True))
+    where, there = f"{answers.where}: {what}", {sample.id: sample for sample in whole.samples}
+    of = f"of {whole.root}" if whole.root else "in the first file"
+    if missing := [sample.id for sample in chosen.samples if sample.id not in labels]:
+        few = f"{missing[0]} has no prediction ({len(missing)} of {len(chosen)} samples have none)"
+        raise DataError(f"{where}: {few}; expected one for each sample {of}, or choose some with --ids")
+    if strange := next((name for name in answers.ids if name not in there), None):
+        raise DataError(f"{where}: {strange} is not a sample {of}; an id looks like {whole.samples[0].id!r}")
+    for name, label in labels.items():
+        sample = there[name]
+        if label not in (sample.valid or (sample.label,)):
+            raise DataError(f"{where}: the label of {name} is {label}, and {sample.label} {of}; expected the same")
+    for name, values in (("label", answers.labels), ("prediction", answers.predicted)):
+        if values is not None and values.max() >= classes:
+            row = int((values >= classes).argmax())
+            raise DataError(f"{where}: the {name} of {answers.ids[row]} is {values[row]}; expected 0 to {classes - 1}")
+
+
+def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[ModelIdentity, Preprocessing]:
+    """Return what run.json says about a checkpoint, of which nothing is known but its predictions.
+
+    Its SHA-256 is that of these, whatever their order and file, so that no run is continued with others.
+    """
+    file, total = next(iter(answers.values())).where, hashlib.sha256()
+    for text in sorted(answers):
+        total.update(text.encode() + b"\0" + answers[text].digest())
+    shown = Preprocessing.standardised((0.0,), (1.0,))
+    identity = ModelIdentity(
+        name=name,
+        spec=f"{PREFIX}{file}",
+        path=None,
+        sha256=total.hexdigest(),
+        arch="unknown",
+        attention="unknown",
+        attention_source="",
+        num_classes=classes,
+        preprocessing=shown,
+        weights=ELSEWHERE,
+    )
+    return identity, shown
+
+
+# Records
+
+
+def _write(found: Found, plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
+    """Write the records that are missing."""
+    run, samples, size = plan.run, plan.dataset.samples, plan.run.manifest.shard_size
+    every, by_text = pending_work(plan, 1), {condition.text: condition for condition in plan.conditions}
+    own = {each.name: units_of(plan, each.name, plan.conditions) for each in plan.contenders}
+    reporter = Reporter(run, plan.conditions, len(samples), own, Estimate([]), Ranks(), progress)
+    for (contender, _), (lacking, _, _, lines, _) in zip(checkpoint_groups(plan), every, strict=True):
+        for line in lines:
+            say(line)
+        for shard, texts in lacking:
+            some = sorted(samples[shard * size : (shard + 1) * size], key=lambda sample: sample.id)
+            for text in texts:
+                reporter.begin(contender.name, by_text[text], len(some))
+                began, answers = time.monotonic(), found[contender.name][text]
+                columns, notes = scored(answers, some, plan.dataset.valid_labels)
+                metadata = provenance_metadata(provenance_of(run.manifest, contender.entry, text), shard)
+                schema = CLASSIFICATION.with_metadata(metadata | {b"notes": json.dumps(notes).encode()})
+                absent = dict.fromkeys(CLASSIFICATION.names, [None] * len(some))
+                rows = pa.table({**absent, **columns}, schema=schema)
+                timing = {"seconds": time.monotonic() - began}
+                run.write_shard(run.shard_path(contender.name, text, shard), rows, timing)
+                reporter.advance(len(some))
+                reporter.written(contender.name, by_text[text])
+    return reporter
+
+
+def scored(
+    answers: Answers, samples: Sequence[Sample], valid: Sequence[int] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the columns of records of samples, and notes. valid: the classes that compete, None for all; where they do
+    not, the largest of their probabilities is the prediction, and they are divided by their sum.
+    """
+    places = {name: row for row, name in enumerate(answers.ids)}
+    mine = answers.take(np.array([places[sample.id] for sample in samples]))
+    accepted = [sample.valid or (sample.label,) for sample in samples]
+    columns: dict[str, Any] = {
+        "sample_id": [sample.id for sample in samples],
+        "label": [sample.label for sample in samples],
+    }
+    if mine.probabilities is None:
+        assert mine.predicted is not None
+        return columns | _of_predictions(mine.predicted, accepted), []
+    p = mine.probabilities.astype(np.float64)
+    competing = np.ones(p.shape[1], bool) if valid is None else np.isin(np.arange(p.shape[1]), valid)
+    best = np.argsort(np.where(competing, -p, 1), axis=1, kind="stable")[:, :_TOP]
+    p = np.where(competing, p, 0)
+    p /= np.maximum(p.sum(axis=1, keepdims=True), _LEAST)
+    predicted = best[:, 0] if mine.predicted is None or valid is not None else mine.predicted
+    columns |= _of_predictions(predicted, accepted)
+    theirs = np.array([row[list(right)].sum() for row, right in zip(p, accepted, strict=True)])
+    hits = [not set(row).isdisjoint(right) for row, right in zip(best.tolist(), accepted, strict=True)]
+    columns["top5"] = [hit or right for hit, right in zip(hits, columns["correct"], strict=True)]
+    columns["nll"] = -np.log(np.maximum(theirs, _LEAST)).astype(np.float32)
+    columns["confidence"] = p.max(axis=1).astype(np.float32)
+    nothing = int((theirs < _LEAST).sum())
+    note = "a probability of 0 for the label counts as 2^-149, the least above 0 in float32 (NLL 103.3)"
+    return columns, [note] * bool(nothing)
+
+
+def _of_predictions(predicted: NDArray[np.int64], accepted: Sequence[Sequence[int]]) -> dict[str, Any]:
+    pairs = zip(predicted.tolist(), accepted, strict=True)
+    return {"prediction": predicted.astype(np.int32), "correct": [said in right for said, right in pairs]}
