@@ -104,7 +104,7 @@ def _families() -> list[Entry]:
     rows: list[Entry] = []
     for found in supported(methods):
         maps = "all" if len(found.maps) == len(methods) else ", ".join(found.maps) or "none"
-        marks = {"formulas": "yes" if found.formulas else "no", "maps": maps, "ledger": "yes" if found.ledger else "no"}
+        marks = {"formulas": "yes" if found.formulas else "no", "maps": maps, "logit ledger": "yes" if found.ledger else "no"}
         rows.append({"name": found.family, **marks, "why not": found.reason})
     return rows
 
