@@ -174,7 +174,7 @@ def test_no_checkpoint_compares_controls_with_the_truth_again(
         return localisation(*arguments)
 
     localisation = maps_evaluate._localisation
-    monkeypatch.setattr(maps_evaluate, "_localisation", counted)
+    monkeypatch.setattr(maps_evaluate, "localised", counted)
     specs = parse_cams("grad-cam,grad-cam(threshold=0.3)", "none")
     columns = []
     for turn, shown in enumerate((True, True, False)):  # the third time, there is another truth

@@ -152,7 +152,7 @@ def test_bars_keep_their_counts_whole_and_show_the_time_of_the_whole_run(tmp_pat
     first, second, overall = drawn.file.getvalue().splitlines()
     assert max(map(len, (first, second, overall))) <= width
     assert "… · clean  " in first and all(line.count("12345/50000 samples") == 1 for line in (first, second))
-    assert "square: 41234 left, 40%" in second
+    assert "square: 41234 left, 40 %" in second
     left = re.escape(clock_time(estimate.left() or 0))
     assert re.fullmatch(rf"0 of 2 done; elapsed 18:21, about {left} left *", overall)
 
