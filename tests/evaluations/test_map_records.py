@@ -173,7 +173,7 @@ def test_no_checkpoint_compares_controls_with_the_truth_again(
         made.append(len(arguments[0]))
         return localisation(*arguments)
 
-    localisation = maps_evaluate._localisation
+    localisation = maps_evaluate.localised
     monkeypatch.setattr(maps_evaluate, "localised", counted)
     specs = parse_cams("grad-cam,grad-cam(threshold=0.3)", "none")
     columns = []
