@@ -136,7 +136,7 @@ def test_nothing_to_do(attack: Attack) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_dtypes(attack: Attack, dtype: torch.dtype) -> None:
     model, images = tiny_cnn().to(dtype), random_images(4).to(dtype)
-    # Attacks that queue, or look for the nearest point, want a right prediction to begin with; FAB returns what it broke, and here that is enough.
+    # Such attacks want a right prediction to begin with; FAB returns what it broke, and here that is enough.
     searches = attack.queues or attack.minimal
     labels = model(images).argmax(dim=1) if searches else LABELS
     wide = ThreatModel("linf", 1.0 if attack.minimal else 0.1) if searches else THREAT
