@@ -266,6 +266,8 @@ def _kind(path: Path) -> str:
         return "safetensors"
     if head[:2] == b"PK" or head[:1] == b"\x80" or foreign_globals(path):  # the last: pickles of protocol 0 and 1
         return "pickle"
+    if path.suffix == ".onnx":
+        raise CheckpointError(f"{path}: an ONNX graph, not weights; robustkit audit takes it as onnx:{path}")
     if head.startswith(b"version https://git-lfs"):
         raise CheckpointError(f"{path}: a Git LFS pointer, not the weights; run `git lfs pull`")
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
@@ -290,7 +292,12 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise
         why = first_line(error, 200)
         raise CheckpointError(f"{path}: not a whole safetensors file ({why}); fetch it again") from error
-    metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
+    return tensors, metadata_of(path, {name: text for name, text in header.items() if name != "format"})
+
+
+def metadata_of(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata that a file keeps as texts, with those of `JSON_KEYS` read. CheckpointError for others."""
+    metadata: dict[str, Any] = dict(texts)
     for name in JSON_KEYS:
         if name in metadata:
             try:
@@ -298,7 +305,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 said = f"metadata {name!r} is {metadata[name][:80]!r}"
                 raise CheckpointError(f"{path}: {said}; expected JSON; write the file again") from error
-    return tensors, metadata
+    return metadata
 
 
 def _refuse_constant(name: str) -> None:
