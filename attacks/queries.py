@@ -45,6 +45,7 @@ class SPSA(Attack):
     random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
     """
 
+    needs_gradients: ClassVar[bool] = False
     steps: int = 40
     lr: float = 0.01
     delta: float = 0.01
@@ -157,6 +158,7 @@ class Square(QueuedAttack):
         returned.
     """
 
+    needs_gradients: ClassVar[bool] = False
     queries: int = 5000
     p_init: float = 0.8
     restarts: int = 1
@@ -396,6 +398,7 @@ class HopSkipJump(Attack):
     """
 
     minimal: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = False
     queries: int = 5000
     directions: int = 30
 
