@@ -36,6 +36,7 @@ _PLAIN = re.compile(  # the objects that the weights of every torch file refer t
     r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|[a-z]+\d+\w*)"
     r"|torch\.storage\.\w+|argparse\.Namespace|_codecs\.encode|(builtins|__builtin__)\.set"
 )
+_PROGRAMS = ("models/model.json", "serialized_exported_program.json")  # in a .pt2, as torch 2.8 and before have it
 _LARGEST_PICKLE = 64 << 20
 _OPCODES = 1 << 20  # opcodes of a pickle that are walked; more would not help to name what it calls
 _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "importlib.", "runpy.", "pty.")
@@ -73,6 +74,9 @@ def _reason(path: Path, error: Exception) -> str:
     if names := [member.filename for member in _members(path)]:
         if any(name.endswith("constants.pkl") for name in names):
             return f"{path}: a TorchScript archive, which contains code as well as weights; save its state_dict"
+        if any(name.endswith(_PROGRAMS) for name in names):
+            what = "a program of torch.export, which torch reads with pickles and rebuilds as code"
+            return f"{path}: {what}; export it with torch.onnx.export, and give onnx:FILE"
         if not any(name.endswith("data.pkl") for name in names):
             return f"{path}: a zip archive without torch weights in it; give a file that torch.save wrote"
     if refused := foreign_globals(path):

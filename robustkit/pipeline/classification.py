@@ -307,9 +307,6 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
     return text
 
 
-_BLIND = "square"  # in the place of usual attacks where there are no gradients: its radius is the same
-
-
 def _without_gradients(classifiers: Sequence[Classifier]) -> list[str]:
     return [each.identity.name for each in classifiers if not has_gradients(each.network)]
 
@@ -332,7 +329,7 @@ def _attacks_that_apply(
     by_preset = isinstance(request.preset, Preset) and "attacks" in request.preset.options
     if request.attacks is not None and not by_preset:
         raise ModelError(f"{texts}: needs {without}; expected {_OTHERS}")
-    others = request.attack_conditions(_BLIND, request.engine)
+    others = request.attack_conditions(request.without_gradients, request.engine)
     chosen = dict.fromkeys((*(each for each in attacked if each not in needing), *others))
     shown = ", ".join(each.text for each in chosen if each != CLEAN)
     return tuple(chosen), [f"{texts} need {without}; attacking with {shown} instead, which asks for logits alone"]
