@@ -67,10 +67,12 @@ setup(
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
             "transformers>=5.12",  # its checkpoints, and its pipeline to check against
             "open_clip_torch>=3.3",  # likewise
+            *("onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.1"),  # run exported graphs; torch.onnx writes them
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
         "hf": ["transformers>=5.12"],
         "clip": ["open_clip_torch>=3.3"],  # builds its towers, and splits text into tokens
+        "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],  # reads and runs exported classifiers
         "text": ["transformers>=5.12"],  # its causal language models and their tokenizers
         "ray": ["ray>=2.40"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],

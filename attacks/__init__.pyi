@@ -24,6 +24,7 @@ from .pgd import FeaturePGD as FeaturePGD
 from .pgd import Patch as Patch
 from .pgd import PatchResult as PatchResult
 from .queries import SPSA as SPSA
+from .queries import HopSkipJump as HopSkipJump
 from .queries import Square as Square
 from .registry import ATTACKS as ATTACKS
 from .registry import DENSE_ATTACKS as DENSE_ATTACKS

@@ -251,6 +251,8 @@ class Attack(metaclass=AttackType):
     """Whether the attack looks for the smallest change; eps may then be infinite."""
     radius: ClassVar[bool] = True
     """Whether eps bounds it, where it does not look for the smallest change; a patch is bounded by its size."""
+    needs_gradients: ClassVar[bool] = True
+    """Whether the model's output must have a gradient; otherwise its answers are all that the attack asks for."""
     least_classes: ClassVar[int] = 2
     """Fewer outputs of the model are refused; features may have any number."""
     _tally: ClassVar[Callable[..., Tally]] = Tally  # from the number of samples, the device and `tell`

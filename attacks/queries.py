@@ -1,11 +1,12 @@
-"""Attacks that ask for logits only: SPSA, which estimates gradients, and Square, a random search with squares."""
+"""Attacks without the model's gradients: SPSA, which estimates them from logits, Square, a random search with squares,
+and HopSkipJump, which sees predicted classes only."""
 
 from __future__ import annotations
 
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from .attack import Attack, Tally
 from .model_access import LOSSES, Oracle, is_missed
 from .queue import AttackState, Places, QueuedAttack, Restarts, upload
-from .threat import Ball, Rng, above_0, at_least, one_of, per_sample, scale_to_unit
+from .threat import Ball, Rng, above_0, at_least, distance, one_of, onto_ball, per_sample, scale_to_unit
 
 GradientAt = Literal["iterate", "doubled-input"]
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
@@ -44,6 +45,7 @@ class SPSA(Attack):
     random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
     """
 
+    needs_gradients: ClassVar[bool] = False
     steps: int = 40
     lr: float = 0.01
     delta: float = 0.01
@@ -86,9 +88,7 @@ class SPSA(Attack):
         most = max(2, self._rows(centre, oracle))
         width = min(self.directions, most // 2)
         gradient = torch.zeros_like(centre)
-        last = centre.ndim == 4 and not centre.is_contiguous()
-        memory_format = torch.channels_last if last else torch.contiguous_format
-        batch = torch.empty_like(centre[:1].expand(most, *centre.shape[1:]), memory_format=memory_format)
+        batch = torch.empty_like(centre[:1].expand(most, *centre.shape[1:]), memory_format=_memory_format(centre))
         everyone = torch.arange(len(centre), device=centre.device)
         for rows in torch.split(everyone, most // (2 * width)):
             draws, around, classes = rng.take(rows), centre[rows], labels[rows]
@@ -113,9 +113,18 @@ class SPSA(Attack):
         return slopes.clone()
 
     def _rows(self, images: Tensor, oracle: Oracle) -> int:
-        more = 1 if images.device.type == "cpu" else 16
-        rows = self.chunk or max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
-        return min(rows, oracle.batch_size or rows)
+        return min(self.chunk, oracle.batch_size or self.chunk) if self.chunk else _most_rows(images, oracle)
+
+
+def _memory_format(images: Tensor) -> torch.memory_format:
+    return torch.channels_last if images.ndim == 4 and not images.is_contiguous() else torch.contiguous_format
+
+
+def _most_rows(images: Tensor, oracle: Oracle) -> int:
+    """Return how many rows go in one pass."""
+    more = 1 if images.device.type == "cpu" else 16
+    rows = max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
+    return min(rows, oracle.batch_size or rows)
 
 
 _SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
@@ -149,6 +158,7 @@ class Square(QueuedAttack):
         returned.
     """
 
+    needs_gradients: ClassVar[bool] = False
     queries: int = 5000
     p_init: float = 0.8
     restarts: int = 1
@@ -329,3 +339,170 @@ def _hill(rows: int, columns: int) -> Tensor:
     hill = terms.flip(0).cumsum(0).flip(0)[distance]
     length: Tensor = torch.linalg.vector_norm(hill)
     return hill / length.clamp(min=1e-12)
+
+
+_HALVINGS = 10  # of the way from a wrong point back to the boundary
+_PROBE = 0.1  # length of a probe, as a share of the point's l2 distance from the image
+_GRIDS = (0, 1, 2, 4, 8)  # cells along a side of the random colours that a start is made of; 0: one for each pixel
+_SHORTEST = 10  # times a step is halved before the point stays where it is
+_LEAST = 10  # probes of a round, with fewer of which none begins
+_BLOCK = 16  # probes that are drawn at once
+
+
+class _Decisions:
+    """Whether points are wrong, and no more: what a decision-based attack may ask. Each answer is a query.
+
+    left: (B,) queries that each sample still has. Without one, nobody is asked and a point counts as right.
+    """
+
+    def __init__(self, front: AttackState, queries: int, most: int) -> None:
+        self.front, self.most, self.memory_format = front, most, _memory_format(front.clean)
+        self.left = torch.full_like(front.tally.steps, queries)
+
+    def wrong(self, rows: Tensor, points: Tensor) -> Tensor:
+        """Return which points (n, ...) of n samples are wrong, also by the judge if there is one: (n,)."""
+        found = self.left[rows] > 0
+        rows, points = rows[found], points[found]
+        if len(rows):
+            seen = self.around(rows, points[:, None])[:, 0]
+            found[found.clone()] = self.front.wrong(rows, points, seen)
+        return found
+
+    def around(self, rows: Tensor, points: Tensor) -> Tensor:
+        """Return which points (n, d, ...), d of each of n samples that have so many queries, are wrong: (n, d)."""
+        count = points.shape[1]
+        self.left[rows] -= count
+        self.front.tally.count(rows, forwards=count)
+        labels = self.front.labels[rows].repeat_interleave(count, dim=0)
+        points = points.flatten(0, 1).contiguous(memory_format=self.memory_format)
+        parts = zip(torch.split(points, self.most), torch.split(labels, self.most), strict=True)
+        missed = [is_missed(self.front.oracle.predict(some), theirs) for some, theirs in parts]
+        return torch.cat(missed).view(-1, count)
+
+
+@dataclass(frozen=True)
+class HopSkipJump(Attack):
+    """HopSkipJump (Chen et al. 2020, arXiv:1904.02144, algorithm 2): it sees predicted classes only. Forwards only.
+
+    It begins at random colours that are wrong, and halves the way to the image until it is at the boundary. In each
+    round it probes random points around: which of them are wrong tells the boundary's normal. It steps along the normal
+    (linf: its signs), half as far until the point is wrong, and returns to the boundary. Its result is the nearest
+    wrong point that it met, and the image where it met none; eps decides which count, `math.inf`: all. Images are
+    (B, C, H, W), and the threat model needs bounds.
+
+    Unlike in the paper, starts are coarse as well as fine, which robust networks do not all give one class; and probes
+    are a tenth of the distance long, in directions of random signs: a share of 1 / (C H W) drowns in float32.
+
+    queries: the most for each sample, after one for the image. directions: probes in the first round; in round t there
+        are sqrt(t) times as many.
+    """
+
+    minimal: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = False
+    queries: int = 5000
+    directions: int = 30
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "queries", "directions")
+        if self.threat.bounds is None:
+            raise ValueError("bounds are None; expected such as (0, 1), since HopSkipJump begins at random colours")
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        if clean.ndim != 4:
+            raise ValueError(f"HopSkipJump attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
+        front = AttackState(oracle, clean, labels, rng, tally)
+        ask = _Decisions(front, self.queries, _most_rows(clean, oracle))
+        found, nearest = clean.clone(), torch.full_like(front.best, torch.inf)
+        rows, points = self._begin(ask, upload([i for i, right in enumerate(front.standing) if right], clean.device))
+        turn = 0
+        while len(rows):
+            points = self._to_boundary(ask, rows, points)
+            away = distance(self.threat.norm, points, clean[rows])
+            nearer = away < nearest[rows]
+            nearest[rows] = torch.where(nearer, away, nearest[rows])
+            found[rows] = torch.where(per_sample(nearer, points), points, found[rows])
+            tally.tell("hopskipjump", len(rows), 1 - float(ask.left[rows].amin()) / self.queries)
+            turn, able = turn + 1, ask.left[rows] >= _LEAST + 1 + _HALVINGS
+            rows, points = rows[able], points[able]
+            if len(rows):
+                points = self._step(ask, rows, points, self._normal(ask, rows, points, turn), turn)
+                tally.count(rows, steps=1)
+        return torch.where(per_sample(nearest <= self.threat.eps, clean), found, clean)
+
+    def _begin(self, ask: _Decisions, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples of `rows` for which random colours that are wrong were found, and these (n, ...)."""
+        clean = ask.front.clean
+        points, open_ = clean.clone(), rows
+        (low, high), (channels, height, width) = self.threat.bounds or (0, 1), clean.shape[1:]
+        for number in range(self.queries):
+            if not len(open_):
+                break
+            side = _GRIDS[number % len(_GRIDS)]
+            grid = (channels, min(side, height) or height, min(side, width) or width)
+            colours = ask.front.rng.take(open_).uniform(grid, f"hopskipjump/start/{number}").to(clean)
+            tried = nn.functional.interpolate(low + (high - low) * colours, (height, width))
+            wrong = ask.wrong(open_, tried)
+            points[open_[wrong]], open_ = tried[wrong], open_[~wrong]
+        met = rows[~torch.isin(rows, open_)]
+        ask.front.tally.saw(met, torch.ones_like(met, dtype=torch.bool))
+        return met, points[met]
+
+    def _to_boundary(self, ask: _Decisions, rows: Tensor, points: Tensor) -> Tensor:
+        """Return the wrong points (n, ...) nearest to the images that halving the way from `points` finds."""
+        clean, change = ask.front.clean[rows], points - ask.front.clean[rows]
+        size = distance(self.threat.norm, points, clean)
+        low, high = torch.zeros_like(size), torch.ones_like(size)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            way = onto_ball(self.threat.norm, change, middle * size)
+            tried = self._inside(clean + way)
+            wrong = ask.wrong(rows, tried)
+            points = torch.where(per_sample(wrong, tried), tried, points)
+            low, high = torch.where(wrong, low, middle), torch.where(wrong, middle, high)
+        return points
+
+    def _normal(self, ask: _Decisions, rows: Tensor, points: Tensor, turn: int) -> Tensor:
+        """Return the directions (n, ...) to step in: of length 1 in l2, signs in linf (the paper's equations 9, 15)."""
+        most = int(self.directions * math.sqrt(turn))
+        counts = (ask.left[rows] - 1 - _HALVINGS).clamp(max=most).tolist()
+        normal = torch.empty_like(points)
+        for count in dict.fromkeys(counts):
+            alike = upload([i for i, other in enumerate(counts) if other == count], rows.device)
+            for index in torch.split(alike, max(1, ask.most // _BLOCK)):
+                normal[index] = self._estimate(ask, rows[index], points[index], count, turn)
+        return self.threat.steepest(normal)
+
+    def _estimate(self, ask: _Decisions, rows: Tensor, points: Tensor, count: int, turn: int) -> Tensor:
+        """Return the sum (n, ...) of probes, times 1 where they are wrong and -1 where they are right, less the mean of
+        these votes unless all agree; in units of a probe's change of a pixel over their `count`."""
+        rng, shape = ask.front.rng.take(rows), points.shape[1:]
+        length = _PROBE * distance("l2", points, ask.front.clean[rows]) / math.sqrt(shape.numel())
+        voted, plain, votes = torch.zeros_like(points), torch.zeros_like(points), torch.zeros_like(length)
+        for first in range(0, count, _BLOCK):
+            signs = rng.signs((min(_BLOCK, count - first), *shape), f"hopskipjump/round/{turn}", first).to(points)
+            tried = self._inside(points[:, None] + signs * per_sample(length, signs))
+            probes = tried - points[:, None]
+            vote = ask.around(rows, tried).to(points).mul_(2).sub_(1)
+            voted += torch.bmm(vote[:, None], probes.flatten(2)).view_as(points)
+            plain += probes.sum(dim=1)
+            votes += vote.sum(dim=1)
+        votes = votes.masked_fill(votes.abs() == count, 0.0)
+        total = (count * voted - per_sample(votes, plain) * plain) / per_sample(length, plain)
+        return total.masked_fill_(total.abs() < 0.5, 0.0)  # whole numbers away from the bounds: 0 up to rounding
+
+    def _step(self, ask: _Decisions, rows: Tensor, points: Tensor, normal: Tensor, turn: int) -> Tensor:
+        """Return wrong points (n, ...) along the normal, or `points` where none is found."""
+        size = distance(self.threat.norm, points, ask.front.clean[rows]) / math.sqrt(turn)
+        points, open_ = points.clone(), torch.arange(len(rows), device=rows.device)
+        for halved in range(_SHORTEST):
+            if not len(open_):
+                break
+            way = normal[open_] * per_sample(size[open_] / 2**halved, points)
+            tried = self._inside(points[open_] + way)
+            wrong = ask.wrong(rows[open_], tried)
+            points[open_[wrong]], open_ = tried[wrong], open_[~wrong]
+        return points
+
+    def _inside(self, points: Tensor) -> Tensor:
+        assert self.threat.bounds is not None
+        return points.clamp_(*self.threat.bounds)

@@ -29,6 +29,7 @@ ATTACKS: Mapping[str, type[Attack]] = Lazy(
     autoattack="attacks.apgd:AutoAttack",
     fmn="attacks.minimal:FMN",
     ddn="attacks.minimal:DDN",
+    hopskipjump="attacks.queries:HopSkipJump",
     patch="attacks.pgd:Patch",
 )
 DENSE_ATTACKS: Mapping[str, type[DenseAttack]] = Lazy(

@@ -36,6 +36,8 @@ LATE_PACKAGES = {
     "cv2": "start-up time; the doctor says so where it is broken",
     "fcntl": "not on Windows",
     "huggingface_hub": "optional",
+    "onnx": "optional",
+    "onnxruntime": "optional",
     "jinja2": "start-up time",
     "matplotlib": "start-up time",
     "msvcrt": "on Windows only",

@@ -201,9 +201,7 @@ class Vocabulary:
         Raises:
             ProtocolError: an unknown parameter, or a value of the wrong type.
         """
-        kind, given = parse_parameters(text, self.parameters)
-        inside = ",".join(f"{key}={format_value(value)}" for key, value in given.items())
-        return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
+        return parsed(text, self.parameters)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         """Raise ProtocolError where there is no such condition, parameter or value. other: checks another condition."""
@@ -230,6 +228,13 @@ class Vocabulary:
             yield from ((text, name, "") for text, name in values if name == metric)
 
 
+def parsed(text: str, parameters: Mapping[str, Value]) -> Condition:
+    """Return the condition that a text means, with all parameters. Raises ProtocolError, as `Vocabulary.parse`."""
+    kind, given = parse_parameters(text, parameters)
+    inside = ",".join(f"{key}={format_value(value)}" for key, value in given.items())
+    return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
+
+
 FOLDERS = {
     "clean": "clean",
     "corruption": "corruptions",
@@ -239,7 +244,7 @@ FOLDERS = {
     "stability": "maps",
     "attention": "attention",
     "ledger": "attention.logit_decomposition",
-    **dict.fromkeys(("fmn", "ddn"), "attacks.distances"),
+    **dict.fromkeys(("fmn", "ddn", "hopskipjump"), "attacks.distances"),
     "patch": "attacks.patches",
     "transfer": "attacks.transfer",
     "two-phase": "attacks.two_phase",

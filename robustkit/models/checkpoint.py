@@ -36,6 +36,7 @@ _PLAIN = re.compile(  # the objects that the weights of every torch file refer t
     r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|[a-z]+\d+\w*)"
     r"|torch\.storage\.\w+|argparse\.Namespace|_codecs\.encode|(builtins|__builtin__)\.set"
 )
+_PROGRAMS = ("models/model.json", "serialized_exported_program.json")  # in a .pt2, as torch 2.8 and before have it
 _LARGEST_PICKLE = 64 << 20
 _OPCODES = 1 << 20  # opcodes of a pickle that are walked; more would not help to name what it calls
 _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "importlib.", "runpy.", "pty.")
@@ -73,6 +74,9 @@ def _reason(path: Path, error: Exception) -> str:
     if names := [member.filename for member in _members(path)]:
         if any(name.endswith("constants.pkl") for name in names):
             return f"{path}: a TorchScript archive, which contains code as well as weights; save its state_dict"
+        if any(name.endswith(_PROGRAMS) for name in names):
+            what = "a program of torch.export, which torch reads with pickles and rebuilds as code"
+            return f"{path}: {what}; export it with torch.onnx.export, and give onnx:FILE"
         if not any(name.endswith("data.pkl") for name in names):
             return f"{path}: a zip archive without torch weights in it; give a file that torch.save wrote"
     if refused := foreign_globals(path):
@@ -266,6 +270,8 @@ def _kind(path: Path) -> str:
         return "safetensors"
     if head[:2] == b"PK" or head[:1] == b"\x80" or foreign_globals(path):  # the last: pickles of protocol 0 and 1
         return "pickle"
+    if path.suffix == ".onnx":
+        raise CheckpointError(f"{path}: an ONNX graph, not weights; robustkit audit takes it as onnx:{path}")
     if head.startswith(b"version https://git-lfs"):
         raise CheckpointError(f"{path}: a Git LFS pointer, not the weights; run `git lfs pull`")
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
@@ -290,7 +296,12 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise
         why = first_line(error, 200)
         raise CheckpointError(f"{path}: not a whole safetensors file ({why}); fetch it again") from error
-    metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
+    return tensors, metadata_of(path, {name: text for name, text in header.items() if name != "format"})
+
+
+def metadata_of(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata that a file keeps as texts, with those of `JSON_KEYS` read. CheckpointError for others."""
+    metadata: dict[str, Any] = dict(texts)
     for name in JSON_KEYS:
         if name in metadata:
             try:
@@ -298,7 +309,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 said = f"metadata {name!r} is {metadata[name][:80]!r}"
                 raise CheckpointError(f"{path}: {said}; expected JSON; write the file again") from error
-    return tensors, metadata
+    return metadata
 
 
 def _refuse_constant(name: str) -> None:

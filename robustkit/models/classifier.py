@@ -36,6 +36,7 @@ from .identity import (
 )
 from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
+from .onnx_file import load_onnx
 from .open_clip_folder import load_open_clip
 from .specs import find
 from .state_dict import VIT
@@ -62,7 +63,8 @@ def load(
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
 ) -> Classifier:
-    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or
+    `onnx:FILE`.
 
     spec: or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
 
@@ -123,6 +125,11 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
     if source.open_clip:
         made = load_open_clip(source, spec, wanted, features)
         return as_features(made) if features else made
+    if source.onnx:
+        refuse_text(wanted, spec)
+        if features:
+            raise ModelError(f"{spec}: an exported graph has no head to take off; expected the weights themselves")
+        return load_onnx(source, spec, wanted)
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
     if checkpoint.metadata.get("task") == ZERO_SHOT:

@@ -263,6 +263,11 @@ def as_features(classifier: Classifier) -> Classifier:
     return classifier
 
 
+def has_gradients(network: nn.Module) -> bool:
+    """Whether what a network returns has gradients; an exported graph, which another runtime computes, has none."""
+    return bool(getattr(network, "differentiable", True))
+
+
 def embed(network: Any, images: Tensor) -> Tensor:
     """Return what a network's head takes, (B, D), of normalised images: of a zero-shot model the image's embedding.
     Raises ModelError for a network that is neither such a model nor timm's."""

@@ -120,8 +120,8 @@ def _input_size(
 ) -> tuple[tuple[int, int], str]:
     if wanted.img_size is not None:
         return height_and_width(wanted.img_size, where), "option"
-    built = getattr(getattr(network, "patch_embed", None), "img_size", None)
-    if built is not None:  # the size a ViT was built for outweighs the config of its name
+    built = getattr(getattr(network, "patch_embed", None), "img_size", None) or getattr(network, "fixed_size", None)
+    if built is not None:  # the size that a ViT was built for, or a graph takes, outweighs the config of its name
         return height_and_width(built, where), "network"
     if "input_size" in metadata:
         return height_and_width(metadata["input_size"], where, LARGEST_SIDE), "metadata"

@@ -11,7 +11,7 @@ from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
-from ..evaluations.attacks.evaluate import attacked_labels
+from ..evaluations.attacks.evaluate import attacked_labels, build_attack
 from ..evaluations.attacks.evidence import bearing_evidence, extents
 from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
@@ -28,7 +28,7 @@ from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..models.classifier import load
 from ..models.device import best_batch
-from ..models.identity import Classifier, distinct_names, evaluated_under
+from ..models.identity import Classifier, distinct_names, evaluated_under, has_gradients
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
@@ -40,7 +40,7 @@ from .inputs import labelled_data
 from .manifest import describe
 from .plan import Plan, PlannedCheckpoint, plan_corrupted
 from .predictions import is_predictions, plan_predictions
-from .request import ClassificationRequest
+from .request import ClassificationRequest, Preset
 
 
 def _of_clean_images(
@@ -72,7 +72,10 @@ def _maps(request: ClassificationRequest, usual: str) -> tuple[MapSpec, ...]:
 
 
 def _usual_map(classifiers: Sequence[Classifier]) -> str:
-    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too."""
+    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too; rise where
+    one of them has no gradients."""
+    if _without_gradients(classifiers):
+        return "rise"
     try:
         for classifier in classifiers:
             check_explainable(classifier, classifier.identity.name, [MapSpec("agcam")])
@@ -186,6 +189,8 @@ def plan(request: ClassificationRequest) -> Plan:
     unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
     opened, lines = _open(request, place, tree, unlabelled)
     classifiers = [classifier for classifier, _ in opened]
+    attacked, said = _attacks_that_apply(request, classifiers, attacked)
+    lines += said
     maps = _maps(request, _usual_map(classifiers)) if "auto" in split_list(request.cams or ()) else maps
     dataset = opened[0][1].dataset
     check_labels(dataset, attacked, card)
@@ -305,6 +310,37 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
         why = f"{request.data_dir} contains only corrupted images, which are not attacked; leave out --attacks {text}"
         raise DataError(f"{why}, or give the clean images as --data-dir and this tree as --corrupted-dir")
     return text
+
+
+def _without_gradients(classifiers: Sequence[Classifier]) -> list[str]:
+    return [each.identity.name for each in classifiers if not has_gradients(each.network)]
+
+
+def _attacks_that_apply(
+    request: ClassificationRequest, classifiers: Sequence[Classifier], attacked: tuple[Condition, ...]
+) -> tuple[tuple[Condition, ...], list[str]]:
+    """Return the attacks, and a line where a checkpoint has no gradients and others stand in for the usual ones.
+
+    Raises ModelError for an attack that is asked for and needs gradients.
+    """
+    attacks = {each: build_attack(each, request.card) for each in attacked}
+    needing = [
+        each for each, attack in attacks.items() if attack is not None and getattr(attack, "needs_gradients", True)
+    ]
+    names = _without_gradients(classifiers)
+    if not (names and needing):
+        return attacked, []
+    texts, without = ", ".join(each.text for each in needing), f"gradients, which {', '.join(names)} lacks"
+    by_preset = isinstance(request.preset, Preset) and "attacks" in request.preset.options
+    if request.attacks is not None and not by_preset:
+        raise ModelError(f"{texts}: needs {without}; expected {_OTHERS}")
+    others = request.attack_conditions(request.without_gradients, request.engine)
+    chosen = dict.fromkeys((*(each for each in attacked if each not in needing), *others))
+    shown = ", ".join(each.text for each in chosen if each != CLEAN)
+    return tuple(chosen), [f"{texts} need {without}; attacking with {shown} instead, which asks for logits alone"]
+
+
+_OTHERS = "attacks that ask for answers alone: square, spsa or hopskipjump"
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:

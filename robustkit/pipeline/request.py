@@ -376,10 +376,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationRequest(Request):
-    """The request of `audit`."""
+    """The request of `audit`. without_gradients: the usual attack where a checkpoint has none, at the same radius."""
 
     task = "classification"
-    usual_attacks = "fgsm,pgd"
+    usual_attacks, without_gradients = "fgsm,pgd", "square"
     usual_batch: ClassVar = {"cpu": 16, "accelerator": 128}  # a ViT on a CPU is fastest while a batch fits its cache
     least_shard = 128
     kept = (

@@ -13,7 +13,7 @@ from attack_oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
+from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, HopSkipJump, Square, ThreatModel
 
 THREAT = ThreatModel("linf", 4 / 255)
 ATTACKS = [
@@ -26,8 +26,9 @@ ATTACKS = [
     FAB(THREAT, steps=3, targets=2),
     Square(THREAT, queries=5),
     AutoAttack(THREAT, steps=3, targets=2, queries=5),
+    HopSkipJump(THREAT, queries=40, directions=8),
 ]
-IDS = ["fgsm", "pgd", "pgd-restarts", "spsa", "apgd", "apgd-t", "fab", "square", "autoattack"]
+IDS = ["fgsm", "pgd", "pgd-restarts", "spsa", "apgd", "apgd-t", "fab", "square", "autoattack", "hopskipjump"]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=IDS)
 LABELS = torch.arange(4)
 
@@ -135,9 +136,10 @@ def test_nothing_to_do(attack: Attack) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_dtypes(attack: Attack, dtype: torch.dtype) -> None:
     model, images = tiny_cnn().to(dtype), random_images(4).to(dtype)
-    # Attacks that queue want a right prediction to begin with; FAB returns what it broke, and here that is enough.
-    labels = model(images).argmax(dim=1) if attack.queues else LABELS
-    wide = ThreatModel("linf", 0.1) if attack.queues else THREAT
+    # Such attacks want a right prediction to begin with; FAB returns what it broke, and here that is enough.
+    searches = attack.queues or attack.minimal
+    labels = model(images).argmax(dim=1) if searches else LABELS
+    wide = ThreatModel("linf", 1.0 if attack.minimal else 0.1) if searches else THREAT
     found = replace(attack, threat=wide)(model, images, labels)
     assert found.dtype == dtype and (found != images).any()
     assert (wide.distance(found, images) <= wide.eps + 1e-6).all()

@@ -97,6 +97,22 @@ def test_an_audit_has_a_distance_for_each_sample(made: tuple[Path, Run]) -> None
     assert records["distance"].to_numpy() == pytest.approx(table["distance"].to_numpy(), abs=1e-5)
 
 
+def test_classes_alone_give_a_distance_for_each_sample(made: tuple[Path, Run]) -> None:
+    place, _ = made
+    run = audit(place, place / "classes", attacks="hopskipjump(queries=400),hopskipjump(queries=30,norm=l2)")
+    assert [*run.manifest.conditions][1:] == ["hopskipjump(queries=400)", "hopskipjump(norm=l2,queries=30)"]
+    far, short = (run.table("net", text).to_pandas() for text in [*run.manifest.conditions][1:])
+    near = made[1].table("net", "fmn(steps=40)").to_pandas()
+    right = run.table("net", "clean").to_pandas()["correct"]
+    assert (far["distance"][right] >= 0.9 * near["distance"][right]).all() and (far["distance"][~right] == 0).all()
+    assert 0 < far["distance"][right].median() < 12 * near["distance"][right].median()
+    assert far["forwards"].max() == 401 and short["forwards"].max() <= 31 and not far["backwards"].any()
+    assert "HopSkipJump-400 linf" in (place / "classes" / "report.html").read_text()
+    policy = place / "classes.toml"
+    policy.write_text("[[rule]]\nrequire = 'accuracy_at(0.25/255) under hopskipjump(queries=400) >= 0.05'\n")
+    assert CliRunner().invoke(cli, ["check", str(place / "classes"), "--policy", str(policy)]).exit_code == 0
+
+
 def test_too_few_steps_are_flagged_on_both_sides(made: tuple[Path, Run]) -> None:
     _, run = made
     flags = {row["condition"]: " ".join(row["flags"]) for row in run.results().to_dict("records")}

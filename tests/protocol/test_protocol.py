@@ -124,11 +124,15 @@ def test_the_paper_card_holds_the_published_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nope", "unknown attack 'nope'; known: apgd, autoattack, ddn, fab, fgsm, fmn, patch, pgd, spsa, square"),
+        (
+            "nope",
+            "unknown attack 'nope'; known: apgd, autoattack, ddn, fab, fgsm, fmn, hopskipjump, patch, pgd, spsa, "
+            "square",
+        ),
         (
             "pdg",
-            "unknown attack 'pdg'; did you mean 'pgd'? known: apgd, autoattack, ddn, fab, fgsm, fmn, patch, pgd, spsa, "
-            "square",
+            "unknown attack 'pdg'; did you mean 'pgd'? known: apgd, autoattack, ddn, fab, fgsm, fmn, hopskipjump, "
+            "patch, pgd, spsa, square",
         ),
         ("pgd(step=3)", "unknown parameter of pgd 'step'; did you mean 'steps'?"),
         ("pgd(steps=2.5)", "pgd: steps '2.5': expected a whole number"),

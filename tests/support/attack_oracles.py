@@ -506,3 +506,69 @@ def minimal_slowly(
             change = onto_ball_slowly(ahead, norm, radius)
         change = (image + change).clamp(0, 1) - image
     return best, found
+
+
+def hopskipjump_slowly(
+    model: nn.Module, image: Tensor, label: int, norm: str, queries: int, directions: int, rng: Draws
+) -> tuple[float, Tensor, int]:
+    """HopSkipJump (Chen et al. 2020, algorithm 2) for one image, one question at a time: distance, point, questions."""
+    asked = 0
+
+    def is_wrong(point: Tensor) -> bool:
+        nonlocal asked
+        if asked == queries:
+            return False
+        asked += 1
+        return int(model(point[None])[0].argmax()) != label
+
+    def size(point: Tensor) -> float:
+        return float(torch.linalg.vector_norm((point - image).flatten(), ord=math.inf if norm == "linf" else 2))
+
+    def back(point: Tensor) -> Tensor:
+        low, high, far, whole = 0.0, 1.0, point, size(point)
+        for _ in range(10):
+            middle = (low + high) / 2
+            change = far - image
+            change = change.clamp(-middle * whole, middle * whole) if norm == "linf" else middle * change
+            if is_wrong(image + change):
+                point, high = image + change, middle
+            else:
+                low = middle
+        return point
+
+    channels, height, width = image.shape
+    for number in range(queries):
+        side = (0, 1, 2, 4, 8)[number % 5]
+        rows, columns = min(side, height) or height, min(side, width) or width
+        colours = rng.uniform((channels, rows, columns), f"hopskipjump/start/{number}")[0].to(image)
+        across = torch.arange(width) * columns // width
+        start = colours[:, torch.arange(height) * rows // height][:, :, across]
+        if is_wrong(start):
+            break
+    else:
+        return math.inf, image, asked
+    point, best, found, turn = back(start), math.inf, image, 0
+    while True:
+        if size(point) < best:
+            best, found = size(point), point
+        turn += 1
+        if queries - asked < 21:
+            return best, found, asked
+        count = min(int(directions * math.sqrt(turn)), queries - asked - 11)
+        length, probes, votes = 0.1 * float((point - image).norm()) / math.sqrt(image.numel()), [], []
+        for number in range(count):
+            sign = rng.signs((1, *image.shape), f"hopskipjump/round/{turn}", number)[0, 0].to(image)
+            probes.append((point + length * sign).clamp(0, 1) - point)
+            votes.append(1.0 if is_wrong(point + probes[-1]) else -1.0)
+        mean = sum(votes) / count
+        mean = 0.0 if abs(mean) == 1 else mean
+        normal = torch.stack([(vote - mean) * probe for vote, probe in zip(votes, probes, strict=True)]).sum(dim=0)
+        normal[normal.abs() < length / (2 * count)] = 0  # votes for and against that are equal
+        normal = normal.sign() if norm == "linf" else normal / normal.norm()
+        step = size(point) / math.sqrt(turn)
+        for halved in range(10):
+            tried = (point + step / 2**halved * normal).clamp(0, 1)
+            if is_wrong(tried):
+                point = tried
+                break
+        point = back(point)

@@ -99,7 +99,14 @@ def _parse(text: str, card: Card) -> Condition:
     return condition
 
 
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
+_NAMES = {
+    "autoattack": "AutoAttack",
+    "square": "Square",
+    "hopskipjump": "HopSkipJump",
+    "segpgd": "SegPGD",
+    "cospgd": "CosPGD",
+    "sea": "SEA",
+}
 _STAGES = {
     "apgd-ce": "APGD on the cross-entropy",
     "apgd-dlr": "APGD on the DLR loss",

@@ -45,7 +45,11 @@ from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer
 
-_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
+_BUDGET = {
+    "square": "queries",
+    "hopskipjump": "queries",
+    "autoattack": "version",
+}  # what the text always names, as eps; else the steps
 EMBEDDING = "embedding"  # the loss of a PGD that moves an image's embedding, whatever its label
 _PARTS = ("only", ON)
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters

@@ -226,7 +226,9 @@ def _compared(before: Mapping[str, Any], figures: dict[str, Any]) -> dict[str, A
     if figures["unasked"].get(AFTERWARDS) == LEFT_OUT:
         return figures
     del figures["unasked"][AFTERWARDS]
-    if why := "it was not looked at before" if "awaited" not in before else before.get("failed"):
+    if figures["has_gradient"] == 0:
+        figures["unasked"][AFTERWARDS] = "outputs have no gradient path to the input"
+    elif why := "it was not looked at before" if "awaited" not in before else before.get("failed"):
         figures["unmeasured"][AFTERWARDS] = why
     elif before.get("rise_before") is None or "rise_after" not in figures:
         figures["unasked"][AFTERWARDS] = "no prediction is right"

@@ -29,13 +29,14 @@ from cam.localisation import (
     rank_correlation,
     score,
 )
+from cam.registry import CONTROLS
 from cam.sensitivity import Squares, cascade, head_correlation, hide_squares, infidelity, sensitivity
 
 from ...common.determinism import SampleRng, seeded
 from ...common.plugins import Plugin
 from ...data.dataset import Sample
 from ...errors import ModelError
-from ...models.identity import Classifier
+from ...models.identity import Classifier, has_gradients
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.kept_images import Picture
@@ -43,7 +44,7 @@ from ..condition import Cost
 from ..family import Evaluator, family_of, inputs_under
 from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
-from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits
+from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits, needs_gradients
 from .truth import Located
 
 
@@ -145,6 +146,9 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
     """Raise ModelError where a method, with its options, does not work for a model; the message lists those that do."""
     plain = torch.zeros(2, 3, *model.identity.preprocessing.input_size, device=model.mean.device)
     for method, options in dict.fromkeys((spec.method, spec.options) for spec in wanted):
+        if needs_gradients(method) and not has_gradients(model.network):
+            remedy = f"use rise, or the controls {', '.join(CONTROLS)}"
+            raise ModelError(f"{name}: {method} needs gradients, which an exported graph does not have; {remedy}")
         try:
             explainer = EVERY_EXPLAINER[method](model, **as_numbers(method, options))
             # A network that fails by itself does so on clean images, too, and there it is said in one line.

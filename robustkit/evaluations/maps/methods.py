@@ -162,6 +162,11 @@ def map_of_class(method: str, options: Chosen = ()) -> Cost:
     return Cost(1 + CHANNELS) if method == "score-cam" else Cost(1, 0 if method == "rollout" else 1)
 
 
+def needs_gradients(method: str) -> bool:
+    """Whether a map is made of gradients; a plug-in's is not known to be."""
+    return method in METHODS and map_with_logits(method).backwards > 0
+
+
 def _turns(method: str, options: Chosen) -> int:
     """Return how often a method asks that has no need of the image's own answer; 0 for others."""
     name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(method)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from ....protocol.condition import CLEAN, ConditionPattern, Value
-from ...condition import Named, Place, PublishedNames, Vocabulary, words_of
+from ....protocol.condition import CLEAN, Condition, ConditionPattern, Value
+from ...condition import Named, Place, PublishedNames, Vocabulary, kind_of, parsed, words_of
 from ...metrics import Metric, mean_share
-from ..condition import attack_parts
+from ..condition import attack_name, attack_parts
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
@@ -38,13 +38,18 @@ class DistanceWords(Vocabulary):
     claims = ("is more robust", "is less robust")
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
+    by_queries: ClassVar[Mapping[str, Value]] = {"queries": 5000, "directions": 30, **defaults}
     metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
-    published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(")))
+    published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(", "hopskipjump(")))
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         name, given = attack_parts(text)
-        words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
-        return " ".join(words + [f"{key} {value}" for key, value in given.items() if key not in ("steps", "norm")])
+        budget = next((given.pop(key) for key in ("steps", "queries") if key in given), "")
+        words = [f"{attack_name(name)}-{budget}" if budget else attack_name(name), norm_of(text)]
+        return " ".join(words + [f"{key} {value}" for key, value in given.items() if key != "norm"])
+
+    def parse(self, text: str) -> Condition:
+        return parsed(text, self.by_queries if budget_of(text) == "queries" else self.parameters)
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text, *([WATCHED] if metric.startswith(CORRELATION.name) else [])]
@@ -55,6 +60,11 @@ class DistanceWords(Vocabulary):
 
 def norm_of(text: str) -> str:
     return attack_parts(text)[1].get("norm", "linf")
+
+
+def budget_of(text: str) -> str:
+    """Return what limits the attack of a condition: `steps` or `queries`."""
+    return "queries" if kind_of(text) == "hopskipjump" else "steps"
 
 
 def distance_norm(text: str) -> str:

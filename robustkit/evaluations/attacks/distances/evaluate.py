@@ -28,8 +28,10 @@ class DistancesEvaluator(Evaluator):
         return True  # the attack makes its own batches
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        steps = int(dict(condition.parameters)["steps"])
-        return Cost(steps + 2, steps)
+        given = dict(condition.parameters)
+        if "queries" in given:
+            return Cost(int(given["queries"]) + 1, at_most=True)
+        return Cost(int(given["steps"]) + 2, int(given["steps"]))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         inputs = subject.inputs(batch.inputs)

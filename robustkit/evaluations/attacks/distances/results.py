@@ -41,6 +41,7 @@ from .condition import (
     RATIO,
     VOCABULARY,
     WATCHED,
+    budget_of,
     norm_of,
 )
 
@@ -63,7 +64,7 @@ def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[st
             radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
             flags.append(
                 f"too weak: {other} broke {missed} of {len(right)} samples within {radius}, "
-                "where this attack found nothing; use more steps"
+                f"where this attack found nothing; use more {budget_of(condition)}"
             )
     return flags
 
@@ -228,7 +229,8 @@ class DistanceSummary(Summary):
         distances = distances_of(read)
         if lost := int(np.isinf(distances).sum()):
             of = f"{lost} of {len(read)}"
-            flags.append(f"no adversarial example was found for {of} samples; gradients may mislead the attack")
+            why = "use more queries" if budget_of(condition) == "queries" else "gradients may mislead the attack"
+            flags.append(f"no adversarial example was found for {of} samples; {why}")
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags

@@ -1,0 +1,267 @@
+"""Classifiers exported to ONNX, run by onnxruntime: what ships, without its gradients.
+
+Before a session is made, the graph alone is read and bounded: its size, its weights next to it, its operators, its
+input and its output. onnxruntime runs operators of its own only, and no code that is in a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..common.files import bytes_of, check_plain, first_line, reason_of
+from ..errors import CheckpointError, ModelError
+from .architecture import classes_of
+from .checkpoint import metadata_of
+from .identity import Classifier, ModelIdentity, display_name
+from .input_config import InputOptions, resolve_preprocessing
+from .specs import ModelFile
+
+_LARGEST = 2 << 30  # bytes of a file: protocol buffers hold no more
+_ROOM = 1 << 26  # bytes that weights may take beyond four times what the files hold
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_ATTENTION = ("Softmax", "Attention", "MultiHeadAttention", "GroupQueryAttention", "FusedMatMul")
+_SAID = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
+_NOTE = "an exported model without gradients: attacks and maps that need them do not apply"
+
+
+def load_onnx(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+    """Return the classifier of an ONNX file. Raises ModelError or CheckpointError, one line with the remedy."""
+    for option in ("arch", "attention", "num_classes"):
+        if (given := getattr(wanted, option)) is not None:
+            what = f"--{option.replace('_', '-')} {given} does not apply to {spec}"
+            raise ModelError(f"{what}: an exported graph is run as it is; leave it out")
+    libraries = _libraries(spec)
+    file = _File.read(source.path, libraries[0])
+    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1])
+    said = {name: value for name, value in file.metadata.items() if name in _SAID}
+    preprocessing, sources, notes = resolve_preprocessing(network, wanted, said, str(source.path))
+    if file.size is not None and file.size != preprocessing.input_size:
+        shown, fixed = (" x ".join(map(str, size)) for size in (preprocessing.input_size, file.size))
+        raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
+    classes, names = classes_of(network, preprocessing.input_size), said.get("class_names")
+    identity = ModelIdentity(
+        name=display_name(source.name),
+        spec=spec,
+        path=source.path,
+        sha256=file.digest(),
+        arch="onnx",
+        attention="other" if file.attends else "none",
+        attention_source="n/a",
+        num_classes=classes,
+        preprocessing=preprocessing,
+        preprocessing_source=sources,
+        weights="exported",
+        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
+        notes=(_NOTE, *notes),
+        metadata=said,
+    )
+    return Classifier(network, identity)
+
+
+def _libraries(spec: str) -> tuple[ModuleType, ModuleType]:
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(
+            f"{spec}: {error.name}, which reads and runs such files, is not installed ({error}); "
+            'pip install ".[onnx]" in a clone of this project'
+        ) from error
+    return onnx, onnxruntime
+
+
+class OnnxNetwork(nn.Module):
+    """Images (B, 3, H, W), normalised, to logits (B, K), by a session of onnxruntime on the CPU, without gradients.
+
+    fixed_size: (height, width) that the graph takes, None for any. rows: images of one pass where the graph fixes
+    their number, else None; the last pass is then filled with zeros.
+    """
+
+    differentiable = False
+
+    def __init__(self, path: Path, fixed_size: tuple[int, int] | None, rows: int | None, runtime: ModuleType) -> None:
+        super().__init__()
+        self.path, self.fixed_size, self.rows = path, fixed_size, rows
+        self._session = _session(path, runtime)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._session = _session(self.path, _libraries(str(self.path))[1])
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
+    def forward(self, images: Tensor) -> Tensor:
+        rows = images.detach().to("cpu", torch.float32)
+        parts = torch.split(rows, self.rows or max(1, len(rows)))
+        return torch.cat([self._pass(part) for part in parts]).to(images.device)
+
+    def _pass(self, rows: Tensor) -> Tensor:
+        lacking = (self.rows or len(rows)) - len(rows)
+        filled = functional.pad(rows, (0, 0) * 3 + (0, lacking)).contiguous()
+        (entry,) = self._session.get_inputs()
+        try:
+            (logits,) = self._session.run(None, {entry.name: filled.numpy()})
+        except Exception as fault:  # onnxruntime's own kinds are no subclasses of a usual one
+            raise RuntimeError(f"onnxruntime failed: {first_line(fault)}") from fault
+        return torch.from_numpy(logits)[: len(rows)]
+
+
+def _session(path: Path, runtime: ModuleType) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4
+    try:
+        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as fault:  # onnxruntime's own kinds, and those of damaged files
+        why = f"onnxruntime {runtime.__version__} does not load it ({first_line(fault)})"
+        raise CheckpointError(f"{path}: {why}; export it again, with an opset that this version has") from fault
+
+
+@dataclass(frozen=True)
+class _File:
+    """An ONNX file that was checked. outside: files of weights next to it. size, rows: that its input fixes, or None.
+    attends: whether it has a softmax that is not its output, or an operator of attention.
+    """
+
+    path: Path
+    outside: tuple[Path, ...]
+    metadata: dict[str, Any]
+    size: tuple[int, int] | None
+    rows: int | None
+    attends: bool
+
+    @classmethod
+    def read(cls, path: Path, onnx: ModuleType) -> _File:
+        """Read and check a graph. Raises CheckpointError."""
+        try:
+            content = bytes_of(path, _LARGEST)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({reason_of(error)}); expected an ONNX file") from error
+        try:
+            model = onnx.load_model_from_string(content)
+        except Exception as error:  # protocol buffers have kinds of their own
+            why = f"not an ONNX file ({first_line(error, 80)})"
+            raise CheckpointError(f"{path}: {why}; expected one that torch.onnx.export wrote") from error
+        if not model.graph.node:
+            raise CheckpointError(f"{path}: not an ONNX file (it has no graph); expected one of torch.onnx.export")
+        nodes = [node for graph in _graphs(model) for node in graph.node]
+        _check_operators(path, model, nodes)
+        outside = _check_weights(path, model, nodes, len(content), onnx)
+        size, rows = _check_input(path, model.graph, onnx)
+        (output,) = (entry.name for entry in model.graph.output)
+        inner = (node for node in nodes if output not in node.output)
+        metadata = metadata_of(path, {entry.key: entry.value for entry in model.metadata_props})
+        return cls(path, outside, metadata, size, rows, any(node.op_type in _ATTENTION for node in inner))
+
+    def digest(self) -> str:
+        """Return the hex digest of the file and, by name, of what it keeps next to it."""
+        digest = hashlib.sha256()
+        for part in (self.path, *self.outside):
+            digest.update(b"" if part == self.path else f"\n{part.name}\n".encode())
+            with part.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        return digest.hexdigest()
+
+
+def _graphs(model: Any) -> Iterator[Any]:
+    """Yield the graph, the functions of a model, and the graphs inside of them, of loops and branches."""
+    waiting = [model.graph, *model.functions]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for attribute in (each for node in graph.node for each in node.attribute):
+            waiting += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def _check_operators(path: Path, model: Any, nodes: list[Any]) -> None:
+    own = {(function.domain, function.name) for function in model.functions}
+    strange = [n for n in nodes if n.domain not in _DOMAINS and (n.domain, n.op_type) not in own]
+    if strange:
+        named = sorted({f"{node.domain}:{node.op_type}"[:60] for node in strange})
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        what = f"operators that are not onnxruntime's own ({', '.join(named[:3])}{more})"
+        raise CheckpointError(f"{path}: {what}, which would need code; export it with standard operators")
+
+
+def _check_weights(path: Path, model: Any, nodes: list[Any], held: int, onnx: ModuleType) -> tuple[Path, ...]:
+    """Return the files next to a graph that it takes weights from. Raises CheckpointError for odd places and sizes."""
+    graphs = [graph for graph in _graphs(model) if hasattr(graph, "initializer")]  # functions have none
+    tensors = [tensor for graph in graphs for tensor in graph.initializer]
+    sparse = [each for graph in graphs for each in graph.sparse_initializer]
+    for attribute in (each for node in nodes for each in node.attribute):
+        tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
+        sparse += [*([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else [])]
+    tensors += [part for each in sparse for part in (each.values, each.indices)]
+    claimed, outside = 0, dict[str, Path]()
+    for tensor in tensors:
+        if any(side < 0 for side in tensor.dims):
+            raise CheckpointError(f"{path}: tensor {tensor.name[:80]!r} has a negative side; the file is damaged")
+        try:
+            each = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        except (KeyError, TypeError, ValueError):
+            each = 1  # of text, or below a byte
+        claimed += math.prod(tensor.dims) * each
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            said = {entry.key: entry.value for entry in tensor.external_data}
+            location = said.get("location", "")
+            outside[location] = outside.get(location) or _next_to(path, location)
+    held += sum(file.stat().st_size for file in outside.values())
+    if claimed > 4 * held + _ROOM:
+        why = f"{held >> 20} MB of files claim to be {claimed >> 20} MB of weights"
+        raise CheckpointError(f"{path}: {why}; refused, since it would exhaust the memory; export it again")
+    return tuple(outside[name] for name in sorted(outside))
+
+
+def _next_to(path: Path, location: str) -> Path:
+    """Return a file of weights in the folder of a graph, or below. CheckpointError for any other place."""
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    odd = not location or posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts)
+    file, folder = path.parent / location, path.parent.resolve()
+    if odd or not file.resolve().is_relative_to(folder):
+        what = f"weights in {location[:80]!r}, outside of its folder"
+        raise CheckpointError(f"{path}: {what}; refused: expected a file next to it; export it again")
+    try:
+        check_plain(file)
+    except OSError as error:
+        why = f"its weights {location[:80]!r} cannot be read ({reason_of(error)})"
+        raise CheckpointError(f"{path}: {why}; put that file next to it") from error
+    return file
+
+
+def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, int] | None, int | None]:
+    """Return (height, width) and the number of images that a graph's input fixes, None where it does not."""
+    weights = {tensor.name for tensor in graph.initializer}
+    entries = [entry for entry in graph.input if entry.name not in weights]
+    for what, found, expected in (("input", entries, "images (B, 3, H, W)"), ("output", graph.output, "logits (B, K)")):
+        if len(found) != 1:
+            named = ", ".join(entry.name[:40] for entry in found[:4])
+            raise CheckpointError(f"{path}: {len(found)} {what}s ({named}); expected one, {expected}; export it so")
+        kind = found[0].type.tensor_type
+        if kind.elem_type != onnx.TensorProto.FLOAT:
+            name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+            remedy = "export it so, with other types inside"
+            raise CheckpointError(f"{path}: its {what} is {name}; expected float32 {expected}; {remedy}")
+    sides = [_side(each) for each in entries[0].type.tensor_type.shape.dim]
+    if len(sides) != 4 or sides[1] not in (None, 3) or any(side is not None and side < 1 for side in sides):
+        shown = " x ".join("?" if side is None else str(side) for side in sides)
+        raise CheckpointError(f"{path}: its input is {shown}; expected images of 3 channels, B x 3 x H x W")
+    rows, _, height, width = sides
+    return (None if height is None or width is None else (height, width)), rows
+
+
+def _side(dimension: Any) -> int | None:
+    return int(dimension.dim_value) if dimension.HasField("dim_value") else None

@@ -1,0 +1,208 @@
+"""Exported graphs: logits of onnxruntime and of the float model, what a file may claim, audits without gradients."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import robustkit
+from robustkit.errors import CheckpointError, ModelError, RobustkitError
+from robustkit.pipeline.audit import audit
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install .[onnx]")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install .[onnx]")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+
+
+def export(network: nn.Module, path: Path, side: int, rows: int | None = None, **more: Any) -> Path:
+    shapes = None if rows else ({0: torch.export.Dim("rows")},)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        images = torch.rand(rows or 3, 3, side, side)
+        options = {"dynamo": True, "verbose": False, "external_data": False, "dynamic_shapes": shapes, **more}
+        torch.onnx.export(network.eval(), (images,), path, **options)
+    return path
+
+
+def cnn() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
+
+
+def logits_alone(path: Path, images: Tensor) -> Tensor:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images.numpy()})[0])
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_vit_answers_as_it_does_before_it_is_exported(tmp_path: Path, external: bool) -> None:
+    before, images = robustkit.load("zoo:shapes-vit-standard"), torch.rand(5, 3, 64, 64)
+    path = export(before.network, tmp_path / "vit.onnx", 64, external_data=external)
+    after = robustkit.load(f"onnx:{path}", **HALF)
+    assert list(tmp_path.glob("*.data")) == [tmp_path / "vit.onnx.data"] * external
+    torch.testing.assert_close(after(images), before(images), rtol=0, atol=1e-4)
+    torch.testing.assert_close(after(images), logits_alone(path, (images - 0.5) / 0.5), rtol=0, atol=1e-5)
+    identity = after.identity
+    assert (identity.arch, identity.attention, identity.attention_source) == ("onnx", "other", "n/a")
+    assert identity.num_classes == 10 and identity.preprocessing.input_size == (64, 64)
+    assert (
+        identity.preprocessing_source["input_size"] == "network" and identity.preprocessing_source["mean"] == "option"
+    )
+    assert not after(images.requires_grad_()).requires_grad
+    for again in (pickle.loads(pickle.dumps(after)), copy.deepcopy(after)):
+        assert torch.equal(again(images), after(images))
+    if external:  # the digest is of all weights
+        data = tmp_path / "vit.onnx.data"
+        data.write_bytes(data.read_bytes()[:-4] + b"\0\0\0\1")
+        assert robustkit.load(f"onnx:{path}", **HALF).identity.sha256 != identity.sha256
+
+
+def test_a_graph_of_a_fixed_number_of_images_is_filled(tmp_path: Path) -> None:
+    network, images = cnn(), torch.rand(7, 3, 16, 16)
+    network(images)
+    path = export(network.eval(), tmp_path / "cnn.onnx", 16, rows=3)
+    found = robustkit.load(f"onnx:{path}", **HALF)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), network((images - 0.5) / 0.5), rtol=0, atol=1e-4)
+    assert found.identity.attention == "none" and found.network.rows == 3
+
+
+def test_what_a_file_says_about_its_input_counts_and_what_nobody_says_is_flagged(tmp_path: Path) -> None:
+    network = cnn()
+    network(torch.rand(1, 3, 16, 16))
+    path = export(network, tmp_path / "cnn.onnx", 16)
+    with pytest.warns(robustkit.errors.RobustkitWarning, match="mean=.* assumed"):
+        silent = robustkit.load(f"onnx:{path}").identity
+    assert silent.preprocessing_source["mean"] == "default" and any("NO NORMALISATION" in n for n in silent.notes)
+    model = onnx.load(path)
+    said = {"mean": "[0.1, 0.2, 0.3]", "std": "[0.4, 0.5, 0.6]", "class_names": '["a", "b", "c", "d"]', "arch": "x"}
+    onnx.helper.set_model_props(model, said)
+    onnx.save(model, path)
+    identity = robustkit.load(f"onnx:{path}").identity
+    assert identity.preprocessing.mean == (0.1, 0.2, 0.3) and identity.preprocessing_source["std"] == "metadata"
+    assert identity.class_names == ("a", "b", "c", "d") and identity.arch == "onnx"
+
+
+def graph(**changes: Any) -> Any:
+    """Return a small graph of images to logits, with some parts changed."""
+    helper, kind = onnx.helper, onnx.TensorProto
+    weight = onnx.numpy_helper.from_array(np.ones((12, 4), np.float32), "w")
+    parts = {
+        "nodes": [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["y"])],
+        "inputs": [helper.make_tensor_value_info("x", kind.FLOAT, ["b", 3, 2, 2])],
+        "outputs": [helper.make_tensor_value_info("y", kind.FLOAT, ["b", 4])],
+        "weights": [weight],
+        "opsets": [helper.make_opsetid("", 17)],
+    } | changes
+    made = helper.make_graph(parts["nodes"], "g", parts["inputs"], parts["outputs"], parts["weights"])
+    return helper.make_model(made, opset_imports=parts["opsets"], ir_version=9)
+
+
+def outside(location: str, sides: tuple[int, ...] = (12, 4)) -> Any:
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=sides)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return graph(weights=[tensor])
+
+
+def information(name: str, shape: list[Any], kind: str = "FLOAT") -> Any:
+    return onnx.helper.make_tensor_value_info(name, getattr(onnx.TensorProto, kind), shape)
+
+
+def of_size(*sides: int) -> Any:
+    return graph(weights=[onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=sides)])
+
+
+def custom() -> Any:
+    nodes = [onnx.helper.make_node("Run", ["x"], ["y"], domain="com.example")]
+    return graph(nodes=nodes, opsets=[onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.example", 1)])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: outside("/etc/passwd"), "weights in '/etc/passwd', outside of its folder; refused"),
+        (lambda: outside("../w.bin"), r"weights in '\.\./w\.bin', outside of its folder"),
+        (lambda: outside("link/../w.bin"), r"weights in 'link/\.\./w\.bin', outside of its folder"),
+        (lambda: outside("link/w.bin"), "weights in 'link/w.bin', outside of its folder"),
+        (lambda: outside("gone.bin"), r"its weights 'gone\.bin' cannot be read \(No such file"),
+        (lambda: of_size(1 << 20, 1 << 10), "0 MB of files claim to be 4096 MB of weights; refused"),
+        (lambda: of_size(-1, 4), "tensor 'w' has a negative side"),
+        (custom, r"operators that are not onnxruntime's own \(com.example:Run\), which would need code"),
+        (lambda: graph(opsets=[onnx.helper.make_opsetid("", 99)]), "onnxruntime .* does not load it .*opset"),
+        (lambda: graph(inputs=[information("x", ["b", 3, 2, 2], "UINT8")]), "its input is uint8; expected float32"),
+        (
+            lambda: graph(inputs=[information("x", ["b", 1, 2, 2])]),
+            r"its input is \? x 1 x 2 x 2; expected images of 3",
+        ),
+        (
+            lambda: graph(outputs=[information("y", ["b", 4]), information("f", ["b", 12])]),
+            r"2 outputs \(y, f\); expected one, logits",
+        ),
+    ],
+)
+def test_a_file_that_claims_too_much_or_fits_nothing_is_refused(
+    tmp_path: Path, make: Callable[[], Any], message: str
+) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "w.bin").write_bytes(bytes(192))
+    (folder / "link").symlink_to(tmp_path)
+    path = folder / "m.onnx"
+    path.write_bytes(make().SerializeToString())
+    with pytest.raises(CheckpointError, match=message) as caught:
+        robustkit.load(f"onnx:{path}", **HALF)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files_and_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(graph().SerializeToString())
+    spec = f"onnx:{path}"
+    assert robustkit.load(spec, **HALF)(torch.rand(2, 3, 2, 2)).shape == (2, 4)
+    for given, message in (
+        ({"arch": "resnet18"}, "--arch resnet18 does not apply"),
+        ({"num_classes": 4}, "--num-classes 4 does not apply"),
+        ({"img_size": 8}, "images of 8 x 8, but its graph takes 2 x 2 only; leave --img-size out"),
+        ({"features": True}, "an exported graph has no head to take off"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            robustkit.load(spec, **HALF, **given)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"an ONNX graph, not weights; robustkit audit takes it as onnx:"):
+        robustkit.load(path)
+    path.write_bytes(b"no graph at all")
+    with pytest.raises(CheckpointError, match="not an ONNX file"):
+        robustkit.load(spec)
+    program = torch.export.export(nn.Linear(3, 2), (torch.rand(1, 3),))
+    torch.export.save(program, tmp_path / "m.pt2")
+    with pytest.raises(CheckpointError, match=r"a program of torch\.export, .*torch\.onnx\.export.* give onnx:FILE"):
+        robustkit.load(tmp_path / "m.pt2")
+
+
+def test_an_audit_asks_for_answers_alone(tmp_path: Path) -> None:
+    path = export(robustkit.load("zoo:shapes-vit-standard").network, tmp_path / "vit.onnx", 64)
+    asked = {"data_dir": "embedded:shapes", "limit": 6, "setup_check": False, "model": HALF, "device": "cpu"}
+    for given, message in (
+        ({"attacks": "square,pgd"}, r"pgd\(eps=1/255,steps=20\): needs gradients, which vit lacks; expected attacks"),
+        ({"attacks": "none", "cams": "grad-cam"}, "grad-cam needs gradients, which an exported graph does not have"),
+    ):
+        with pytest.raises(RobustkitError, match=message):
+            audit([f"onnx:{path}"], out=tmp_path / "refused", **asked, **given)
+    attacks = "square(queries=20),spsa(steps=1,directions=2),hopskipjump(queries=40)"
+    run = audit([f"onnx:{path}"], attacks=attacks, cams="rise(masks=4),random", out=tmp_path / "run", **asked)
+    for text in [*run.manifest.conditions][1:4]:
+        spent = run.table("vit", text)
+        assert min(spent["forwards"].to_pylist()) >= 1 and not any(spent["backwards"].to_pylist())
+    usual = audit([f"onnx:{path}"], out=tmp_path / "usual", evidence="none", **(asked | {"limit": 1}))
+    assert [*usual.manifest.conditions] == ["clean", "square(eps=1/255,queries=5000)"]
