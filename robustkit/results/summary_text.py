@@ -211,7 +211,7 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
         unbeaten = [name for name in names if not any(name in each.beaten for each in found)]
         few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
         more = (
-            f" {few} {'is' if len(unbeaten) == 1 else 'are'} nowhere significantly worse."
+            f" {few} {'is' if len(unbeaten) == 1 else 'are'} not significantly worse than any other."
             if few and len(found) > 1
             else ""
         )
@@ -248,10 +248,10 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
         ends = (f"{100 * end:+.1f}".replace("-", "−") for end in (row.difference.ci_low, row.difference.ci_high))
         clearest = f"{second} against {first} {where}: {_size(row, whole=True)} [{', '.join(ends)}]"
-        corrected = "" if len(tests.rows) < 2 else f", before correction for {len(tests.rows)} tests"
+        corrected = "" if len(tests.rows) < 2 else f", not significant after correction for {len(tests.rows)} tests"
         amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
         whole = f"{clearest}{corrected}"
-        return f"{amount} more {many} would probably settle the most nearly significant difference ({whole})."
+        return f"{amount} more {many} would probably settle the closest undecided comparison ({whole})."
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return f"The smallest detectable difference is about {math.ceil(100 * reach)} points."
     return ""

@@ -87,7 +87,7 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
     found = front(run_of(tmp_path, records))
     assert [line.title for line in found.groups[1]] == ["PGD, 2/255, 20 steps", "PGD, 1/255, 20 steps"]
     assert [(chip.label, chip.value, chip.detail, chip.section) for chip in found.chips] == [
-        ("images", "40", "", "reproduce"),
+        ("images", "40", "about 770 more would probably settle the closest undecided comparison", "reproduce"),
         ("clean: top-1", "90.0 %", "equal", "clean"),
         ("PGD, 2/255 (strongest): top-1", "50.0 to 55.0 %", "inconclusive", "attacks"),
         ("fog: mean error", "10.0 to 50.0 %", "best: plain", "corruptions"),

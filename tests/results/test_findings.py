@@ -55,7 +55,7 @@ def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
     assert first.interval == (row.difference.ci_low, row.difference.ci_high)
     assert said.text == (
         "plain is significantly best under corruption; no significant difference on clean images (n = 40). plain is "
-        "nowhere significantly worse."
+        "not significantly worse than any other."
     )
     # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
     assert left.text == "The smallest detectable difference is about 18 points."
@@ -68,7 +68,7 @@ def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> 
         of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG}))
     )
     assert said[0].startswith(
-        "plain is significantly best on clean images and under corruption (n = 40). plain is nowhere"
+        "plain is significantly best on clean images and under corruption (n = 40). plain is not significantly"
     )
     assert said[1].startswith("other is less accurate than plain on clean images (accuracy −30.0 points, p = .001")
     assert said[2].startswith("other has a higher error than plain under fog (+25.0 points, p = .002")
@@ -90,8 +90,8 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(
     said = summary_sentences(of(run))
     assert len(said) == 2 and not findings(of(run))[0].significant
     assert said[0] == "No significant difference between plain and other in 5 paired tests (n = 40)."
-    shown = "other against plain under fog: +5.0 points of error [−2.1, +12.1], before correction for 5 tests"
-    assert said[1].endswith(f"settle the most nearly significant difference ({shown}).")
+    shown = "other against plain under fog: +5.0 points of error [−2.1, +12.1], not significant after correction for 5 "
+    assert said[1].endswith(f"settle the closest undecided comparison ({shown}tests).")
     (more,) = map(int, re.findall(r"^About (\d+) more images would probably settle", said[1]))
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
     reach = detectable_difference(row.difference, 5, binary=False)
