@@ -69,7 +69,7 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
     ]
     assert sentence(tmp_path, *rows) == (
         "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, PGD at 4/255, leaves 13.3 % [6.9, 24.2]; "
-        "its error under corruption is 23.4 % [16.7, 30.8] (mean over noise, the worst set), most under gaussian_noise "
+        "its error under corruption is 23.4 % [16.7, 30.8] (mean over noise, the worst set), most under gaussian noise "
         "at severity 5 with 60.0 %; "
         "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be distinguished from a centred Gaussian "
         "on IoU of pixels; rollout is behind a random map on ABPC."
