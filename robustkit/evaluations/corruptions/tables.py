@@ -66,7 +66,8 @@ def _at(row: SummaryRow | None, headline: Metric, start: str) -> str:
     if row is None or (part := parse_corrupted(row["condition"])) is None:
         return ""
     value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
-    return f"{start} {part.label.replace("_", " ")} at severity {part.severity} with {value}"
+    called = part.label.replace("_", " ")
+    return f"{start} {called} at severity {part.severity} with {value}"
 
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
