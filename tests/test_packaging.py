@@ -72,7 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         return out / done.stdout.split()[-1]
 
     with tarfile.open(build("sdist", copy)) as archive:
-        archive.extractall(unpacked, filter="data")
+        archive.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (top,) = unpacked.iterdir()
     return top, build("wheel", top)
 

@@ -107,7 +107,9 @@ def _named_elsewhere(spec: str) -> str:
 
 def embedded(task: str | None = "classification") -> tuple[str, ...]:
     """Return the names of the checkpoints for a task that ship with the package; of all tasks for None."""
-    return tuple(name for name, entry in _shipped().items() if task in (None, entry.get("task", "classification")))
+    tasks = {name: entry.get("task", "classification") for name, entry in _shipped().items()}
+    also = "zero-shot" if task == "classification" else ""
+    return tuple(name for name, kind in tasks.items() if task in (None, kind) or kind == also)
 
 
 def embedded_file(name: str) -> Path:

@@ -233,8 +233,8 @@ def write(
     listing = options.out / "checkpoints.json"
     entries = json.loads(listing.read_text("utf-8"))
     digest = hashlib.sha256(data).hexdigest()
-    entry = {"file": "shapes-clip.safetensors", "sha256": digest, "attention": "standard", "accuracy": score}
-    entries["shapes-clip"] = entry
+    entry = {"file": "shapes-clip.safetensors", "sha256": digest, "task": "zero-shot"}
+    entries["shapes-clip"] = entry | {"attention": "standard", "accuracy": round(score, 4)}
     write_whole(listing, (json.dumps(dict(sorted(entries.items())), indent=2) + "\n").encode())
 
 
