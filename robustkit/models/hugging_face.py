@@ -38,7 +38,7 @@ from .claims import Allowance
 from .dense import Dense, Segmenter, WindowOptions, asked_windows, count_classes
 from .identity import Classifier, ModelIdentity, as_features, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
-from .specs import TEXT_FILES, WEIGHT_FILES, ModelFile
+from .specs import WEIGHT_FILES, ModelFile, text_files
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
 from .zero_shot import ZeroShot, kept_rows, prompts_of, refuse_text, scale_and_bias, with_prompts
 
@@ -416,8 +416,7 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
     if not (hasattr(model, "vision_model") and hasattr(model, "get_text_features") and hasattr(model, "logit_scale")):
         what = f"{type(model).__name__} has no image tower apart from its text"
         raise ModelError(f"{source.path}: {what}; expected CLIP, SigLIP, SigLIP 2, or one made like them")
-    files = [file for name in (*TEXT_FILES, *_TOKENIZERS) if (file := source.path / name).is_file()]
-    words = digest_of_files(sorted(set(files)), source.path)
+    words = digest_of_files(text_files(source.path), source.path)
     rows, count = None, 0
     if prompts is not None:
         version = import_transformers(spec).__version__

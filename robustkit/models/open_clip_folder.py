@@ -27,7 +27,7 @@ from .checkpoint import load_into, read
 from .claims import Allowance
 from .identity import Classifier, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
-from .specs import OPEN_CLIP, ModelFile
+from .specs import OPEN_CLIP, ModelFile, text_files
 from .zero_shot import ZeroShot, kept_rows, prompts_of, scale_and_bias, with_prompts
 
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
@@ -64,8 +64,10 @@ class _Folder:
         if text.get("hf_model_name"):
             what = f"its text tower is {str(text['hf_model_name'])[:80]!r} of the Hub, which nothing here fetches"
             raise CheckpointError(f"{file}: {what}; convert the checkpoint to transformers, and give hf:DIR")
-        if strange := sorted(set(text.get("tokenizer_kwargs") or {}) - _TOKENIZER_OPTIONS):
-            what = f"tokenizer_kwargs has {', '.join(map(str, strange))[:80]}, which may name code or files"
+        options = text.get("tokenizer_kwargs") or {}
+        if not isinstance(options, Mapping) or (strange := sorted(set(options) - _TOKENIZER_OPTIONS)):
+            given = ", ".join(strange) if isinstance(options, Mapping) else str(options)
+            what = f"tokenizer_kwargs has {given[:80]}, which may name code or files"
             raise CheckpointError(f"{file}: {what}; expected only {', '.join(sorted(_TOKENIZER_OPTIONS))}")
         if (named := vision.get("timm_model_name")) is not None and not (
             isinstance(named, str) and timm.is_model(named)
@@ -76,14 +78,15 @@ class _Folder:
         if text.get("hf_tokenizer_name") and not (path / "tokenizer.json").is_file():
             what = f"its tokenizer is {str(text['hf_tokenizer_name'])[:80]!r} of the Hub"
             raise CheckpointError(f"{file}: {what}, which nothing here fetches; put tokenizer.json next to it")
+        mode = folder.shown.get("resize_mode", "shortest")
+        if not isinstance(mode, str) or mode not in _MODES:
+            raise CheckpointError(f"{file}: resize_mode {mode!r} is not supported; expected {' or '.join(_MODES)}")
         return folder
 
     def preprocessing(self, usual: Mapping[str, Any]) -> dict[str, Any]:
         """Return how images become pixels. usual: open_clip's mean and std where the config has none."""
         said = {**usual, **{key: value for key, value in self.shown.items() if value is not None}}
         size, mode = said.get("size", 224), said.get("resize_mode", "shortest")
-        if not isinstance(mode, str) or mode not in _MODES:
-            raise CheckpointError(f"{self.path}: resize_mode {mode!r} is not supported; expected {' or '.join(_MODES)}")
         sides = [size, size] if isinstance(size, int) else size
         interpolation = said.get("interpolation", "bicubic")
         found = {"mean": said["mean"], "std": said["std"], "input_size": sides, "crop_pct": 1.0}
@@ -108,7 +111,7 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
     model.eval()
     tower, notes = _image_tower(model, folder, checkpoint.tensors)
     attention = give_attention(tower, wanted.attention, {}, {}, spec)
-    words = digest_of_files(sorted(path for path in source.path.glob("*.json") if path.is_file()), source.path)
+    words = digest_of_files(text_files(source.path), source.path)
     rows, count = None, 0
     if prompts is not None:
         made_of = (checkpoint.sha256, words, open_clip.__version__, prompts.digest)
@@ -118,7 +121,8 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
     network = ZeroShot(tower, rows, *scale_and_bias(model))
     usual = {"mean": list(open_clip.OPENAI_DATASET_MEAN), "std": list(open_clip.OPENAI_DATASET_STD)}
     shown = folder.preprocessing(usual)
-    preprocessing, sources, more = resolve_preprocessing(network, wanted, shown, str(source.path))
+    unsaid = {name: "architecture" for name in usual if folder.shown.get(name) is None}  # open_clip's defaults
+    preprocessing, sources, more = resolve_preprocessing(network, wanted, shown, str(source.path), said_by=unsaid)
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),
         num_classes=count,

@@ -55,8 +55,17 @@ def _asked(address: str) -> bool:
 KINDS = ("hf", "hf-hub", "local-dir", "onnx", "timm", "zoo")
 EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME, local-dir:PATH or onnx:FILE"
 OPEN_CLIP = "open_clip_config.json"  # in the layout of open_clip
-TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+TEXT_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("merges.txt", "spiece.model", "tokenizer.model", "vocab.txt"),
+)
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def text_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that decide what its text tower reads: configs and tokenizer."""
+    names = ("config.json", OPEN_CLIP, *TEXT_FILES)
+    return [file for name in names if (file := folder / name).is_file()]
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ def _from_hub(name: str) -> ModelFile:
     repository, _, revision = name.partition("@")
     silent = bool(address := hub_address()) and not is_reachable(address)
     files = ["config.json", *PROCESSORS, *WEIGHT_FILES, "model*.safetensors", "model.safetensors.index.json"]
-    files += [*TEXT_FILES, "spiece.model", "tokenizer.model", "vocab.txt", OPEN_CLIP, "open_clip_model.safetensors"]
+    files += [*TEXT_FILES, OPEN_CLIP, "open_clip_model.safetensors"]
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": files, "local_files_only": silent}
     try:
         folder = snapshot_download(repository, **options)

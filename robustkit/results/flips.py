@@ -53,7 +53,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Flips:
-    """Of a pair under one condition. labels, before, now: of each sample by id, its label and the two predictions."""
+    """Of a pair under one condition. before, now: the predicted classes of the samples that changed, by id."""
 
     condition: str
     negative: Counted

@@ -19,6 +19,7 @@ from torch.nn import functional
 import cam
 import robustkit
 from attacks import FeaturePGD, ThreatModel
+from robustkit.common.preprocessing import UNPROVEN
 from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
@@ -143,6 +144,13 @@ def test_the_logits_are_those_of_open_clip(quick: bool, tmp_path: Path) -> None:
         for image in pictures(squares=False):
             expected = theirs.logit_scale.exp() * theirs.encode_image(preprocess(image)[None], normalize=True) @ rows.T
             assert answers(ours, image).numpy() == pytest.approx(expected[0].numpy(), abs=1e-5)
+    assert ours.identity.preprocessing_source["mean"] == "metadata"
+    del said["preprocess_cfg"]["mean"]  # open_clip's default is taken then, which the file does not say
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(said))
+    unsaid = robustkit.load(f"hf:{tmp_path}", classes=CLASSES).identity
+    assert (
+        unsaid.preprocessing.mean == open_clip.OPENAI_DATASET_MEAN and unsaid.preprocessing_source["mean"] in UNPROVEN
+    )
     assert isinstance(ours.network.tower, timm.models.vision_transformer.VisionTransformer)
     assert cam.AGCAM(ours)(torch.rand(1, 3, 32, 32), torch.tensor([1])).shape[-2:] == (32, 32)
 
@@ -290,6 +298,7 @@ def test_another_tokenizer_is_another_model_and_features_need_no_text(tmp_path: 
         ("text_cfg", {"tokenizer_kwargs": {"trust_remote_code": True}}, "trust_remote_code, which may name code or"),
         ("text_cfg", {"tokenizer_kwargs": {"bpe_path": "/etc/passwd"}}, "bpe_path, which may name code or files"),
         ("text_cfg", {"hf_model_name": "roberta-base"}, "'roberta-base' of the Hub, which nothing here fetches"),
+        ("text_cfg", {"tokenizer_kwargs": [{}]}, "tokenizer_kwargs has"),
         ("vision_cfg", {"timm_model_name": "hf-hub:some-org/some"}, "expected a network of timm"),
         ("vision_cfg", {"timm_model_name": "resnet18", "timm_model_pretrained": True}, "would fetch other weights"),
         ("preprocess_cfg", {"resize_mode": []}, r"resize_mode \[\] is not supported"),
@@ -301,7 +310,7 @@ def test_a_config_of_open_clip_fetches_and_runs_nothing(part: str, given: Any, s
     (config["preprocess_cfg"] if part == "preprocess_cfg" else config["model_cfg"][part]).update(given)
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     save_file({"logit_scale": torch.ones(())}, tmp_path / "open_clip_model.safetensors")
-    with pytest.raises((CheckpointError, ModelError), match=said if part != "preprocess_cfg" else "."):
+    with pytest.raises((CheckpointError, ModelError), match=said):
         robustkit.load(f"hf:{tmp_path}", classes=CLASSES)
 
 
