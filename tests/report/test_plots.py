@@ -161,7 +161,7 @@ def test_the_curves_figures_say_their_numbers(tmp_path: Path) -> None:
 
 def test_the_line_of_several_checkpoints_takes_the_strongest_attack_at_each_radius() -> None:
     weak, strong, few = point(0.6), point(0.4), point(0.1, 12)
-    assert strongest([(0.1, weak), (0.1, few), (0.1, strong), (0.2, few)]) == {0.1: strong, 0.2: few}
+    assert strongest([(0.1, weak), (0.1, few), (0.1, strong), (0.1, weak), (0.2, few)]) == {0.1: strong, 0.2: few}
     assert strongest([]) == {}
 
 
