@@ -187,13 +187,12 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     manifest, missing, units = run.manifest, Counter[str](), Counter[str]()
     names: dict[str, str] = {}
     there: dict[str, list[int]] = {}
-    for condition in manifest.conditions:
+    for checkpoint, condition in sorted(manifest.pairs, key=lambda pair: manifest.conditions.index(pair[1])):
         group = group_of(condition)
         names.setdefault(group, name_of(group, "table", manifest))
-        for checkpoint in manifest.names:
-            units[group] += run.shard_count
-            missing[group] += run.missing_units(checkpoint, condition)
-            there.setdefault(group, []).append(manifest.data.n - run.lacking(checkpoint, condition))
+        units[group] += run.shard_count
+        missing[group] += run.missing_units(checkpoint, condition)
+        there.setdefault(group, []).append(manifest.data.n - run.lacking(checkpoint, condition))
     return [
         Gap(names[group], missing[group], units[group], min(there[group]), max(there[group]))
         for group in names
@@ -215,17 +214,15 @@ def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
 
 def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
     """Return how many units of work have no record, and how many there are; of one checkpoint where it is given."""
-    manifest = run.manifest
-    wanted = manifest.names if checkpoint is None else [checkpoint]
-    missing = sum(run.missing_units(name, condition) for name in wanted for condition in manifest.conditions)
-    return missing, run.shard_count * len(wanted) * len(manifest.conditions)
+    wanted = [pair for pair in run.manifest.pairs if checkpoint in (None, pair[0])]
+    return sum(run.missing_units(*pair) for pair in wanted), run.shard_count * len(wanted)
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     """Return lines on unprintable names, on what could not be evaluated, and on conditions without any record."""
     manifest, done, lines = run.manifest, set(run.units()), not_evaluated(run)
     for entry in manifest.checkpoints:
-        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
+        gone = [text for text in manifest.conditions_of(entry.name) if (entry.name, text) not in done]
         if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
             lines.append(

@@ -14,7 +14,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -276,7 +275,7 @@ def part_of(checkpoint: str, condition: str, shard: int, shards: int, parts: int
 def missing_by_part(run: RunFolder, parts: int) -> dict[int, list[str]]:
     """Return the units of a run that have no record, in words, by the part that they are of."""
     missing: dict[int, list[str]] = {}
-    for checkpoint, condition in product(run.manifest.names, run.manifest.conditions):
+    for checkpoint, condition in run.manifest.pairs:
         for shard in run.missing_shards(checkpoint, condition):
             number = part_of(checkpoint, condition, shard, run.shard_count, parts)
             missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")

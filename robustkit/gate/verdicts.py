@@ -109,7 +109,7 @@ class MeasuredRun:
 
     def without_records(self, name: str) -> list[str]:
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
-        return [condition for condition in self.manifest.conditions if condition not in done]
+        return [condition for condition in self.manifest.conditions_of(name) if condition not in done]
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
@@ -125,7 +125,13 @@ class Ambiguous(Exception):  # noqa: N818
 
 
 def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
-    command = missing_command(subject.manifest, name, wanted, subject.run.path)
+    manifest = subject.manifest
+    if any(matches(wanted, text) for text in manifest.conditions if text not in manifest.conditions_of(name)):
+        return CannotTell(
+            f"{wanted.text} needs gradients, which {name} lacks; use an attack without them, such as square, or "
+            f"transfer({wanted.text},from=NAME)"
+        )
+    command = missing_command(manifest, name, wanted, subject.run.path)
     return CannotTell(f"{wanted.text} was not evaluated", command)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import describe_preprocessing
@@ -123,45 +124,53 @@ _IN_WORDS = {"crop_pct": "crop share", "std": "standard deviation"}
 
 def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> frozenset[str]:
     """Return the texts of the attacks whose adversarial images are passed on or kept. ProtocolError for none."""
-    if not (request.transfer or request.keep_adversarials):
+    if not (request.transfer or request.parity or request.keep_adversarials):
         return frozenset()
     texts = frozenset(condition.text for condition in attacked if condition.eps is not None)
-    if not texts:
+    if not texts and (request.transfer or request.keep_adversarials):
         option = "--transfer" if request.transfer else "--keep-adversarials"
         raise ProtocolError(f"{option}: none of the attacks has a fixed radius; expected one that has, such as pgd")
     return texts
 
 
 def plan_transfer(
-    request: ClassificationRequest, attacked: Sequence[Condition], entries: Sequence[CheckpointEntry]
+    request: ClassificationRequest,
+    attacked: Sequence[Condition],
+    entries: Sequence[CheckpointEntry],
+    unsuited: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> tuple[tuple[Condition, ...], dict[str, str]]:
-    """Return a condition for each attack and checkpoint that images are found for; and that checkpoint's digest."""
-    if not request.transfer:
+    """Return a condition for each attack and checkpoint that images are found for; and that checkpoint's digest.
+    unsuited: as of a plan. For parity, images are found for the first checkpoint alone."""
+    if not (request.transfer or request.parity):
         return (), {}
+    option = "--transfer" if request.transfer else "--parity"
     if len(entries) < 2:
-        raise ProtocolError(f"--transfer with {entries[0].name} alone: expected two checkpoints or more")
+        raise ProtocolError(f"{option} with {entries[0].name} alone: expected two checkpoints or more")
     ours = [attack for attack in attacked if is_attack(attack.name) and attack.engine == "robustkit"]
     ours = [attack for attack in ours if attack.eps is not None]
-    if not ours:
+    if not ours and request.transfer:
         raise ProtocolError("--transfer: no attack of robustkit's own engine with a fixed radius; expected such as pgd")
-    _check_pixels(request, entries)
+    if ours:
+        _check_pixels(option, request.card, entries)
     conditions, digests = list[Condition](), dict[str, str]()
     for attack in ours:
-        for entry in entries:
+        for entry in entries if request.transfer else entries[:1]:
+            if attack.text in unsuited.get(entry.name, ()):
+                continue
             plain = entry.to_plain()
             conditions.append(passed := transfer_condition(attack, entry.name))
             digests[passed.text] = digest_of({key: plain.get(key) for key in OF_CHECKPOINT})
     return tuple(conditions), digests
 
 
-def _check_pixels(request: ClassificationRequest, entries: Sequence[CheckpointEntry]) -> None:
-    first, names = entries[0], _PIXELS if request.card.space == "pixels" else (*_PIXELS, "mean", "std")
+def _check_pixels(option: str, card: Card, entries: Sequence[CheckpointEntry]) -> None:
+    first, names = entries[0], _PIXELS if card.space == "pixels" else (*_PIXELS, "mean", "std")
     for other in entries[1:]:
         for name in names:
             there, here = (getattr(entry.preprocessing, name) for entry in (first, other))
             if there != here:
                 what = _IN_WORDS.get(name, name.replace("_", " "))
-                why = f"--transfer: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}"
+                why = f"{option}: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}"
                 raise ProtocolError(
                     f"{why}: adversarial images of one are not valid inputs of the other; audit them separately"
                 )
@@ -207,12 +216,13 @@ def plan(request: ClassificationRequest) -> Plan:
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
     entries = [describe(classifier.identity, images.preprocessing) for classifier, images in opened]
-    passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
     explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
-    conditions = (*_watched(request, shown), *others, *explained, *passed)
+    conditions = (*_watched(request, shown), *others, *explained)
+    unsuited = _unsuited(classifiers, conditions, request.card)
+    passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries, unsuited)
+    conditions = (*conditions, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
-    located = (condition.text for condition in explained if condition.needs_truth)
-    digests = inputs.digests | sources | dict.fromkeys(located, truth.digest or "none")
+    located = dict.fromkeys((each.text for each in explained if each.needs_truth), truth.digest or "none")
     run = Run(request.folder(entries[0].name))
     classes = len(dataset.valid_labels or dataset.class_names)
     browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
@@ -224,7 +234,7 @@ def plan(request: ClassificationRequest) -> Plan:
         dataset=dataset,
         digest=dataset.digest,
         finish=partial(refresh, run),
-        inputs=replace(inputs, digests=digests),
+        inputs=replace(inputs, digests=inputs.digests | sources | located),
         lines=tuple(dict.fromkeys((*lines, *_inputs_in_words(entries), *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
@@ -232,6 +242,7 @@ def plan(request: ClassificationRequest) -> Plan:
         extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
+        unsuited=unsuited,
     )
 
 
@@ -319,25 +330,45 @@ def _without_gradients(classifiers: Sequence[Classifier]) -> list[str]:
 def _attacks_that_apply(
     request: ClassificationRequest, classifiers: Sequence[Classifier], attacked: tuple[Condition, ...]
 ) -> tuple[tuple[Condition, ...], list[str]]:
-    """Return the attacks, and a line where a checkpoint has no gradients and others stand in for the usual ones.
+    """Return the attacks, and a line where some checkpoint has no gradients: others stand in for the usual ones there.
 
-    Raises ModelError for an attack that is asked for and needs gradients.
+    Raises ModelError for an attack that is asked for and needs gradients, unless its images are passed on from another
+    checkpoint.
     """
-    attacks = {each: build_attack(each, request.card) for each in attacked}
-    needing = [
-        each for each, attack in attacks.items() if attack is not None and getattr(attack, "needs_gradients", True)
-    ]
+    needing = [each for each in attacked if _needs_gradients(each, request.card)]
     names = _without_gradients(classifiers)
     if not (names and needing):
         return attacked, []
-    texts, without = ", ".join(each.text for each in needing), f"gradients, which {', '.join(names)} lacks"
+    lacks = f"which {', '.join(names)} {'lacks' if len(names) == 1 else 'lack'}"
+    texts, without = ", ".join(each.text for each in needing), f"gradients, {lacks}"
     by_preset = isinstance(request.preset, Preset) and "attacks" in request.preset.options
-    if request.attacks is not None and not by_preset:
+    alone = len(names) == len(classifiers)
+    others: tuple[Condition, ...] = ()
+    if request.attacks is None or by_preset:
+        others = request.attack_conditions(request.without_gradients, request.engine)
+    elif alone or not (request.transfer or request.parity):
         raise ModelError(f"{texts}: needs {without}; expected {_OTHERS}")
-    others = request.attack_conditions(request.without_gradients, request.engine)
-    chosen = dict.fromkeys((*(each for each in attacked if each not in needing), *others))
-    shown = ", ".join(each.text for each in chosen if each != CLEAN)
-    return tuple(chosen), [f"{texts} need {without}; attacking with {shown} instead, which asks for logits alone"]
+    chosen = dict.fromkeys((*(each for each in attacked if not (alone and each in needing)), *others))
+    shown = ", ".join(each.text for each in chosen if each not in (CLEAN, *needing))
+    instead = f"; attacking with {shown} instead, which asks for logits alone" if others else "; left out there"
+    need = "needs" if len(needing) == 1 else "need"
+    return tuple(chosen), [f"{texts} {need} {without}{instead}"]
+
+
+def _needs_gradients(condition: Condition, card: Card) -> bool:
+    attack = build_attack(condition, card) if is_attack(condition.name) else None
+    return attack is not None and bool(getattr(attack, "needs_gradients", True))
+
+
+def _unsuited(
+    classifiers: Sequence[Classifier], conditions: Sequence[Condition], card: Card
+) -> dict[str, tuple[str, ...]]:
+    """Return, by the name of a checkpoint without gradients, what needs these: attacks, and what uses their images."""
+    names = _without_gradients(classifiers)
+    needing = {each.text for each in conditions if _needs_gradients(each, card)} if names else set()
+    above = ((each.text, [under.text for under in (each.under, each.after) if under]) for each in conditions)
+    needing |= {text for text, under in above if needing.intersection(under)}
+    return dict.fromkeys(names, tuple(each.text for each in conditions if each.text in needing)) if needing else {}
 
 
 _OTHERS = "attacks that ask for answers alone: square, spsa or hopskipjump"

@@ -32,6 +32,7 @@ class AuditOptions(TypedDict, total=False):
     real_labels: Any
     engine: str | None
     transfer: bool
+    parity: bool
     evidence: str
     keep_adversarials: bool
     corrupted_dir: str | Path | None

@@ -173,6 +173,8 @@ def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
         plugins=used_plugins(plan.conditions, checkpoints, card.task) or UNSET,
         parts=request.share.count if request.share else UNSET,
         sequential=True if plan.sequential else UNSET,
+        unsuited={name: tuple(texts) for name, texts in plan.unsuited.items() if texts} or UNSET,
+        parity=checkpoints[0].name if getattr(request, "parity", False) else UNSET,
     )
 
 

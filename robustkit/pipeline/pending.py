@@ -61,7 +61,8 @@ def checkpoint_groups(plan: Plan) -> list[tuple[DescribedCheckpoint, tuple[Condi
     """Return each contender with its conditions; then again with those that need what others found."""
     own = tuple(condition for condition in plan.conditions if not condition.waits)
     later = tuple(condition for condition in plan.conditions if condition.waits)
-    return [(contender, some) for some in (own, later) if some for contender in plan.contenders]
+    every = ((contender, plan.suited(contender.name, some)) for some in (own, later) for contender in plan.contenders)
+    return [(contender, some) for contender, some in every if some]
 
 
 PendingWork = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
@@ -108,7 +109,8 @@ def _lacking(
 def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
     """Whether some checkpoint is still to be scored on the adversarial images of a unit."""
     passed = (c for c in plan.conditions if c.source == source and c.under is not None and c.under.text == attack)
-    pairs = ((contender.name, c.text) for c in passed for contender in plan.contenders)
+    names = [contender.name for contender in plan.contenders]
+    pairs = ((name, c.text) for c in passed for name in names if plan.suited(name, [c]))
     return any(not plan.run.shard_path(*pair, shard).is_file() for pair in pairs)
 
 
@@ -150,14 +152,19 @@ def _why_unchecked(plan: Plan, contender: DescribedCheckpoint) -> str | None:
 def computable(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
     """Return the conditions that can be computed: a part waits for records of all parts that a condition draws from."""
     missing, alone = plan.run.missing_units, plan.request.share is None
-    return tuple(c for c in conditions if alone or c.after is None or not missing(name, c.after.text))
+    some = plan.suited(name, conditions)
+    return tuple(c for c in some if alone or c.after is None or not missing(name, c.after.text))
 
 
 def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:
     """Return the shards of a checkpoint that this command is about, by the text of a condition."""
     n, part = shards_of(plan), plan.request.share
-    texts = [each.text for each in conditions]
-    return {text: [k for k in range(n) if part is None or part.holds(name, text, k, n)] for text in texts}
+    able = {each.text for each in plan.suited(name, conditions)}
+
+    def holds(text: str, shard: int) -> bool:
+        return text in able and (part is None or part.holds(name, text, shard, n))
+
+    return {each.text: [shard for shard in range(n) if holds(each.text, shard)] for each in conditions}
 
 
 def shards_of(plan: Plan) -> int:

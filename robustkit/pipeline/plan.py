@@ -63,6 +63,7 @@ class Plan:
     images are passed on or kept. command: the words of the command of the whole run, where this process was started
     by another; sequential: whether samples are looked at while they come, and may end it. finish: makes summary,
     report and pictures once all records are there. write: writes the records where no network here computes them.
+    unsuited: by the name of a checkpoint, the texts of conditions that cannot be evaluated on it.
     """
 
     request: Request
@@ -84,6 +85,11 @@ class Plan:
     command: Sequence[str] = ()
     sequential: bool = False
     write: Compute | None = None
+    unsuited: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def suited(self, name: str, conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+        """Return the conditions that can be evaluated on a checkpoint."""
+        return tuple(each for each in conditions if each.text not in self.unsuited.get(name, ()))
 
     def settings(self, chosen: int | None) -> Settings:
         """Return how to compute. chosen: the batch size of an earlier command; without, `auto` measures the best."""

@@ -44,7 +44,7 @@ from .request import ClassificationRequest
 
 _TAKES = (
     *("checkpoints", "data_dir", "data", "limit", "ids", "protocol", "out", "shard_size", "seed"),
-    *("batch_size", "workers", "device", "browse", "setup_check"),  # change no figure
+    *("batch_size", "workers", "device", "browse", "setup_check", "parity"),  # change no record
 )
 _SHARD = 1 << 13  # samples in a file of records, unless given
 _LEAST = 2.0**-149  # the smallest probability above 0 that float32 has
@@ -80,6 +80,8 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         for text, answers in of_one.items():
             _check_samples(answers, f"{name} under {text}", whole, dataset, outputs)
     contenders = tuple(DescribedCheckpoint(describe(*_identity(*each, outputs))) for each in found.items())
+    if request.parity and len(contenders) < 2:
+        raise ProtocolError(f"--parity with {contenders[0].name} alone: expected two checkpoints or more")
     run = Run(request.folder(contenders[0].name))
     without_images = partial(dataset.digest_of, [""] * len(dataset))
     return Plan(

@@ -409,6 +409,12 @@ class ClassificationRequest(Request):
     transfer: bool = option(
         "Attacks", "Also score each checkpoint on the adversarial images found for the others.", False
     )
+    parity: bool = option(
+        "Attacks",
+        "How often each checkpoint, such as an exported one, predicts what the first does: clean, corrupted, attacked, "
+        "and on the adversarial images found for the first.",
+        False,
+    )
     evidence: str = option(
         "Attacks",
         "Checks for gradient masking: quick takes at most a quarter of the attacks' passes.",

@@ -53,6 +53,9 @@ def until_decided(
     with plugin_session(), request.noted():
         request = replace(request, **asked, shuffle=True, shard_size=size)
         plan = plan_of(request)
+        for name, texts in plan.unsuited.items():
+            why = f"{texts[0]} is not evaluated on {name}, which has no gradients"
+            raise ProtocolError(f"--until-decided: {why}; audit it in a run of its own")
         digest = plan.digest()
         plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
         names = [contender.name for contender in plan.contenders]

@@ -72,7 +72,7 @@ def term_id(term: Term) -> str:
 
 
 SECTIONS = (
-    *("samples", "results", "attacks", "distances", "transfers", "corruptions"),
+    *("samples", "results", "parity", "attacks", "distances", "transfers", "corruptions"),
     *("calibration", "classes", "stages", "doubts"),
     *("segmentation", "maps", "two-objects", "regions", "counterfactuals", "attention"),
     *("logits", "comparison", "unread", "reproduce"),

@@ -110,7 +110,7 @@ def _refuse_missing(run: Run) -> None:
     count = 1 if manifest.parts is UNSET else manifest.parts
     if not (missing := missing_by_part(run, count)):
         return
-    units = run.shard_count * len(manifest.names) * len(manifest.conditions)
+    units = run.shard_count * len(manifest.pairs)
     first = {number: f"{some[0]}{'; …' if len(some) > 1 else ''}" for number, some in missing.items()}
     said = [f"part {number}/{count} lacks {len(some)} ({first[number]})" for number, some in missing.items()]
     more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""

@@ -307,7 +307,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
     """Yield lines on the conditions that are in no row: those that the other has, or that its own run.json names."""
     names = names_of(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
-        wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
+        wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions_of(side.checkpoint)])
         lacking = [text for text in wanted if text not in side.conditions]
         groups = {text: group_of(text) for text in (*lacking, *common)}
         partly = {groups[text] for text in common}

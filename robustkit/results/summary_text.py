@@ -21,6 +21,7 @@ from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import Cells, is_finite
 from ..evaluations.presenting import gaps_of
 from ..protocol.condition import CLEAN
+from ..tasks.labelled.parity import parity_sentences
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
@@ -142,9 +143,10 @@ def findings(results: Results) -> list[Finding]:
     if not tests.rows:
         return [Finding("The checkpoints cannot be compared yet: no two have records under the same condition.")]
     names = labels(results.manifest.names, _LONGEST)
+    kept = [Finding(text, (name,)) for name, text in parity_sentences(results)][:MOST]
     shown = [_finding(row, results, tests, names) for row in _ranked(results, tests)]
     left = open_difference(results, tests, names)
-    return [*[Finding(verdict(results, tests, names)), *shown][:MOST], *([Finding(left)] if left else [])]
+    return [*kept, *[Finding(verdict(results, tests, names)), *shown][:MOST], *([Finding(left)] if left else [])]
 
 
 # The verdict

@@ -14,6 +14,7 @@ from ..evaluations.family import by_family
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
+from ..tasks.labelled.parity import parity_tables
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
@@ -30,7 +31,7 @@ def short_tables(results: Results) -> list[TextTable]:
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
         title = f"protocol {manifest.protocol.tag}, {manifest.data.n} {manifest.protocol.samples.many}"
-        return [replace(_table(results, rows), title=title, note=LEGEND)] if rows else []
+        return [*([replace(_table(results, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading
     others = [row for row in rows if row.section != headline]

@@ -271,7 +271,9 @@ class Manifest(Part, frozen=True, kw_only=True):
     """The contents of run.json, of the last command; records name their own. claims: by the text of an attack's
     condition. evidence: conditions whose results need it to be trusted. pictures: ids of the samples whose images are
     kept. parts: how many the units were divided into (`--part`), if they were. sequential: true where the samples were
-    looked at while they came (`--until-decided`), so that their number depends on what they show; else absent."""
+    looked at while they came (`--until-decided`), so that their number depends on what they show; else absent.
+    unsuited: by the name of a checkpoint, the conditions that cannot be evaluated on it. parity: the name of the
+    checkpoint that the others were made from (`--parity`)."""
 
     format: Annotated[Format, Meta(description="the number of a format")]
     robustkit: Text
@@ -301,6 +303,18 @@ class Manifest(Part, frozen=True, kw_only=True):
     plugins: Annotated[tuple[PluginEntry, ...] | UnsetType, Meta(description="a list of tables")] = UNSET
     parts: Annotated[int, Meta(ge=1, lt=1 << 31, description="a whole number from 1 on")] | UnsetType = UNSET
     sequential: Flag | UnsetType = UNSET
+    unsuited: Annotated[Mapping[str, Texts] | UnsetType, Meta(description="a table of lists of texts")] = UNSET
+    parity: Name | UnsetType = UNSET
+
+    def conditions_of(self, name: str) -> tuple[str, ...]:
+        """Return the conditions that a checkpoint is evaluated under."""
+        unsuited = () if self.unsuited is UNSET else self.unsuited.get(name, ())
+        return tuple(text for text in self.conditions if text not in unsuited)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each checkpoint's name with each of its conditions."""
+        return [(name, text) for name in self.names for text in self.conditions_of(name)]
 
     @property
     def names(self) -> list[str]:

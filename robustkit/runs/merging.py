@@ -48,7 +48,14 @@ def join_manifests(there: Manifest, here: Manifest) -> Manifest:
         evidence=_union(there.evidence, here.evidence),
         plugins=_plugins(there.used_plugins, here.used_plugins) or UNSET,
         sequential=True if there.is_sequential or here.is_sequential else UNSET,
+        unsuited=_unsuited(there, here) or UNSET,
+        parity=there.parity if here.parity is UNSET else here.parity,
     )
+
+
+def _unsuited(there: Manifest, here: Manifest) -> dict[str, tuple[str, ...]]:
+    both = [{} if each.unsuited is UNSET else each.unsuited for each in (there, here)]
+    return {name: _union(*(each.get(name, ()) for each in both)) for name in {**both[0], **both[1]}}
 
 
 def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:

@@ -20,6 +20,7 @@ from ...evaluations.condition import family_object, kind_of
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import Metric, metric_named, of_samples
 from ...protocol.condition import CLEAN
+from .parity import AGREEMENT, agreement_results
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,7 @@ METRICS = (
     Metric("ece", "ECE %", 100, -1, least=0, most=1, also=("calibration_error", "calibration"), bare=True),
     Metric("linf_max", "largest linf |δ|", least=0),
     Metric("l2_max", "largest l2 |δ|", least=0),
+    AGREEMENT,
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
 )
 
@@ -67,6 +69,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         rows += reading.rows(Result(condition, *figure, flags) for figure in numbers)
         for overview in overviews if numbers else ():
             overview.take(condition, read, flags)
+    rows += reading.rows(agreement_results(reading, conditions))
     means = [row for overview in overviews for row in reading.rows(overview.rows())]
     for overview in overviews:
         odd = overview.flags()

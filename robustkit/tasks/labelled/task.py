@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...display.table import CardPart, Section, TextTable
+from ...display.table import CardPart, Section, TextTable, of_tables
 from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.condition import share, words_of
@@ -16,6 +16,7 @@ from ...evaluations.records import CheckpointRecords, Compared
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .metrics import METRICS, WeakClasses, classification_rows
+from .parity import parity_tables
 from .tables import Reliabilities, calibration_figures, class_grids
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Labelled(Task):
     def terminal(self, results: Results) -> Iterable[TextTable]:
         table = ConditionTable.of(self, results, results.manifest)
         yield from [table.terminal(("top5", "ece", CHANGE, "n"), mark=True)] if table.figures else []
+        yield from parity_tables(results)
         for family in families_of(results.manifest, results):
             yield from family.presenter.terminal(results)
 
@@ -88,6 +90,8 @@ class Labelled(Task):
             return {"grids": ConditionTable.of(self, results, results.manifest).grids(flags)}
 
         yield Section("results", "Results", grids)
+        if tables := tuple(parity_tables(results)):
+            yield of_tables("parity", "Parity", tables)
         drawn = calibration_figures(results.gathered(Reliabilities).entries, looks)
         yield Section("calibration", "Calibration", figures=tuple(drawn))
         weak = results.gathered(WeakClasses).tables

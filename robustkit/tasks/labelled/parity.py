@@ -1,0 +1,144 @@
+"""How often checkpoints predict what the one that they were made from predicts: exported, quantised or pruned ones.
+
+Under an attack each checkpoint sees its own adversarial images; under transfer all see those found for the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...common.differences import Difference, holm, of_means
+from ...display.table import TextTable
+from ...evaluations.aggregate import Estimate, RecordReader, Result, Results, column_of, readable_rows, share_of
+from ...evaluations.condition import name_of, shows, words_of
+from ...evaluations.metrics import Metric, SummaryRow, figure_cell
+from ...evaluations.presenting import short_names
+from ...evaluations.records import common_places
+from ...protocol.condition import CLEAN
+
+AGREEMENT = Metric("parity", scale=100, better=1, binary=True, noun="agreement")
+_COLUMNS = ("sample_id", "error", "prediction", "correct")
+_DIFFERS = "accuracy differs from that of "
+_LEVEL = 0.05
+_SINGLES = 8  # single corruptions in a table: those with the lowest agreement
+
+
+def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[Result]:
+    """Return how often a checkpoint predicts what the one does that a run names for parity; nothing for that one.
+
+    A condition under which their accuracy differs significantly is flagged: by McNemar's exact test, corrected by Holm
+    for all conditions.
+    """
+    first = reading.manifest.parity
+    if not isinstance(first, str) or first == reading.checkpoint:
+        return []
+    theirs = RecordReader(reading.run, reading.manifest, first, {})
+    there = {text for name, text in reading.run.units() if name == first}
+    found = [
+        (text, *compared)
+        for text in conditions
+        if text in there and _has_predictions(text) and (compared := _compare(theirs, reading, text))
+    ]
+    corrected = holm([difference.p_value for *_, difference in found])
+    return [
+        Result(text, AGREEMENT.name, *agreed, _flags(first, difference, p, len(found)))
+        for (text, agreed, difference), p in zip(found, corrected, strict=True)
+    ]
+
+
+def _has_predictions(condition: str) -> bool:
+    return shows(condition) or words_of(condition).images_of_under
+
+
+def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple[Estimate, Difference] | None:
+    """Return the agreement of two checkpoints on the samples that both have, and how the second's accuracy differs."""
+    tables = [readable_rows(each.joined(each.shards(condition, _COLUMNS))[0]) for each in (first, second)]
+    if not all("prediction" in table.column_names and len(table) for table in tables):
+        return None
+    places = common_places([table["sample_id"] for table in tables])
+    if not len(places[0]):
+        return None
+    before, after = (column_of(table, "prediction")[place] for table, place in zip(tables, places, strict=True))
+    right = [column_of(table, "correct")[place] for table, place in zip(tables, places, strict=True)]
+    return share_of((before == after) & (before >= 0)), of_means(right[0], right[1], binary=True)
+
+
+def _flags(first: str, difference: Difference, p: float, conditions: int) -> list[str]:
+    if not p < _LEVEL:
+        return []
+    values = f"{100 * difference.second:.1f} % against {100 * difference.first:.1f} %"
+    return [f"{_DIFFERS}{first}: {values} (p = {p:.2g}, corrected for {conditions} conditions)"]
+
+
+def parity_tables(results: Results) -> list[TextTable]:
+    """Return a table for each checkpoint that others were compared with the first: a row a condition."""
+    manifest = results.manifest
+    if not isinstance(first := manifest.parity, str):
+        return []
+    tables, called = [], short_names(manifest.names)
+    for name in manifest.names:
+        cells = results.cells[name]
+        agreed = {text: row for (text, metric), row in cells.items() if metric == AGREEMENT.name}
+        shown, note = _shown(agreed)
+        rows = tuple(
+            (
+                name_of(text, "table", manifest),
+                str(agreed[text]["n"]),
+                figure_cell(agreed[text]),
+                *(_accuracy(results, each, text) for each in (first, name)),
+                "⚑" * any(flag.startswith(_DIFFERS) for flag in agreed[text]["flags"]),
+            )
+            for text in shown
+        )
+        headings = ("condition", "n", "agreement % [95 %]", f"{called[first]} %", f"{called[name]} %", "differs")
+        title = f"{called[name]} and {called[first]}: how often both predict the same class"
+        tables += [TextTable(title, headings, rows, (), note, name).said_once("n")] if rows else []
+    return tables
+
+
+def _shown(agreed: dict[str, SummaryRow]) -> tuple[list[str], str]:
+    """Return the conditions of a table, of many single corruptions those with the lowest agreement; and its note."""
+    note = (
+        "Under an attack each checkpoint has its own adversarial images, under transfer both have those found for one. "
+        "Agreement with Wilson's intervals; accuracies in %; ⚑: they differ significantly (McNemar's test, corrected "
+        "by Holm for all conditions)."
+    )
+    singles = [text for text in agreed if words_of(text).in_means and not words_of(text).in_results]
+    lowest = sorted(singles, key=lambda text: agreed[text]["value"])[:_SINGLES]
+    if len(lowest) < len(singles):
+        mean = sum(agreed[text]["value"] for text in singles) / len(singles)
+        note += f" The {_SINGLES} corruptions of {len(singles)} with the lowest agreement; the mean of all is "
+        note += f"{100 * mean:.1f} %."
+    return [text for text in agreed if text not in singles or text in lowest], note
+
+
+def _accuracy(results: Results, name: str, condition: str) -> str:
+    metrics = ("top1", *(metric.name for metric in words_of(condition).metrics))
+    found = (results.cells[name].get((condition, metric)) for metric in metrics)
+    return figure_cell(next(filter(None, found), None), interval=False)
+
+
+def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
+    """Yield the name of each compared checkpoint, and a sentence on its agreement with the first."""
+    manifest = results.manifest
+    if not isinstance(first := manifest.parity, str):
+        return
+    called = short_names(manifest.names)
+    for name in manifest.names:
+        agreed = {text: row for (text, metric), row in results.cells[name].items() if metric == AGREEMENT.name}
+        if not agreed:
+            continue
+        start = agreed.get(CLEAN.text) or next(iter(agreed.values()))
+        worst, row = min(agreed.items(), key=lambda pair: pair[1]["value"])
+        said = f"{called[name]} predicts what {called[first]} does on {100 * start['value']:.1f} % of {start['n']} "
+        said += manifest.protocol.samples.many
+        if row["value"] < start["value"]:
+            said += f", on {100 * row['value']:.1f} % at worst ({name_of(worst, 'sentence', manifest)})"
+        odd = [text for text in agreed if any(flag.startswith(_DIFFERS) for flag in agreed[text]["flags"])]
+        under = f"{len(odd)} of {len(agreed)} conditions" if odd else f"any of {len(agreed)} conditions"
+        yield (
+            name,
+            f"{said}; accuracy differs significantly under {under}."
+            if odd
+            else (f"{said}; accuracy does not differ significantly under {under}."),
+        )

@@ -1,0 +1,169 @@
+"""Parity: how often an artefact predicts what the model does that it was made from, and what is left out for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import binomtest
+from small_audit import UNCHECKED, files, pages
+
+import robustkit
+from robustkit.common.intervals import wilson
+from robustkit.errors import ModelError, ProtocolError
+from robustkit.evaluations.presenting import missing_units
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, judge
+from robustkit.report.refresh import merge
+from robustkit.report.run import Run
+from robustkit.results.survey import survey
+from robustkit.results.tables import short_tables
+
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
+FACTORY = """
+import torch
+from torch import nn
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(768, 3, bias=False)
+        self.register_buffer("exported", torch.zeros(1))
+        self.default_cfg = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "input_size": (3, 16, 16), "crop_pct": 1.0}
+
+    @property
+    def differentiable(self):
+        return not self.exported
+
+    def forward(self, x):
+        logits = self.head(x.flatten(1))
+        return logits.detach() if self.exported else logits
+
+def build(num_classes=3):
+    return Linear()
+"""
+FGSM, SQUARE, CONTRAST = "fgsm(eps=8/255)", "square(eps=8/255,queries=20)", "corruption(contrast,severity=3)"
+PASSED = f"transfer({FGSM},from=float)"
+
+
+@pytest.fixture(scope="module")
+def nets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Linear models: `float`; `same`, its weights without gradients; `rough`, other weights without gradients."""
+    root = tmp_path_factory.mktemp("nets")
+    (root / "net.py").write_text(FACTORY)
+    torch.manual_seed(1)
+    weight, noise = 0.1 * torch.randn(3, 768), 0.06 * torch.randn(3, 768)
+    for name, head, exported in (("float", weight, 0.0), ("same", weight, 1.0), ("rough", weight + noise, 1.0)):
+        torch.save({"head.weight": head, "exported": torch.full((1,), exported)}, root / f"{name}.pth")
+    for place, image in enumerate(np.random.Generator(np.random.PCG64(0)).integers(0, 256, (60, 16, 16, 3), np.uint8)):
+        label = int((weight @ _flat(image)).argmax())
+        (root / "images" / "xyz"[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(root / "images" / "xyz"[label] / f"{place:02d}.png")
+    return root
+
+
+def _flat(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()).flatten().float() / 255
+
+
+def audit(nets: Path, out: Path, names: Sequence[str] = ("float", "same", "rough"), **options: Any) -> Run:
+    given = {"attacks": f"{FGSM},{SQUARE}", "corruptions": "contrast(severity=3)", "parity": True, "shard_size": 16}
+    model = {"arch": f"{nets / 'net.py'}:build", "num_classes": 3}
+    given |= {"model": model, "browse": 0, "setup_check": False, "device": "cpu", "out": out} | options
+    return robustkit.audit([nets / f"{name}.pth" for name in names], data_dir=nets / "images", **given)
+
+
+@pytest.fixture(scope="module")
+def run(nets: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return audit(nets, tmp_path_factory.mktemp("parity") / "run")
+
+
+def agreement(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["checkpoint"], row["condition"]): row for row in run.summary() if row["metric"] == "parity"}
+
+
+def test_agreement_is_the_share_of_equal_predictions(run: Run, nets: Path) -> None:
+    """On clean images it is counted with the weights alone; elsewhere with the records, sample by sample."""
+    rows = agreement(run)
+    weights = {name: torch.load(nets / f"{name}.pth")["head.weight"] for name in ("float", "rough")}
+    images = [_flat(Image.open(path)) for path in sorted((nets / "images").rglob("*.png"))]
+    said = {name: (torch.stack(images) @ weight.T).argmax(1) for name, weight in weights.items()}
+    equal = int((said["float"] == said["rough"]).sum())
+    assert 0 < equal < 60 and rows["rough", "clean"]["value"] == equal / 60
+    assert (rows["rough", "clean"]["ci_low"], rows["rough", "clean"]["ci_high"]) == pytest.approx(wilson(equal, 60))
+    shared = {"clean", CONTRAST, SQUARE, PASSED, f"transfer({SQUARE},from=float)"}
+    assert set(rows) == {(name, text) for name in ("same", "rough") for text in shared}
+    assert all(row["value"] == 1 for (name, text), row in rows.items() if name == "same")  # the seed is the same, too
+    for (name, text), row in rows.items():
+        first, second = (run.table(each, text).to_pandas().set_index("sample_id") for each in ("float", name))
+        assert row["value"] == (first["prediction"] == second["prediction"].reindex(first.index)).mean()
+
+
+def test_what_differs_beyond_chance_is_flagged(run: Run) -> None:
+    """McNemar's exact p-values, by scipy, with Holm's correction worked out here."""
+    rows, raw = agreement(run), dict[str, float]()
+    for name, text in rows:
+        if name == "rough":
+            first, second = (
+                run.table(each, text).to_pandas().set_index("sample_id")["correct"] for each in ("float", name)
+            )
+            gained, lost = (int((one & ~other).sum()) for one, other in ((second, first), (first, second)))
+            raw[text] = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    order, expected, largest = sorted(raw, key=lambda text: raw[text]), dict[str, float](), 0.0
+    for rank, text in enumerate(order):
+        largest = expected[text] = max(largest, min(1.0, raw[text] * (len(raw) - rank)))
+    flagged = {
+        text for (name, text), row in rows.items() if any("differs from that of float" in f for f in row["flags"])
+    }
+    assert flagged == {text for text, p in expected.items() if p < 0.05} and 0 < len(flagged) < len(raw)
+    (flag,) = (flag for flag in rows["rough", "clean"]["flags"] if flag != UNCHECKED)
+    assert flag.endswith(f"against 100.0 % (p = {expected['clean']:.2g}, corrected for 5 conditions)")
+
+
+def test_an_artefact_without_gradients_is_spared_what_needs_them(run: Run, nets: Path, tmp_path: Path) -> None:
+    """Nothing of it is missing, whether computed at once, again, in parts, or by a command that names it later."""
+    assert FGSM in run.manifest.conditions_of("float") and FGSM not in run.manifest.conditions_of("same")
+    assert (
+        missing_units(run) == (0, 4 * (6 + 5 + 5)) and not (run.path / "records" / "same" / "fgsm(eps=8_255)").exists()
+    )
+    assert f"transfer({FGSM},from=same)" not in run.manifest.conditions
+    before, lines = files(run.path), list[str]()
+    audit(nets, run.path, say=lines.append)
+    assert files(run.path) == before and "64 units of work were already done and were not recomputed" in lines
+    for number in (1, 2):
+        audit(nets, tmp_path / f"part{number}", part=f"{number}/2")
+    merged = merge([tmp_path / "part1", tmp_path / "part2"], tmp_path / "whole")
+    assert pages(merged.path) == pages(run.path) and merged.summary() == run.summary()
+    one = audit(nets, tmp_path / "later", ["float", "same"])
+    assert agreement(audit(nets, one.path)).keys() == agreement(run).keys() and missing_units(one) == (0, 64)
+    audit(nets, one.path, ["float"], parity=False)
+    assert len(agreement(one)) == 10 and missing_units(one) == (0, 64)
+
+
+def test_gate_page_and_terminal(run: Run) -> None:
+    rules = ["parity under clean >= 99 %", "top1 under fgsm >= 10 %", f"transfer_accuracy under {PASSED} >= 0.1 %"]
+    policy = parse_policy("\n".join(f"[[rule]]\nrequire = '{rule}'\ncheckpoint = 's*'" for rule in rules), "policy")
+    agreed, attacked, passed = judge(policy, run).verdicts
+    assert (agreed.state, attacked.state, passed.state) == (PASS, UNDECIDED, PASS)
+    assert attacked.why.startswith("fgsm needs gradients, which same lacks; use an attack without them, such as square")
+    (rough,) = judge(parse_policy(f"[[rule]]\nrequire = '{rules[0]}'\ncheckpoint = 'rough'", "policy"), run).verdicts
+    assert rough.state == FAIL
+    page = (run.path / "report.html").read_text()
+    assert "rough and float: how often both predict the same class" in page and 'id="parity"' in page
+    same, rougher = (table for table in short_tables(survey(run)) if table.checkpoint in ("same", "rough"))
+    assert same.rows[0][:3] == ("clean", "100.0 [94.0, 100.0]", "100.0") and not any(row[-1] for row in same.rows)
+    assert rougher.rows[0][-1] == "⚑"
+
+
+def test_bad_requests(nets: Path, tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="--parity with float alone: expected two checkpoints or more"):
+        audit(nets, tmp_path / "one", ["float"])
+    with pytest.raises(
+        ModelError, match=r"fgsm\(eps=8/255\): needs gradients, which same lacks; expected attacks that"
+    ):
+        audit(nets, tmp_path / "two", ["float", "same"], parity=False)
