@@ -218,7 +218,9 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         ends = [_figure(end(float(row["value"]) for row in found), metric.scale) for end in (min, max)]
         unit = " %" if metric.scale == 100 else ""
         detail, standing = _cell(found[0], metric.scale, "").interval, best.get(area)
-        if len(names) > 1:
+        if len(found) == 1 < len(names):
+            detail = f"{short[found[0]['checkpoint']]} only"
+        elif len(names) > 1:
             leaders = listed([short[name] for name in standing.leaders]) if standing else ""
             detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
             detail = "equal" if detail == "inconclusive" and ends[0] == ends[1] else detail

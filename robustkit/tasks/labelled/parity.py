@@ -119,12 +119,15 @@ def _accuracy(results: Results, name: str, condition: str) -> str:
 
 
 def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
-    """Yield the name of each compared checkpoint, and a sentence on its agreement with the first."""
+    """Yield the name of each compared checkpoint, and a sentence on its agreement with the first; the lowest first."""
     manifest = results.manifest
     if not isinstance(first := manifest.parity, str):
         return
-    called = short_names(manifest.names)
-    for name in manifest.names:
+    called, lowest = short_names(manifest.names), dict.fromkeys(manifest.names, 1.0)
+    for row in results:
+        if row["metric"] == AGREEMENT.name:
+            lowest[row["checkpoint"]] = min(lowest[row["checkpoint"]], row["value"])
+    for name in sorted(lowest, key=lowest.__getitem__):
         agreed = {text: row for (text, metric), row in results.cells[name].items() if metric == AGREEMENT.name}
         if not agreed:
             continue
