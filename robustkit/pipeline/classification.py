@@ -38,7 +38,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint, plan_corrupted
+from .plan import Plan, PlannedCheckpoint, metadata_of, plan_corrupted
 from .predictions import is_predictions, plan_predictions
 from .request import ClassificationRequest, Preset
 
@@ -232,6 +232,7 @@ def plan(request: ClassificationRequest) -> Plan:
         extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
+        metadata=metadata_of(request, dataset),
     )
 
 
