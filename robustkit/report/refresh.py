@@ -66,7 +66,7 @@ def keep_metadata(run: RunFolder, table: Path) -> None:
 def _sample_ids(run: RunFolder) -> list[str]:
     """Return the ids of all samples of a run, of each shard from the first record that has all its samples."""
     manifest, found = run.manifest, list[str]()
-    whole = [unit for unit in run.units() if part_of(unit[1]) is None]
+    whole = [unit for unit in run.units() if not part_of(unit[1])]
     for shard in range(run.shard_count):
         unit = next((unit for unit in whole if shard not in run.missing_shards(*unit)), None)
         if unit is None:
