@@ -159,7 +159,7 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow], by: Sequence[str] =
 
     sections = [
         *sections_of(run, results),
-        Section("slices", "Weakest slices", lambda: slice_sections(results, by)),
+        Section("slices", "Slices", lambda: slice_sections(results, by)),
         Section("comparison", "Checkpoints compared", compared),
         Section("unread", f"{manifest.protocol.samples.many.capitalize()} that could not be read"),
         Section("reproduce", "How to reproduce", lambda: reproduce),

@@ -41,7 +41,7 @@ def weak_tables(results: Results) -> list[TextTable]:
         for weak in each.found[:_SHOWN]:
             rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
     return [
-        TextTable(f"{name}: weakest slices", headings, tuple(own), (), note, name, ("all others %",))
+        TextTable(f"{name}: slices that do significantly worse", headings, tuple(own), (), note, name, ("all others %",))
         for name, own in rows.items()
     ]
 
@@ -84,7 +84,7 @@ def search_note(results: Results) -> str:
     least, most = hits[0][0], hits[-1][0]
     shuffles = min(made for _, made in hits)
     often = f"{least}" if least == most else f"{least} to {most}"
-    parts.append(f"Control: with outcomes shuffled among samples, a slice would be found in {often} of {shuffles}.")
+    parts.append(f"Control: with outcomes shuffled among samples, a slice would be found in {often} of {shuffles} shuffles.")
     for name in dict.fromkeys(name for each in searches for name in each.search.unsearched):
         parts.append(f"{name} has too many different texts to be searched.")
     if left := max(each.search.left_out for each in searches):

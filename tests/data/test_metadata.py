@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -154,7 +153,7 @@ def test_the_file_of_another_run_is_refused(kept: Run, tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_has_no_metadata_yet(kept: Run, tmp_path: Path) -> None:
-    os.remove(next(kept.path.glob("records/vit/clean/*.parquet")))
+    next(kept.path.glob("records/vit/clean/*.parquet")).unlink()
     with pytest.raises(RunError, match="no record names all samples yet; complete the run"):
         keep_metadata(kept, tmp_path / "m.csv")
 
