@@ -184,7 +184,7 @@ def hypergeometric_tail(n: int, marked: int, drawn: int) -> Floats:
 
     mass = np.exp(ways(marked, k) + ways(n - marked, drawn - k) - ways(n, drawn))
     tail = np.zeros(drawn + 2)
-    tail[: least + 1] = 1.0
+    tail[:least] = 1.0
     tail[least : most + 1] = np.minimum(mass[::-1].cumsum()[::-1], 1.0)
     return tail
 

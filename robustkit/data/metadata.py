@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..common.files import CELL, COLUMNS
+from ..common.files import CELL, CELLS, COLUMNS
 from ..errors import DataError
 from .layouts import PATH_COLUMNS, finder, table_rows
 
@@ -25,6 +25,8 @@ def read_metadata(table: Path, ids: Sequence[str], where: str, whole: bool) -> d
     rows = table_rows(table, "metadata")
     header = next(rows, (1, [""]))[1]
     key, names = _columns(table, header)
+    if len(header) * len(ids) > CELLS:
+        raise DataError(f"{table}: {len(header)} columns of {len(ids)} samples; expected at most {CELLS} cells")
     find, found = finder(ids, "", where, strict=whole), dict[str, list[str]]()
     for line, cells in rows:
         at = f"{table.name} line {line}"

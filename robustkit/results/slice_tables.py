@@ -40,8 +40,9 @@ def weak_tables(results: Results) -> list[TextTable]:
         called = name_of(each.condition, "table", manifest)
         for weak in each.found[:_SHOWN]:
             rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
+    title = "slices that do significantly worse"
     return [
-        TextTable(f"{name}: slices that do significantly worse", headings, tuple(own), (), note, name, ("all others %",))
+        TextTable(f"{name}: {title}", headings, tuple(own), (), note, name, ("all others %",))
         for name, own in rows.items()
     ]
 
@@ -80,11 +81,9 @@ def search_note(results: Results) -> str:
             "the rest of each of the two. Holm's correction is over all slices of a condition; intervals are of each "
             "slice alone. A value that its pairs in the table explain is left out."
         )
-    hits = sorted({each.shuffled for each in searches})
-    least, most = hits[0][0], hits[-1][0]
-    shuffles = min(made for _, made in hits)
-    often = f"{least}" if least == most else f"{least} to {most}"
-    parts.append(f"Control: with outcomes shuffled among samples, a slice would be found in {often} of {shuffles} shuffles.")
+    hits, made = (sorted({each.shuffled[place] for each in searches}) for place in (0, 1))
+    often = f"{' to '.join(dict.fromkeys(map(str, (hits[0], hits[-1]))))} of {' or '.join(map(str, made))}"
+    parts.append(f"Control: with right and wrong shuffled among samples, a slice is found in {often} shuffles.")
     for name in dict.fromkeys(name for each in searches for name in each.search.unsearched):
         parts.append(f"{name} has too many different texts to be searched.")
     if left := max(each.search.left_out for each in searches):

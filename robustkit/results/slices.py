@@ -65,15 +65,21 @@ class Column:
         return Column(self.name, self.values, self.codes[places], self.searched)
 
 
-def column_of(name: str, texts: Sequence[str]) -> Column:
-    """Return a column of texts, empty where one is missing. Numbers are in their order; more than 12 different ones are
-    cut into quarters, whose names are their smallest and largest number."""
-    if (numbers := _numbers(texts)) is not None:
-        quarters = len(np.unique(numbers[np.isfinite(numbers)])) > _NUMBERS
-        return _of_numbers(name, numbers, quarters)
-    named = np.array([text or MISSING for text in texts], dtype=object)
-    values, codes = np.unique(named, return_inverse=True)
-    return Column(name, tuple(values.tolist()), codes.astype(np.int64), len(values) <= _TEXTS)
+def column_of(name: str, texts: Sequence[str], codes: Ints) -> Column:
+    """Return a column. texts: the different ones, empty for a missing one; codes: (n,) the place of each sample's.
+    Numbers are in their order; more than 12 different ones are cut into quarters, named by their least and greatest."""
+    if (numbers := _numbers(texts)) is None:
+        named = [text or MISSING for text in texts]
+        values, places = np.unique(np.array(named, dtype=object), return_inverse=True)
+        return Column(name, tuple(values.tolist()), places.astype(np.int64)[codes], len(values) <= _TEXTS)
+    known = np.isfinite(numbers)
+    different, first, own = np.unique(numbers[known], return_index=True, return_inverse=True)
+    if len(different) > _NUMBERS:
+        return _quarters(name, numbers[codes])
+    places = np.full(len(texts), len(different))
+    places[known] = own
+    written = [texts[place] for place in np.flatnonzero(known)[first].tolist()]
+    return Column(name, (*written, *([] if known.all() else [MISSING])), places[codes])
 
 
 def _numbers(texts: Sequence[str]) -> Floats | None:
@@ -92,18 +98,13 @@ def _numbers(texts: Sequence[str]) -> Floats | None:
     return found if np.isfinite(found).any() else None
 
 
-def _of_numbers(name: str, numbers: Floats, quarters: bool) -> Column:
-    """Return a column of numbers, nan where one is missing. quarters: by quartiles; else each number is a value."""
-    known = np.isfinite(numbers)
-    codes = np.zeros(len(numbers), np.int64)
-    if quarters:
-        edges = np.quantile(numbers[known], (0.25, 0.5, 0.75))
-        _, codes[known] = np.unique(np.searchsorted(edges, numbers[known]), return_inverse=True)
-        ends = [numbers[known & (codes == code)] for code in range(int(codes.max()) + 1)]
-        values = _ranges([(float(some.min()), float(some.max())) for some in ends])
-    else:
-        different, codes[known] = np.unique(numbers[known], return_inverse=True)
-        values = [repr(number).removesuffix(".0") for number in different.tolist()]
+def _quarters(name: str, numbers: Floats) -> Column:
+    """Return a column of numbers cut at their quartiles, nan where one is missing; (n,)."""
+    known, codes = np.isfinite(numbers), np.zeros(len(numbers), np.int64)
+    edges = np.quantile(numbers[known], (0.25, 0.5, 0.75))
+    _, codes[known] = np.unique(np.searchsorted(edges, numbers[known]), return_inverse=True)
+    parts = [numbers[known & (codes == code)] for code in range(int(codes[known].max()) + 1)]
+    values = _ranges([(float(some.min()), float(some.max())) for some in parts])
     codes[~known] = len(values)
     return Column(name, (*values, *([] if known.all() else [MISSING])), codes)
 
@@ -125,8 +126,10 @@ class Columns:
         self._kept: list[tuple[pa.Array, Search]] = []  # of the last samples: conditions mostly share them
         if table is not None:
             self._ids = table["sample_id"].combine_chunks()
-            names = (name for name in table.column_names if name != "sample_id")
-            self._own = [column_of(name, table[name].to_pylist()) for name in names]
+            for name, column in zip(table.column_names[1:], table.columns[1:], strict=True):
+                whole = column.combine_chunks()
+                codes = whole.indices.to_numpy().astype(np.int64)
+                self._own.append(column_of(name, whole.dictionary.to_pylist(), codes))
 
     def of(self, side: CheckpointRecords, condition: str) -> dict[str, Column]:
         """Return the columns of the samples that could be read under a condition, in the order of their ids."""
@@ -186,8 +189,7 @@ def _difficulty(side: CheckpointRecords, condition: str) -> Column | None:
     if not np.isfinite(probability).any():
         return None
     places = _places(side.samples(condition, ["label"]).ids, clean.ids)
-    found = _of_numbers(DIFFICULTY, np.append(probability, math.nan), quarters=True)  # the last: of no clean image
-    return found.take(places)
+    return _quarters(DIFFICULTY, np.append(probability, math.nan)).take(places)  # the last: of no clean image
 
 
 # Slices of the columns that are asked for
@@ -404,7 +406,7 @@ class Searched:
         m, generator, hits = len(search.names), np.random.Generator(np.random.PCG64(0)), 0
         limits = np.array([int(np.argmax(m * self._tail(size) < _ALPHA)) for size in search.sizes.tolist()], np.int64)
         few = min(total, search.n - total)  # of wrong and right ones, whatever is quicker to count
-        shuffles = min(SHUFFLES, max(50, _WORK // max(1, few * len(search.places))))
+        shuffles = min(SHUFFLES, max(50, _WORK // max(1, search.n * len(search.places))))
         for _ in range(shuffles):
             counts = search.counts(generator.permutation(search.n)[:few])
             counts = counts if few == total else search.sizes - counts

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..common.files import CELL, COLUMNS, first_line
+from ..common.files import CELL, CELLS, COLUMNS, first_line
 from ..errors import DamagedRecord
 from .folder import METADATA, RunFolder
 from .manifest import Manifest, digest_of_pages
@@ -34,8 +34,8 @@ def write_metadata(run: RunFolder, ids: Sequence[str], columns: Mapping[str, Seq
 
 
 def metadata_of_run(run: RunFolder) -> pa.Table | None:
-    """Return `sample_id` and the columns of a run's metadata, all texts; None where it has none. Raises DamagedRecord
-    for a file that is not what was written for this run, RunError for a link."""
+    """Return `sample_id` and the columns of a run's metadata, all texts, the columns as a dictionary each; None where
+    it has none. Raises DamagedRecord for a file that is not what was written for this run, RunError for a link."""
     import pyarrow as pa
 
     path, table, wrong = run.path / METADATA, None, ""
@@ -69,14 +69,17 @@ def _rows(data: bytes, manifest: Manifest) -> tuple[pa.Table, str]:
         return None, "it was modified or damaged after it was written"
     if fault := binding_fault(json.loads(stated.get(PROVENANCE, b"null")), _provenance(manifest)):
         return None, fault
-    fine = len({*names}) == len(names) <= COLUMNS and names[0] == "sample_id"
+    fine = 1 < len({*names}) == len(names) <= COLUMNS and names[0] == "sample_id"
     if not fine or any(kind != pa.string() for kind in schema.types):
         return None, "expected sample_id and columns of texts"
-    if metadata.num_rows != manifest.data.n or size > WHOLE:
+    if metadata.num_rows != manifest.data.n or metadata.num_rows * len(names) > CELLS or size > WHOLE:
         return None, f"{metadata.num_rows} rows, {size >> 20} MB; expected {manifest.data.n} rows"
     source = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=names)
-    table, wrong = with_texts(source.read(use_threads=False), DECODED)
-    cells = () if wrong else (column for name, column in zip(names, table.columns, strict=True) if name != "sample_id")
-    if any((pc.max(pc.utf8_length(column)).as_py() or 0) > CELL for column in cells):
-        return None, f"a text of more than {CELL} characters"
-    return table, wrong
+    table = source.read(use_threads=False).unify_dictionaries()
+    ids, wrong = with_texts(table.select(["sample_id"]), DECODED)
+    for column in table.columns[1:]:
+        if column.null_count:
+            return None, "a cell of no text"
+        if any((pc.max(pc.utf8_length(chunk.dictionary)).as_py() or 0) > CELL for chunk in column.chunks):
+            return None, f"a text of more than {CELL} characters"
+    return table.set_column(0, "sample_id", ids["sample_id"]), wrong

@@ -14,6 +14,7 @@ from scipy.stats import fisher_exact
 
 from robustkit.report.refresh import keep_metadata
 from robustkit.report.run import Run
+from robustkit.results.slices import Column, column_of
 
 Cells = dict[str, list[str]]
 
@@ -22,6 +23,11 @@ def columns(n: int, seed: int, **values: int) -> Cells:
     """Return columns of so many values each, drawn evenly for n samples."""
     generator = np.random.default_rng(seed)
     return {name: [f"{name}{value}" for value in generator.integers(0, k, n)] for name, k in values.items()}
+
+
+def column(name: str, texts: Sequence[str]) -> Column:
+    different = sorted({*texts}, reverse=True)  # as the file of a run has them, in any order
+    return column_of(name, different, np.array([different.index(text) for text in texts]))
 
 
 def outcomes(cells: Cells, weak: Sequence[Mapping[str, str]], seed: int, right: float = 0.85) -> list[bool]:
