@@ -25,7 +25,7 @@ from ..common.differences import holm, hypergeometric_tail, of_groups
 from ..common.intervals import Floats, Z, simultaneous_z, wilson
 from ..errors import DamagedRecord, RunError, unknown
 from ..evaluations.aggregate import Estimate, Gatherer, mean_of
-from ..evaluations.condition import words_of
+from ..evaluations.condition import shows, words_of
 from ..evaluations.metrics import metric_named
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
@@ -258,9 +258,13 @@ def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -
     if side.manifest.stops_early(condition) and metric not in task.compared.ended:
         why = f"samples leave {condition} at their first wrong prediction, so {metric} has no meaning there"
         raise RunError(f"{why}; use {', '.join(task.compared.ended)}")
-    figures = task.per_sample(side, condition, metric)[1]
-    if np.isnan(figures).all():
-        raise RunError(f"{side.run.path}: the records under {condition} have no {metric}; use {task.headline}")
+    if not shows(condition):  # of the second phase of an attack only some samples have a record, and not by chance
+        raise RunError(f"{condition} has no {metric} of all samples; use one that shows images, such as {CLEAN.text}")
+    figures = side.samples(condition, ["label", task.paired[metric]]).columns[task.paired[metric]]
+    missing = np.isnan(figures)
+    if missing.any() if _is_binary(task, metric) else missing.all():
+        needed = "labels" if metric == task.headline else f"labels and probabilities, or use {task.headline}"
+        raise RunError(f"{side.run.path}: samples under {condition} have no {metric}; it needs {needed}")
     return figures
 
 

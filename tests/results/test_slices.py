@@ -175,9 +175,12 @@ def test_difficulty_is_the_probability_of_the_label_on_the_clean_image(tmp_path:
     found = run.slices(by="difficulty", condition="pgd")
     assert found["slice"].tolist()[-1] == f"difficulty = {ends[4]} to {ends[0]}"
     assert found["value"].tolist() == [0, 0, 0, 1] and found["n"].tolist() == [5] * 4
-    without = make(tmp_path / "none", {"vit": {PGD: [1] * 20}})
+    passed = "transfer(pgd(eps=1/255,steps=20),from=other)"
+    without = make(tmp_path / "none", {"vit": {PGD: [1] * 20, passed: [1] * 20}})
     with pytest.raises(RunError, match="there are class; "):
         without.slices(by="difficulty")
+    with pytest.raises(RunError, match="has no top1 of all samples; use one that shows images"):
+        without.slices(by="class", condition=passed)
 
 
 def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None:
