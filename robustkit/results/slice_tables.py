@@ -78,8 +78,8 @@ def search_note(results: Results) -> str:
     if any(found):
         parts.append(
             "p: Fisher's exact test, one-sided, against all other samples; two values together must also be worse than "
-            "the rest of each of the two. Holm's correction is over the slices of a checkpoint and condition; intervals "
-            "are of each slice alone. A value that its pairs in the table explain is left out."
+            "the rest of each of the two. Holm's correction is over the slices of a checkpoint and condition; "
+            "intervals are of each slice alone. A value that its pairs in the table explain is left out."
         )
     hits, made = (sorted({each.shuffled[place] for each in searches}) for place in (0, 1))
     often = f"{' to '.join(dict.fromkeys(map(str, (hits[0], hits[-1]))))} of {' or '.join(map(str, made))}"
