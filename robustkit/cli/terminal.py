@@ -178,11 +178,13 @@ def after_part(part: Part, run: RunFolder) -> str:
     return f"part {part} is done; when all are: robustkit merge {run.path}"
 
 
-def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
-    """Print what a run found: sentences, the short table (details: every table), flags, and where the rest is."""
+def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False, by: Sequence[str] = ()) -> None:
+    """Print what a run found: sentences, the short table (details: every table), slices by some columns, flags, and
+    where the rest is."""
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
     from ..evaluations.setup_flags import setups_of
+    from ..results.slice_tables import by_tables, weak_tables
     from ..results.summary_text import summary_sentences
     from ..results.tables import report_tables, short_tables
     from ..tasks.task import task_of
@@ -192,7 +194,8 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
         print_line(screen, sentence)
     compared = report_tables(run, every) if details and task.shows_compared else []
     whole = [*task.terminal(every), *(table.said_once("n") for table in compared)] if details else short_tables(every)
-    print_tables(screen, whole, "summary.csv")
+    weak = weak_tables(every) if details else []
+    print_tables(screen, [*whole, *weak, *(table for some in by_tables(run, by) for table in some)], "summary.csv")
     for who, text in setups_of(run):
         print_line(screen, f"set-up of {who}: {text}")
     for line in (*flag_lines(every), *left_out_lines(run)):

@@ -1,4 +1,5 @@
-"""Differences between two figures of the same samples: intervals and p-values that know of the pairing."""
+"""Differences between two figures: intervals and p-values. Of the same samples they know of the pairing; of two groups
+of samples, only shares are compared (`of_groups`, `hypergeometric_tail`)."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, stdtr, stdtrit
+from scipy.special import betaincinv, gammaln, stdtr, stdtrit
 
-from .intervals import Floats, Interval, Z, error_of_parts, error_parts
+from .intervals import Floats, Interval, Z, error_of_parts, error_parts, wilson
 
 MCNEMAR, STUDENT, NORMAL = "McNemar's exact test", "Student's t", "a normal approximation"
 WILCOXON = "Wilcoxon's signed-rank test"
@@ -161,6 +162,31 @@ def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest:
         return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, before, after, NORMAL)
     p_value = math.erfc(abs(value) / error / math.sqrt(2))
     return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after, NORMAL)
+
+
+def of_groups(hits: int, n: int, other_hits: int, other_n: int) -> Interval:
+    """Return Newcombe's 95 % interval of hits/n - other_hits/other_n, shares of two groups of samples (Newcombe 1998,
+    method 10). Both groups have samples."""
+    share, other = hits / n, other_hits / other_n
+    (low, high), (other_low, other_high) = wilson(hits, n), wilson(other_hits, other_n)
+    below, above = math.hypot(share - low, other_high - other), math.hypot(high - share, other - other_low)
+    return share - other - below, share - other + above
+
+
+def hypergeometric_tail(n: int, marked: int, drawn: int) -> Floats:
+    """Return for each k from 0 to drawn + 1 the probability that `drawn` of n samples hold k of the `marked` or more:
+    the p-value of Fisher's exact test, one-sided. (drawn + 2,)"""
+    least, most = max(0, drawn + marked - n), min(drawn, marked)
+    k = np.arange(least, most + 1, dtype=np.float64)
+
+    def ways(of: float | Floats, chosen: float | Floats) -> Floats:
+        return np.asarray(gammaln(of + 1.0) - gammaln(chosen + 1.0) - gammaln(of - chosen + 1.0))
+
+    mass = np.exp(ways(marked, k) + ways(n - marked, drawn - k) - ways(n, drawn))
+    tail = np.zeros(drawn + 2)
+    tail[:least] = 1.0
+    tail[least : most + 1] = np.minimum(mass[::-1].cumsum()[::-1], 1.0)
+    return tail
 
 
 def rare_share_bound(n: int) -> float:

@@ -22,6 +22,7 @@ LINE, LINES = 1 << 20, 1 << 24  # characters of a line; lines of a table
 TEXT = 1 << 20  # bytes of a file that a person writes: TOML, a list of classes
 _PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 TABLE = 1 << 27  # bytes of a table or list of samples: ImageNet's two million images
+COLUMNS, CELL, CELLS = 64, 256, 1 << 25  # of a table of metadata: columns, characters of a cell or a name, all cells
 
 
 def check_plain(path: Path, limit: int | None = None) -> None:

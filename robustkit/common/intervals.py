@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -21,16 +21,22 @@ _ROUNDING = 1e-12  # a relative width that sums of the same numbers in another o
 _ROWS = 2048  # rows held as floats at once
 
 
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 1) where n is 0."""
+def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
+    """Return Wilson's score interval of a proportion (Wilson 1927); (0, 1) where n is 0. z: the quantile of the normal
+    distribution, by default that of 95 %."""
     if n == 0:
         return 0.0, 1.0
     share = successes / n
-    centre = share + Z**2 / (2 * n)
-    spread = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    scale = 1 + Z**2 / n
+    centre = share + z**2 / (2 * n)
+    spread = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
     low = 0.0 if successes == 0 else (centre - spread) / scale
     return low, 1.0 if successes == n else (centre + spread) / scale
+
+
+def simultaneous_z(count: int) -> float:
+    """Return the z with which `count` intervals all hold with a probability of 95 % or more (Bonferroni)."""
+    return Z if count < 2 else float(-ndtri(_TAIL / count))
 
 
 def calibration_error(confidence: Floats, correct: Floats) -> float:

@@ -79,7 +79,7 @@ def read_table(
     class name, see `number_classes`. Columns of labels must agree, indices decide. tell: takes notes. Raises DataError,
     with the line, for what is missing, doubled, outside, unknown or contradictory.
     """
-    find = _finder(images, prefix, where)
+    find = finder(images, prefix, where)
     entries: dict[str, list[_Cell]] = {}
     for line, name, cells in _rows(table):
         at = f"{table.name} line {line}"
@@ -195,7 +195,7 @@ def _is_counter(cells: Sequence[_Cell], columns: int) -> bool:
 
 def _rows(path: Path) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
     """Yield (line, file name, labels with their columns)."""
-    rows = _parse(path)
+    rows = table_rows(path, "labels")
     first = next(rows, None)
     if first is None:
         raise DataError(f"{path}: empty; expected a column of file names and a column of labels")
@@ -215,8 +215,9 @@ def _rows(path: Path) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
         yield line, row[file_column], [(header[place], row[place]) for place in columns]
 
 
-def _parse(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number, cells) of the rows that are not empty, one at a time: a table may be larger than the memory."""
+def table_rows(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number, cells) of the rows that are not empty, one at a time: a table may be larger than the memory. what:
+    it is of, and the option that names it. Raises DataError."""
     try:
         lines = lines_of(path)
         first = next(lines, "")
@@ -225,10 +226,12 @@ def _parse(path: Path) -> Iterator[tuple[int, list[str]]]:
             if any(row):
                 yield number, [cell.strip() for cell in row]
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV of labels ({reason_of(error)}); check --labels") from None
+        raise DataError(f"{path}: not a readable CSV of {what} ({reason_of(error)}); check --{what}") from None
 
 
-def _finder(images: Sequence[str], prefix: str, where: str) -> Callable[[str, str], str]:
+def finder(images: Sequence[str], prefix: str, where: str, strict: bool = True) -> Callable[[str, str], str]:
+    """Return what finds the image that a table names, and where it does: a whole id, or a file name or stem that one
+    image has. It raises DataError, but returns an empty text for a name of no image unless `strict`."""
     exact = set(images)
     loose: dict[str, list[str]] = {}
     for image in images:
@@ -246,6 +249,8 @@ def _finder(images: Sequence[str], prefix: str, where: str) -> Callable[[str, st
         matches = loose.get(path, [])
         if len(matches) == 1:
             return matches[0]
+        if not (matches or strict):
+            return ""
         raise DataError(f"{at}: {name!r} names {len(matches) or 'no'} image{'s' * (len(matches) > 1)} under {where}")
 
     return find

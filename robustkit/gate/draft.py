@@ -18,9 +18,10 @@ from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
 from ..tasks.registry import find_metric, metric_of
+from .identity import heads_of, settings_of
 from .output import plain_line
 from .policy import FEWEST, always_meets, quote
-from .verdicts import MeasuredRun, heads_of, is_of_missing, settings_of
+from .verdicts import MeasuredRun, is_of_missing
 
 _MOST = 12  # flags that a draft names
 

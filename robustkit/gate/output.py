@@ -11,6 +11,7 @@ import html
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def advice(verdict: Verdict, below: bool = False) -> str:
     if isinstance(statement, Value) and statement.metric == "n":
         return f"audit that many samples ({_many(verdict, math.ceil(statement.bound))})"
     compare = "see what changed with robustkit compare RELEASED RUN"
+    if isinstance(statement, Value) and statement.by:
+        compare = f"see all slices with robustkit report RUN --by {shlex.quote(','.join(statement.by))}"
     if figure.low <= statement.bound <= figure.high:
         return f"the interval contains the bound, so the miss is not significant: audit more samples, or {compare}"
     return compare
@@ -285,6 +288,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "verdict": verdict.state.lower(),
         "stops": outcome.stops(verdict),
         "condition": verdict.condition or None,
+        "slice": verdict.slice or None,
         "metric": asked and (asked.metric or None),
         "value": figure and finite_or_none(figure.value),
         "n": figure and figure.n,

@@ -19,7 +19,7 @@ from ..errors import ProtocolError, unknown
 from ..evaluations.condition import check_condition, pattern_of
 from ..evaluations.metrics import Metric
 from ..protocol.card import parse_number
-from ..protocol.condition import ConditionPattern
+from ..protocol.condition import CLEAN, ConditionPattern
 from ..tasks.registry import find_metric, metrics
 
 OF_RUN = ("protocol", "data digest", "settings")  # what all checkpoints of a run share
@@ -30,13 +30,15 @@ SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint 
 
 @dataclass(frozen=True)
 class Value:
-    """A figure, or for `n` the number of samples, is on one side of a bound; `sure`: its whole 95 % interval is."""
+    """A figure, or for `n` the number of samples, is on one side of a bound; `sure`: its whole 95 % interval is. by:
+    columns; then the figure of each of their slices is meant, see `results.slices`."""
 
     metric: str
     condition: ConditionPattern
     compare: str
     bound: float
     sure: bool = False
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def meets_bound(compare: str, bound: float, value: float) -> bool:
     return gap > SLACK if compare in (">", "<") else gap >= -SLACK
 
 
-_STARTS = ("drop", "rise", *FLIPS, "no flags", "n", *SUBJECTS)
+_STARTS = ("drop", "rise", *FLIPS, "no flags", "worst slice of", "n", *SUBJECTS)
 OF_EVERY_SETUP = (
     *("were assumed: not confirmed on", "was assumed: not confirmed on", "were assumed: not checked, "),
     *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", " nats ["),
@@ -153,6 +155,8 @@ class _Reader:
                     self._expected(f"== and a text in quotes after {subject}")
                 self._next()
                 return Identity(subject, self._string())
+        if self._accept("worst", "slice", "of"):
+            return self._slices(self._metric(), self._under() or pattern_of(CLEAN.text), worst=True)
         metric = self._metric(extra=("n",))
         condition = self._under()
         if condition is None:
@@ -160,6 +164,8 @@ class _Reader:
             if definition is None or not definition.under:
                 self._expected(f"under CONDITION, such as {metric} under clean")
             condition = pattern_of(definition.under)
+        if self.token == "by" and self.kind == "word":
+            return self._slices(metric, condition)
         if metric == "n":
             compare, bound, sure = self._bound(None, (0.0, math.inf), sure=False)
             if bound != int(bound):
@@ -169,6 +175,37 @@ class _Reader:
             assert definition is not None
             compare, bound, sure = self._bound(definition, definition.ends)
         return Value(metric, condition, compare, bound, sure)
+
+    def _slices(self, metric: str, condition: ConditionPattern, worst: bool = False) -> Value:
+        """Return a rule about all slices by some columns, which come next. worst: about the worst of them, which is on
+        the right side of a bound if all are."""
+        start, definition = self.at, find_metric(metric)
+        if not self._accept("by"):
+            self._expected(f"by COLUMN, such as {metric} under {condition.text} by camera")
+        if definition is None or not definition.paired:
+            raise _Misread(start, f"{metric} is no mean over samples that slices have; expected one such as top1")
+        by = list[str]()
+        while not by or self.token == ",":
+            if by:
+                self._next()
+            place, quoted = self.at, self.kind == "string"
+            if not quoted and self.kind != "word":
+                self._expected("a column such as camera, or its name in quotes")
+            name = self.token
+            by.append(self._string() if quoted else name)
+            if not quoted:
+                self._next()
+            if by[-1] in by[:-1]:
+                raise _Misread(place, f"column {by[-1]!r} is named twice; expected each once")
+        better = ">" if definition.better > 0 else "<"
+        if worst and self.token in (">=", "<=", ">", "<") and not self.token.startswith(better):
+            end = "lowest" if better == ">" else "highest"
+            self._expected(f"{better}= or {better}, as the worst {metric} is the {end}")
+        at = self.at
+        compare, bound, sure = self._bound(definition, definition.ends)
+        if sure and not definition.binary:
+            raise _Misread(at, f"slices have no intervals of {metric} that hold together; leave out the confidence")
+        return Value(metric, condition, compare, bound, sure, tuple(by))
 
     def _excepted(self, what: str) -> tuple[str, ...]:
         """Return the texts after `except`, if it comes next. what: the kind of line that they are parts of."""

@@ -239,6 +239,8 @@ def _why_not(statement: Statement) -> str:
         return f"flags are about complete results; {whole}"
     if isinstance(statement, Change) and statement.condition is None:
         return "it covers every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
+    if isinstance(statement, Value) and statement.by:
+        return f"slices are judged on complete records; {whole}"
     if statement.metric in FLIPS:
         return f"{statement.metric} are counted on complete records; {whole}"
     if statement.metric == "n":

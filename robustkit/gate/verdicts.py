@@ -10,15 +10,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
-from ..common.intervals import Z
+from ..common.intervals import Z, simultaneous_z
 from ..common.plugins import plugin_session
-from ..common.preprocessing import said_by
 from ..display.text import no_controls
-from ..errors import NothingEvaluated, ProtocolError, RunError
+from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.condition import is_doubt, is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
 from ..protocol.card import card_names
@@ -26,13 +26,15 @@ from ..protocol.condition import ConditionPattern
 from ..results import pairing
 from ..results.flips import flips_of
 from ..results.pairing import Side, missing_records
+from ..results.slices import FEWEST, Columns, slices_of
 from ..results.survey import survey
-from ..runs.description import shown_as, why_not_repeated
+from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.merging import card_difference, list_differences
 from ..tasks.registry import find_metric
 from ..tasks.task import task_of
+from .identity import compare_identity
 from .policy import (
     FLIPS,
     OF_RUN,
@@ -106,6 +108,11 @@ class MeasuredRun:
         self.checkpoints = {checkpoint.name: checkpoint for checkpoint in self.manifest.checkpoints}
         if not len(self.results):
             raise NothingEvaluated(f"{run.path}: there are no results to check; rerun the audit until it completes")
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns by which slices are made. Raises DamagedRecord where the metadata are not those of the run."""
+        return Columns(self.run)
 
     def without_records(self, name: str) -> list[str]:
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
@@ -237,62 +244,6 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     return Measured(value, difference.n, low, high, (), difference.first, same)
 
 
-_USUAL = "use of maps of wrong predictions left out"
-
-
-def compare_identity(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntry | None) -> tuple[bool, str]:
-    """Return whether the run is of what is expected, and what was found. checkpoint: None where the run is meant."""
-    subject, expected = statement.subject, statement.expected
-    if subject == "preprocessing" and checkpoint is not None:
-        return _preprocessing(checkpoint, expected)
-    found = {
-        "protocol": manifest.protocol.tag,
-        "data digest": manifest.data.digest,
-        "attention": checkpoint and checkpoint.attention,
-        "arch": checkpoint and checkpoint.arch,
-        "checkpoint sha256": checkpoint and checkpoint.sha256,
-        "settings": settings_of(manifest),
-        "heads": checkpoint and heads_of(checkpoint),
-    }[subject]
-    if subject in ("settings", "heads"):  # which may be long: only what differs is named
-        parts, wanted = (str(text or "").split(", ") for text in (found, expected))
-        odd = [part for part in parts if part not in wanted]
-        gone = [part for part in wanted if part not in parts]
-        said = f"{', '.join(odd) or 'none of these'}, expected {', '.join(gone) or 'nothing more'}"
-        return not (odd or gone), f"{subject}: {said if odd or gone else found}"
-    is_digest = subject.endswith(("digest", "sha256"))
-    same = found == expected or (is_digest and str(found).lower() == expected.lower())
-    return same, f'{subject} is "{found}"'
-
-
-def settings_of(manifest: Manifest) -> str:
-    """Return what a run decides for all its checkpoints besides card and data, without what only rounds otherwise."""
-    values = pairing.run_setup(manifest).values
-    kept = (
-        f"{name} {value}" for name, value in values.items() if not (name == "protocol" or pairing.is_of_rounding(name))
-    )
-    return ", ".join(text for text in kept if text != _USUAL)
-
-
-def heads_of(checkpoint: CheckpointEntry) -> str:
-    """Return how the heads of features were made, and from what; empty where there are none."""
-    return ", ".join(f"{key} {value}" for key, value in pairing.heads_setup(checkpoint).items())
-
-
-def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, str]:
-    """Compare part by part; the reason names each that differs, who said it, and what was expected."""
-    found, wanted = shown_as(checkpoint), [" ".join(part.split()) for part in expected.split(",")]
-    if [*found.values()] == wanted:
-        return True, f'preprocessing is "{", ".join(wanted)}"'
-    differing, missing = list[str](), "nothing"
-    every = [*found.items(), *[("", missing)] * (len(wanted) - len(found))]
-    for (part, here), there in zip(every, [*wanted, *[missing] * (len(found) - len(wanted))], strict=True):
-        if here != there:
-            who = said_by(checkpoint.said.get(part, ""), checkpoint.arch)
-            differing.append(f"{here}{who and f' ({who})'}, expected {there}")
-    return False, f"preprocessing is {'; '.join(differing)}"
-
-
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "inconclusive"
 SAME = "the baseline is this same checkpoint, so nothing can differ; give the run of the released checkpoint"
 
@@ -302,7 +253,7 @@ class Verdict:
     """The verdict on a rule for one checkpoint; none where the rule is about the whole run. reason: says more than the
     figure, or nothing. needed: samples that would decide it. whole: nothing was missing. command, completes: as of
     CannotTell; text of run.json, see `why_not_repeated`. of: how many samples there are, if it was decided before
-    all had come."""
+    all had come. slice: the one that decides, of a rule about slices."""
 
     rule: Rule
     checkpoint: str
@@ -315,6 +266,7 @@ class Verdict:
     whole: bool = True
     command: str = ""
     of: int | None = None
+    slice: str = ""
 
     @property
     def why(self) -> str:
@@ -391,6 +343,8 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
                 others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
                 shown, command = replace(figure, flags=others), subject.manifest.command
                 return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
+            if statement.by:
+                return _of_slices(rule, name, statement, subject, condition)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
@@ -399,10 +353,10 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
 
 
-def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[str, str, int | None]:
+def decide(statement: Value | Change, figure: Measured, metric: str, z: float = Z) -> tuple[str, str, int | None]:
     """Return state, reason, and the number of samples that would decide it. With confidence the whole interval must be
     on one side, and the point, too: what passes with confidence passes without it, and no rule passes with its
-    negation."""
+    negation. z: of the interval of a share."""
     if not math.isfinite(figure.value):
         return FAIL, f"{figure.value} is not a number to compare", None
     fine = [meets_bound(statement.compare, statement.bound, end) for end in (figure.low, figure.value, figure.high)]
@@ -423,7 +377,7 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
         return UNDECIDED, f"the interval contains the bound; {more}", None
     binary = definition is not None and definition.binary
     if isinstance(statement, Value) and binary:
-        enough = Z**2 * statement.bound * (1 - statement.bound) / gap / gap  # a square may be out of range
+        enough = z**2 * statement.bound * (1 - statement.bound) / gap / gap  # a square may be out of range
     else:
         facing = figure.low if figure.value > statement.bound else figure.high
         width = abs(facing - figure.value)
@@ -434,6 +388,34 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     needed = max(figure.n + 1, math.ceil(enough - 1e-6))
     more = f"about {needed} samples would settle it if the value stays the same"
     return UNDECIDED, f"the interval contains the bound; {more}", needed
+
+
+def _of_slices(rule: Rule, name: str, statement: Value, subject: MeasuredRun, condition: str) -> Verdict:
+    """Return one verdict for all slices: that of the worst. One of few samples passes nothing, and fails nothing."""
+    side, by, metric = Side(subject.run, name), statement.by, statement.metric
+    try:
+        slices = slices_of(side, subject.columns, condition, metric, by, together=statement.sure)
+    except DamagedRecord:
+        raise
+    except RunError as why:
+        raise CannotTell(str(why)) from None
+    n, flags = sum(each.figure.n for each in slices), tuple(subject.cells[name][condition, metric]["flags"])
+    z, judged = simultaneous_z(len(slices)), list[Verdict]()
+    for each in slices:
+        figure = Measured(each.figure.value, each.figure.n, each.figure.low, each.figure.high, flags)
+        state, reason, needed = decide(statement, figure, metric, z)
+        if figure.n < FEWEST:
+            few = f"{figure.n} sample{'s' * (figure.n > 1)} of the slice; expected {FEWEST} or more"
+            state, reason, needed = UNDECIDED, few, FEWEST
+        elif needed is not None:
+            more = f"about {needed} samples of the slice would settle it if the value stays the same"
+            reason = f"the interval contains the bound; {more}"
+        of_all = needed and math.ceil(n * needed / figure.n)
+        judged.append(Verdict(rule, name, state, reason, figure, condition, of_all, slice=each.name))
+    worst, states = _worst_of(judged, statement), [each.state for each in judged]
+    word = {FAIL: "fail", UNDECIDED: "are inconclusive", PASS: "pass"}[worst.state]
+    counted = f"{states.count(worst.state)} of {len(judged)} slices {word}, the worst: {worst.slice}"
+    return replace(worst, reason="; ".join(filter(None, [worst.reason, counted])))
 
 
 def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
@@ -530,14 +512,7 @@ def out_of_reach(statement: Change, before: float, metric: str) -> str:
 
 def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[str]]) -> Verdict:
     """Return one verdict for all conditions: that of the worst of them. What could not be compared never passes."""
-    order, sign = (FAIL, UNDECIDED, PASS), -1 if statement.compare.startswith(">") else 1
-
-    def rank(verdict: Verdict) -> tuple[int, bool, float]:
-        measured = verdict.figure is not None and not math.isnan(verdict.figure.value)
-        value = sign * verdict.figure.value if measured and verdict.figure else 0.0
-        return order.index(verdict.state), measured, -value
-
-    worst = min(judged, key=rank)
+    worst = _worst_of(judged, statement)
     alike = sum(verdict.state == worst.state for verdict in judged)
     word = {FAIL: "fail", UNDECIDED: "are inconclusive", PASS: "pass"}[worst.state]
     parts = [worst.reason, f"{alike} of {len(judged)} shared conditions {word}, the worst: {worst.condition}"]
@@ -546,3 +521,15 @@ def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[s
         state = FAIL if worst.state == FAIL else UNDECIDED
         return replace(worst, state=state, reason="; ".join(filter(None, [*gone, *parts])), whole=False)
     return replace(worst, reason="; ".join(filter(None, parts)))
+
+
+def _worst_of(judged: Sequence[Verdict], statement: Value | Change) -> Verdict:
+    """Return the verdict of the worst state, and among these that of the worst figure, or of none."""
+    order, sign = (FAIL, UNDECIDED, PASS), -1 if statement.compare.startswith(">") else 1
+
+    def rank(verdict: Verdict) -> tuple[int, bool, float]:
+        measured = verdict.figure is not None and not math.isnan(verdict.figure.value)
+        value = sign * verdict.figure.value if measured and verdict.figure else 0.0
+        return order.index(verdict.state), measured, -value
+
+    return min(judged, key=rank)

@@ -39,7 +39,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint, plan_corrupted
+from .plan import Plan, PlannedCheckpoint, metadata_of, plan_corrupted
 from .predictions import is_predictions, plan_predictions
 from .request import ClassificationRequest, Preset
 
@@ -225,7 +225,6 @@ def plan(request: ClassificationRequest) -> Plan:
     located = dict.fromkeys((each.text for each in explained if each.needs_truth), truth.digest or "none")
     run = Run(request.folder(entries[0].name))
     classes = len(dataset.valid_labels or dataset.class_names)
-    browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
         request=request,
         run=run,
@@ -237,13 +236,20 @@ def plan(request: ClassificationRequest) -> Plan:
         inputs=replace(inputs, digests=inputs.digests | sources | located),
         lines=tuple(dict.fromkeys((*lines, *_inputs_in_words(entries), *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
-        pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
+        pictures=_browsed(request, dataset),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
         extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
+        metadata=metadata_of(request, dataset),
         unsuited=unsuited,
     )
+
+
+def _browsed(request: ClassificationRequest, dataset: Dataset) -> tuple[str, ...]:
+    """Return the ids of the samples whose pictures are kept."""
+    shown = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
+    return tuple(sample.id for sample in shown.samples[: request.browse])
 
 
 # Where images come from, and which checkpoints see them

@@ -30,6 +30,7 @@ class AuditOptions(TypedDict, total=False):
     layout: Any
     labels_csv: Any
     real_labels: Any
+    metadata: str | Path | None
     engine: str | None
     transfer: bool
     parity: bool

@@ -44,6 +44,7 @@ from ..runs.manifest import (
     digests_of_shards,
 )
 from ..runs.merging import disagreements, join_manifests
+from ..runs.metadata import write_metadata
 from ..tasks.registry import EVERY_TASK
 from .plan import Plan
 from .request import Preset, spelled_out
@@ -106,7 +107,15 @@ def _plain(value: Any) -> Any:
 
 
 def prepare(plan: Plan, digest: str) -> list[str]:
-    """Write run.json, or extend an earlier one; return lines for the user. RunError where records differ in plan."""
+    """Write run.json, or extend an earlier one, and the metadata of the samples; return lines for the user. RunError
+    where records differ in plan."""
+    lines = _prepare(plan, digest)
+    if plan.metadata is not None:
+        write_metadata(plan.run, [sample.id for sample in plan.dataset.samples], plan.metadata)
+    return lines
+
+
+def _prepare(plan: Plan, digest: str) -> list[str]:
     run = plan.run
     old = run.read_manifest()
     if old is None and next((run.path / "records").rglob("*.parquet"), None):

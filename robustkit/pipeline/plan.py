@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
+from ..data.metadata import read_metadata
 from ..evaluations.attacks.evidence import Extent
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
@@ -24,7 +26,7 @@ from ..runs.progress import Progress
 from ..tasks.registry import EVERY_TASK
 from .inputs import plan_attacked
 from .progress import Reporter
-from .request import Request
+from .request import ClassificationRequest, Request
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,10 @@ class Plan:
     extents: how far it goes, empty where none is taken.
     checks_setup: whether other normalisations are tried first. handed: texts of the attacks whose adversarial
     images are passed on or kept. command: the words of the command of the whole run, where this process was started
-    by another; sequential: whether samples are looked at while they come, and may end it. finish: makes summary,
-    report and pictures once all records are there. write: writes the records where no network here computes them.
-    unsuited: by the name of a checkpoint, the texts of conditions that cannot be evaluated on it.
+    by another; sequential: whether samples are looked at while they come, and may end it. metadata: columns of the
+    user's own, by name, a text for each sample; None where no table is given. finish: makes summary, report and
+    pictures once all records are there. write: writes the records where no network here computes them. unsuited: by the
+    name of a checkpoint, the texts of conditions that cannot be evaluated on it.
     """
 
     request: Request
@@ -84,6 +87,7 @@ class Plan:
     handed: frozenset[str] = frozenset()
     command: Sequence[str] = ()
     sequential: bool = False
+    metadata: Mapping[str, Sequence[str]] | None = None
     write: Compute | None = None
     unsuited: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -153,6 +157,16 @@ def plan_corrupted(
     own, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
     inputs = replace(own.inputs, digests=own.inputs.digests | beneath.inputs.digests)
     return beneath.conditions, own.conditions, inputs, (*own.lines, *beneath.lines)
+
+
+def metadata_of(request: ClassificationRequest, dataset: Dataset) -> dict[str, list[str]] | None:
+    """Return the columns of the table of metadata that a request names, for the samples of a data set; None without
+    one. Raises DataError as `read_metadata`."""
+    if request.metadata is None:
+        return None
+    whole = request.limit is None and request.ids is None
+    ids = [sample.id for sample in dataset.samples]
+    return read_metadata(Path(request.metadata), ids, dataset.root or dataset.name, whole)
 
 
 def plan_of(request: Request) -> Plan:

@@ -36,14 +36,14 @@ from ..tasks.labelled.subject import CLASSIFICATION
 from .inputs import evaluation_condition
 from .manifest import describe
 from .pending import checkpoint_groups, pending_work, units_of
-from .plan import DescribedCheckpoint, Plan
+from .plan import DescribedCheckpoint, Plan, metadata_of
 from .prediction_files import PREFIX, Answers, read_answers
 from .processes import Ranks
 from .progress import Estimate, Reporter
 from .request import ClassificationRequest
 
 _TAKES = (
-    *("checkpoints", "data_dir", "data", "limit", "ids", "protocol", "out", "shard_size", "seed"),
+    *("checkpoints", "data_dir", "data", "limit", "ids", "metadata", "protocol", "out", "shard_size", "seed"),
     *("batch_size", "workers", "device", "browse", "setup_check", "parity"),  # change no record
 )
 _SHARD = 1 << 13  # samples in a file of records, unless given
@@ -93,6 +93,7 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         digest=dataset.digest if request.data_dir else without_images,
         finish=partial(refresh, run),
         lines=(*dataset.notes, f"{', '.join(found)}: {ELSEWHERE}"),
+        metadata=metadata_of(request, dataset),
         write=partial(_write, found),
     )
 

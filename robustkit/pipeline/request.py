@@ -402,6 +402,11 @@ class ClassificationRequest(Request):
         "Corruptions", "Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."
     )
     data: Mapping[str, Any] = option_group(LabelOptions)
+    metadata: str | Path | None = option(
+        "Data",
+        "CSV of samples and columns of your own, such as camera, to find weak slices (robustkit report --by).",
+        type=Path,
+    )
     shuffle: bool = option("Data", "Take samples in a random order, determined by the seed.", False, last=True)
     engine: str | None = option(
         "Attacks", "Run the attacks with pyautoattack or torchattacks instead, as a cross-check."

@@ -18,6 +18,7 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
+from ..results.slice_tables import slice_sections
 from ..results.survey import as_in_json, doubts_of, looks_of
 from ..results.tables import comparison_grids, flip_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
@@ -73,7 +74,7 @@ def term_id(term: Term) -> str:
 
 SECTIONS = (
     *("samples", "results", "parity", "attacks", "distances", "transfers", "corruptions"),
-    *("calibration", "classes", "stages", "doubts"),
+    *("calibration", "classes", "slices", "stages", "doubts"),
     *("segmentation", "maps", "two-objects", "regions", "counterfactuals", "attention"),
     *("logits", "comparison", "unread", "reproduce"),
 )
@@ -144,8 +145,9 @@ LARGEST = 7_900_000  # the limit in bytes of the page; it decides how many sampl
 _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 
-def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
-    """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
+def write_report(run: RunFolder, rows: Sequence[SummaryRow], by: Sequence[str] = ()) -> None:
+    """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary. by:
+    columns whose slices have a table, see `results.slice_tables`."""
     results, manifest = Results.of(run, rows), run.manifest
     inputs = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
     shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
@@ -157,6 +159,7 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
 
     sections = [
         *sections_of(run, results),
+        Section("slices", "Slices", lambda: slice_sections(results, by)),
         Section("comparison", "Checkpoints compared", compared),
         Section("unread", f"{manifest.protocol.samples.many.capitalize()} that could not be read"),
         Section("reproduce", "How to reproduce", lambda: reproduce),

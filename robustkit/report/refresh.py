@@ -12,36 +12,68 @@ from msgspec.structs import replace
 
 from ..common.files import locked
 from ..common.plugins import plugin_session
+from ..data.metadata import read_metadata
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
+from ..protocol.condition import part_of
 from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
 from ..runs.merging import gather_parts, refuse_damaged
+from ..runs.metadata import write_metadata
 from .run import Run
 
 
 @plugin_session()
-def refresh(run: RunFolder) -> Results:
-    """Rebuild summary.json, summary.csv and report.html from the records; return the results. Raises NothingEvaluated
-    where there is no row, because every image was unreadable or nothing was computed yet.
+def refresh(run: RunFolder, by: Sequence[str] = ()) -> Results:
+    """Rebuild summary.json, summary.csv and report.html from the records; return the results. by: columns whose slices
+    the page has a table of, `camera,daylight` meaning both together. Raises NothingEvaluated where there is no row,
+    because every image was unreadable or nothing was computed yet; RunError for an unknown column.
     """
     results = rebuild_summary(run)
-    write_page(run, results)
+    write_page(run, results, by)
     return results
 
 
-def report(run: RunFolder | str | Path) -> Run:
+def report(run: RunFolder | str | Path, metadata: str | Path | None = None, by: str | Sequence[str] = ()) -> Run:
     """Rebuild summary and report of a run folder from its records, without a model; return the run, which shows both.
 
+    metadata: a CSV of samples and columns of your own, kept in the run in place of an earlier one. by: columns whose
+    slices the page has a table of, such as `["camera", "camera,daylight"]`.
+
     Raises:
-        RunError: no run, or damaged records. NothingEvaluated: there is no row.
+        RunError: no run, damaged records, or an unknown column. NothingEvaluated: there is no row. DataError: the table
+        is not one of this run.
     """
     found = Run.existing(run.path if isinstance(run, RunFolder) else run)
-    refresh(found)
+    if metadata is not None:
+        keep_metadata(found, Path(metadata))
+    refresh(found, [by] if isinstance(by, str) else by)
+    return found
+
+
+def keep_metadata(run: RunFolder, table: Path) -> None:
+    """Keep the columns of a CSV in a run, in place of earlier ones. Raises DataError as `read_metadata`, RunError where
+    a sample has no record yet."""
+    ids, asked = _sample_ids(run), run.manifest.arguments
+    whole = asked.get("limit") is None and asked.get("ids") is None
+    write_metadata(run, ids, read_metadata(table, ids, str(run.path), whole))
+
+
+def _sample_ids(run: RunFolder) -> list[str]:
+    """Return the ids of all samples of a run, of each shard from the first record that has all its samples."""
+    manifest, found = run.manifest, list[str]()
+    whole = [unit for unit in run.units() if not part_of(unit[1])]
+    for shard in range(run.shard_count):
+        unit = next((unit for unit in whole if shard not in run.missing_shards(*unit)), None)
+        if unit is None:
+            raise RunError(f"{run.path}: no record names all samples yet; complete the run, then give --metadata")
+        found += run.shard(*unit, shard, ["sample_id"])["sample_id"].to_pylist()
+    if len(found) != manifest.data.n:
+        raise RunError(f"{run.path}: records name {len(found)} of {manifest.data.n} samples; complete the run first")
     return found
 
 
@@ -55,11 +87,12 @@ def rebuild_summary(run: RunFolder) -> Results:
     return write_summary(run, gathered)
 
 
-def write_page(run: RunFolder, results: Results) -> None:
-    """Write report.html. results: from `rebuild_summary`. Raises NothingEvaluated where there is no row."""
+def write_page(run: RunFolder, results: Results, by: Sequence[str] = ()) -> None:
+    """Write report.html. results: from `rebuild_summary`. by: as of `refresh`. Raises NothingEvaluated where there is
+    no row."""
     from .page import write_report
 
-    write_report(run, results)
+    write_report(run, results, by)
     if not len(results):
         why = next((bad["error"] for bad in results.bad_images), "there are no records")
         called = f"{run.manifest.data.n} {run.manifest.protocol.samples.many}"

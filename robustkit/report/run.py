@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..display.notebook import as_html, as_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
+from ..evaluations.aggregate import Results
 from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
 from ..results.paper import PaperTable, table
+from ..results.slice_tables import columns_asked, frame_rows
 from ..results.summary_text import summary_sentences
 from ..results.survey import as_in_json, looks_of, survey
 from ..results.tables import short_tables
@@ -73,6 +76,22 @@ class Run(RunFolder):
         from .examples import examples_of
 
         return examples_of(self, condition, wrong, limit)
+
+    def slices(self, by: str | Sequence[str] = (), metric: str = "top1", condition: str = "") -> pd.DataFrame:
+        """Return a row for each slice by some columns, or without `by` for each slice that is significantly worse than
+        all other samples.
+
+        by: columns of the metadata (`metadata` of an audit or a report), `class` or `difficulty`: a name, several
+        separated by commas, or a list. metric: `top1`, `top5` or `nll`. condition: such as `clean` or `pgd`; all of the
+        table of results if left out.
+
+        Raises:
+            RunError: an unknown column, or a figure that is no mean over samples.
+        """
+        import pandas as pd
+
+        results = Results(self, [])
+        return pd.DataFrame(frame_rows(results, columns_asked(by) if by else (), metric, condition))
 
     to_frame = results
 

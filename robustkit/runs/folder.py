@@ -6,6 +6,7 @@ timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its recor
 evidence/<checkpoint>/<condition>.json           figures that show whether an attack's result can be trusted
 pictures/…                                       images of a chosen few samples, to be looked at; see `kept_images`
 adversarials/…                                   adversarial images, kept for transfer or on request; see `kept_images`
+metadata.parquet                                 columns of the user's own, one row per sample; see `metadata`
 summary.json, summary.csv, report.html           made from the two above, any time
 refused.json                                     that the last audit into this folder was refused; gone after the next
 
@@ -42,8 +43,9 @@ from .untrusted import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+METADATA = "metadata.parquet"
 OWN = (
-    *("run.json", "summary.json", "summary.csv", "report.html", "refused.json"),
+    *("run.json", "summary.json", "summary.csv", "report.html", "refused.json", METADATA),
     *("records", "timings", "evidence", "pictures", "adversarials", "features"),
 )
 OWN_PICTURES = ("cams", "scenes")

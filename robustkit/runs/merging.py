@@ -11,9 +11,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..errors import DamagedRecord, RunError
-from .folder import RunFolder, folder_name
+from .folder import METADATA, RunFolder, folder_name
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
 from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
+from .metadata import metadata_of_run
 from .untrusted import OF_CHECKPOINT, digest_of_run
 
 _MAP = "cam("  # how the text of a map that is scored begins
@@ -150,6 +151,7 @@ def _union(there: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
 
 
 _TIMINGS = "timings"
+_OF_NO_UNIT = (_TIMINGS, METADATA)  # of which the first part's stay
 _FOLDERS = (PICTURES, ADVERSARIALS, _TIMINGS, "records")  # in the order in which a unit's files are written
 
 
@@ -165,7 +167,7 @@ def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
     for part in folders.values():
         for inside in _files(part, manifest):
             holder = holders.setdefault(inside, part)
-            if holder is not part and inside.parts[0] != _TIMINGS and not _alike(holder, part, inside):
+            if holder is not part and inside.parts[0] not in _OF_NO_UNIT and not _alike(holder, part, inside):
                 raise RunError(
                     f"{part.path / inside} differs from {holder.path / inside}, though both are the same unit; other "
                     "devices and versions may round differently: delete the unwanted part"
@@ -178,6 +180,7 @@ def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
 
 def refuse_damaged(run: RunFolder) -> None:
     """Raise DamagedRecord for a file of a run that is not what was written for it."""
+    metadata_of_run(run)
     for name in run.manifest.names:
         for text in run.manifest.conditions:
             for path, why in (
@@ -205,7 +208,9 @@ def _of_all(parts: Sequence[RunFolder]) -> Manifest:
 
 
 def _files(run: RunFolder, manifest: Manifest) -> Iterator[Path]:
-    """Yield the paths in a run folder of what its units consist of, each record after what belongs to it."""
+    """Yield the paths in a run folder of its metadata, and of what its units consist of, each record after what belongs
+    to it."""
+    yield from [Path(METADATA)] if (run.path / METADATA).is_file() else []
     for name in map(folder_name, manifest.names):
         for text in map(folder_name, manifest.conditions):
             evidence = Path("evidence", name, f"{text}.json")

@@ -58,7 +58,7 @@ def audited(place: Path, out: Path, **options: Any) -> Run:
 def few_and_plain(one_thread: None) -> Any:
     """Of the page only what reads the kept pictures: the rest is drawn from what the summary has read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.report.page.write_report", lambda run, rows: list(Browser(run).samples()))
+        patch.setattr("robustkit.report.page.write_report", lambda run, *_: list(Browser(run).samples()))
         yield
 
 

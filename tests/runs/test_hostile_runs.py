@@ -186,14 +186,14 @@ LINKS = (
     *("run.json", "summary.json", "summary.csv", "report.html", "records", "timings", "evidence", "pictures", "cams"),
     *("records/net", "timings/net", "evidence/net", "pictures/net", "records/net/clean", "timings/net/clean"),
     *("records/net/clean/00001.parquet", "timings/net/clean/00001.json", "records/net/clean/.00001.parquet.x.tmp"),
-    *("cams/gallery.png", "scenes", "timings/other/clean", "pictures/net/clean/00000.parquet"),
+    *("cams/gallery.png", "scenes", "timings/other/clean", "pictures/net/clean/00000.parquet", "metadata.parquet"),
 )
 
 
 @pytest.fixture(scope="module")
 def linked(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.report.page.write_report", lambda run, rows: None)
+        patch.setattr("robustkit.report.page.write_report", lambda *_: None)
         return small_audit.audit(place, tmp_path_factory.mktemp("linked") / "run", attacks="fgsm").path
 
 

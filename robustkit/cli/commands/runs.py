@@ -35,26 +35,31 @@ run_argument = click.argument("run", type=RUN)
 
 @click.command(context_settings=CONTEXT)
 @run_argument
+@option("--metadata", type=Place(), help="CSV of samples and columns of your own, such as camera; kept in the run.")
+@option("--by", multiple=True, help="Show slices by these columns, such as camera,daylight; may be repeated.")
 @option("--details", is_flag=True, help="Print all tables, not only the short one.")
 @option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
-def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
+def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool, logs: tuple[str, ...]) -> None:
     """Rebuild a run's summary and report from its records; needs no model.
 
     \b
     robustkit report runs/vit
+    robustkit report runs/vit --metadata cameras.csv --by camera --by camera,daylight
     robustkit report runs/vit --details
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
     from ...report.loggers import log_run, parse_loggers
-    from ...report.refresh import refresh
+    from ...report.refresh import keep_metadata, refresh
     from ...runs.folder import RunFolder
 
     existing, wanted = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
-        results = refresh(existing)
+        if metadata is not None:
+            keep_metadata(existing, metadata)
+        results = refresh(existing, by)
         say_unfinished([existing])
-        show(existing, results, details)
+        show(existing, results, details, by)
     log_run(existing, results, wanted)
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
 
 
-def class_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    """Return the weak classes of all checkpoints together: one table when clean, one for each attack."""
+def stacked_grids(tables: Sequence[TextTable]) -> list[Grid]:
+    """Return tables whose titles differ in the checkpoint alone as one grid, its rows one checkpoint after the other;
+    all but the first are folded."""
     groups: dict[str, list[TextTable]] = {}
     for table in tables:
         groups.setdefault(table.title.removeprefix(f"{table.checkpoint}: "), []).append(table)

@@ -17,7 +17,7 @@ from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .metrics import METRICS, WeakClasses, classification_rows
 from .parity import parity_tables
-from .tables import Reliabilities, calibration_figures, class_grids
+from .tables import Reliabilities, calibration_figures, stacked_grids
 
 if TYPE_CHECKING:
     from ...evaluations.aggregate import Gatherer, Parts, RecordReader, Results
@@ -95,6 +95,6 @@ class Labelled(Task):
         drawn = calibration_figures(results.gathered(Reliabilities).entries, looks)
         yield Section("calibration", "Calibration", figures=tuple(drawn))
         weak = results.gathered(WeakClasses).tables
-        yield Section("classes", "Weakest classes", lambda: {"grids": class_grids(weak)})
+        yield Section("classes", "Weakest classes", lambda: {"grids": stacked_grids(weak)})
         for family in families_of(results.manifest, results):
             yield from family.presenter.sections(results, looks)

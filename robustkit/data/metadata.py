@@ -1,0 +1,64 @@
+"""Read a table of metadata: columns of the user's own, by which the samples of a run are divided into slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..common.files import CELL, CELLS, COLUMNS
+from ..errors import DataError
+from .layouts import PATH_COLUMNS, finder, table_rows
+
+RESERVED = ("class", "difficulty")
+"""Columns that every run has without a table."""
+_NAMES = ("sample_id", *PATH_COLUMNS)
+_EMPTY = ("", "nan", "null", "n/a", "<na>")
+
+
+def read_metadata(table: Path, ids: Sequence[str], where: str, whole: bool) -> dict[str, list[str]]:
+    """Return the columns of a CSV, each with a text for every id, in the order of `ids`; empty where a cell is.
+
+    A row names its sample as rows of a table of labels do, in `sample_id` or a column of file names. where: what the
+    ids are of, for messages. whole: they are all samples of a data set, so that a row of another one is an error; else
+    it is ignored. Raises DataError, with the line, for what is missing, doubled, unknown, or larger than is read.
+    """
+    rows = table_rows(table, "metadata")
+    header = next(rows, (1, [""]))[1]
+    key, names = _columns(table, header)
+    if len(header) * len(ids) > CELLS:
+        raise DataError(f"{table}: {len(header)} columns of {len(ids)} samples; expected at most {CELLS} cells")
+    find, found = finder(ids, "", where, strict=whole), dict[str, list[str]]()
+    for line, cells in rows:
+        at = f"{table.name} line {line}"
+        if len(cells) != len(header):
+            raise DataError(f"{at}: {len(cells)} cells; expected {len(header)}, as in the header")
+        if long := next((cell for cell in cells if len(cell) > CELL), None):
+            raise DataError(f"{at}: a cell of {len(long)} characters, {long[:40]!r}…; expected at most {CELL}")
+        if not (sample := find(cells[key], at)):
+            continue
+        if sample in found:
+            raise DataError(f"{at}: {cells[key]!r} is named twice; expected one row for each sample")
+        found[sample] = ["" if cells[place].lower() in _EMPTY else cells[place] for place in names.values()]
+    if lacking := [sample for sample in ids if sample not in found]:
+        few = f"{lacking[0]!r} has no row ({len(lacking)} of {len(ids)} samples have none)"
+        raise DataError(f"{table}: {few}; expected one for each sample of {where}")
+    return {name: [found[sample][place] for sample in ids] for place, name in enumerate(names)}
+
+
+def _columns(table: Path, header: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Return the place of the column that names samples, and the others by name."""
+    lower = [name.lower() for name in header]
+    key = next((lower.index(name) for name in _NAMES if name in lower), None)
+    if key is None:
+        raise DataError(f"{table}: no column names the samples; expected one of {', '.join(_NAMES)}")
+    for place, name in enumerate(lower):
+        if not name or "," in name or len(name) > CELL:
+            what = f"is called {header[place][:40]!r}" if name else "has no name"
+            raise DataError(f"{table}: column {place + 1} {what}; expected a name of at most {CELL} letters, no comma")
+        if lower.index(name) < place:
+            raise DataError(f"{table}: column {header[place]!r} is there twice; rename one of the two")
+        if name in RESERVED and place != key:
+            raise DataError(f"{table}: column {header[place]!r} is one that every run has; rename or delete it")
+    if not 1 < len(header) <= COLUMNS:
+        raise DataError(f"{table}: {len(header)} columns; expected one that names samples, and 1 to {COLUMNS - 1} more")
+    return key, {name: place for place, name in enumerate(header) if place != key}

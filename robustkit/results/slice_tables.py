@@ -1,0 +1,181 @@
+"""Slices as tables, rows of a frame and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..display.table import TextTable
+from ..errors import DamagedRecord, ProtocolError, RunError
+from ..evaluations.aggregate import Estimate, Results
+from ..evaluations.condition import check_condition, matches, name_of
+from ..evaluations.metrics import Metric, figure_cell
+from ..evaluations.records import CheckpointRecords
+from ..protocol.condition import CLEAN
+from ..runs.folder import RunFolder
+from ..tasks.labelled.tables import stacked_grids
+from ..tasks.task import task_of
+from .slices import FEWEST, MOST, Columns, Slice, WeakSlice, WeakSlices, divisible, shown_conditions, slices_of
+
+_SHOWN = 10  # weak slices of a condition in a table
+_ROWS = 200  # slices of a condition in a table of those that are asked for
+
+
+def slice_sections(results: Results, by: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what the section of the page shows: the weak slices, or how they were searched, and the tables by the
+    columns that are asked for, `camera,daylight` meaning both together. Raises RunError as `slices_of`."""
+    asked = by_tables(results.run, by)
+    tables = weak_tables(results)
+    grids = [*stacked_grids(tables), *(grid for some in asked for grid in stacked_grids(some))]
+    return {"grids": grids, "said": "" if tables else search_note(results)}
+
+
+def weak_tables(results: Results) -> list[TextTable]:
+    """Return the table of each checkpoint's weak slices, at most ten for a condition; none where nothing was found."""
+    manifest, note = results.manifest, search_note(results)
+    headline = task_of(manifest).headline_metric
+    headings = ("slice", "condition", "n", headline.column, "all others %", "points [95 %]", "p")
+    rows = dict[str, list[tuple[str, ...]]]()
+    for each in results.gathered(WeakSlices).searches:
+        called = name_of(each.condition, "table", manifest)
+        for weak in each.found[:_SHOWN]:
+            rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
+    title = "slices that do significantly worse"
+    return [
+        TextTable(f"{name}: {title}", headings, tuple(own), (), note, name, ("all others %",))
+        for name, own in rows.items()
+    ]
+
+
+def _weak_cells(weak: WeakSlice, called: str) -> tuple[str, ...]:
+    figure, gap = weak.slice.figure, {"value": weak.difference, "ci_low": weak.low, "ci_high": weak.high}
+    p_value = "< 0.001" if weak.p_value < 0.001 else f"{weak.p_value:.3f}"
+    return (
+        *(weak.slice.name, called, str(figure.n), figure_cell(_row(figure)), f"{100 * weak.rest.value:.1f}"),
+        *(figure_cell(gap).replace("-", "−"), p_value),
+    )
+
+
+def _row(figure: Estimate) -> dict[str, Any]:
+    return {"value": figure.value, "n": figure.n, "ci_low": figure.low, "ci_high": figure.high}
+
+
+def search_note(results: Results) -> str:
+    """Return how weak slices were searched, how many were found, and the control; empty where none was tested."""
+    searches = results.gathered(WeakSlices).searches
+    if not searches:
+        return ""
+    columns = dict.fromkeys(name for each in searches for names, _ in each.search.names for name in names)
+    tested = sorted({len(each.search.names) for each in searches})
+    found = [len(each.found) for each in searches]
+    count = " to ".join(dict.fromkeys(map(str, (tested[0], tested[-1]))))
+    parts = [
+        f"Tested for each checkpoint and condition: {count} slices by {', '.join(columns)}, alone and two together, of "
+        f"at least {FEWEST} samples each.",
+        "" if any(found) else "None is significantly worse than all other samples.",
+        f"At most {_SHOWN} of a condition are shown." if max(found) > _SHOWN else "",
+    ]
+    if any(found):
+        parts.append(
+            "p: Fisher's exact test, one-sided, against all other samples; two values together must also be worse than "
+            "the rest of each of the two. Holm's correction is over the slices of a checkpoint and condition; "
+            "intervals are of each slice alone. A value that its pairs in the table explain is left out."
+        )
+    hits, made = (sorted({each.shuffled[place] for each in searches}) for place in (0, 1))
+    often = f"{' to '.join(dict.fromkeys(map(str, (hits[0], hits[-1]))))} of {' or '.join(map(str, made))}"
+    parts.append(f"Control: with right and wrong shuffled among samples, a slice is found in {often} shuffles.")
+    for name in dict.fromkeys(name for each in searches for name in each.search.unsearched):
+        parts.append(f"{name} has too many different texts to be searched.")
+    if left := max(each.search.left_out for each in searches):
+        parts.append(f"{left} columns or pairs of columns are left out, as there are more than {MOST} slices.")
+    return " ".join(filter(None, parts))
+
+
+def by_tables(run: RunFolder, by: Sequence[str]) -> list[list[TextTable]]:
+    """Return for each entry of `by` the tables of all checkpoints. Raises RunError as `slices_of`."""
+    if not by:
+        return []
+    columns, sides = Columns(run), [CheckpointRecords(run, name) for name in run.manifest.names]
+    return [[_by_table(side, columns, columns_asked(each)) for side in sides] for each in by]
+
+
+def columns_asked(by: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that `camera,daylight` or a list names. Raises ProtocolError for none, or one twice."""
+    names = tuple(name.strip() for name in (by.split(",") if isinstance(by, str) else by))
+    if not all(names) or len({*names}) < len(names):
+        raise ProtocolError(f"by {','.join(names)!r}: expected columns such as camera or camera,daylight, each once")
+    return names
+
+
+def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...]) -> TextTable:
+    task, rows, more = task_of(side.manifest), list[tuple[str, ...]](), 0
+    metrics = [metric for metric in task.metrics if metric.name in task.paired]
+    for condition in shown_conditions(side):
+        headline = slices_of(side, columns, condition, task.headline, names)
+        figures = [_figures_of(side, columns, condition, metric, names, len(headline)) for metric in metrics]
+        called, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
+        for place, each in enumerate(headline[:_ROWS]):
+            cells = (metric.cell(own[place]) for metric, own in zip(metrics, figures, strict=True))
+            rows.append((called, *each.values, str(each.figure.n), *cells))
+    headings = ("condition", *names, "n", *(metric.column for metric in metrics))
+    title = f"{side.checkpoint}: slices by {', '.join(names)}"
+    note = f"The first {_ROWS} slices of each condition; {more} more in Run.slices." if more > 0 else ""
+    return TextTable(title, headings, tuple(rows), (), note, side.checkpoint, ("NLL", "top-5 %"))
+
+
+def _figures_of(
+    side: CheckpointRecords, columns: Columns, condition: str, metric: Metric, names: Sequence[str], count: int
+) -> Sequence[dict[str, Any] | None]:
+    """Return the figures of all slices; None for each where records have none, or they have no meaning."""
+    try:
+        return [_row(each.figure) for each in slices_of(side, columns, condition, metric.name, names)]
+    except DamagedRecord:
+        raise
+    except RunError:
+        return [None] * count
+
+
+def frame_rows(results: Results, by: Sequence[str], metric: str, condition: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each slice, or without `by` for each weak slice. condition: as rules name it; empty for all of
+    the table of results. Raises RunError as `slices_of`, and where no condition of the run is meant."""
+    run = results.run
+    if not divisible(task := task_of(results.manifest)):
+        raise RunError(f"{run.path}: samples of {task.name} are not right or wrong, so they have no slices")
+    wanted = check_condition(condition) if condition else None
+
+    def meant(text: str) -> bool:
+        return wanted is None or matches(wanted, text)
+
+    if not any(map(meant, results.manifest.conditions)):
+        raise RunError(f"{run.path} has no {condition}; it has {', '.join(results.manifest.conditions)}")
+    if not by:
+        for found in results.gathered(WeakSlices).searches:
+            for weak in found.found if meant(found.condition) else ():
+                yield _weak_row(found.checkpoint, found.condition, weak)
+        return
+    columns = Columns(run)
+    for name in results.manifest.names:
+        side = CheckpointRecords(run, name)
+        for text in filter(meant, shown_conditions(side) if wanted is None else side.conditions):
+            for each in slices_of(side, columns, text, metric, by):
+                yield {**_named(name, text, each), "metric": metric, **_row(each.figure)}
+
+
+def _named(checkpoint: str, condition: str, found: Slice) -> dict[str, Any]:
+    return {"checkpoint": checkpoint, "condition": condition, "slice": found.name}
+
+
+def _weak_row(checkpoint: str, condition: str, weak: WeakSlice) -> dict[str, Any]:
+    more = {"rest": weak.rest.value, "difference": weak.difference, "difference_low": weak.low}
+    more |= {"difference_high": weak.high, "p_holm": weak.p_value}
+    return _named(checkpoint, condition, weak.slice) | _row(weak.slice.figure) | more
+
+
+def weakest_slice(results: Results) -> tuple[str, str, WeakSlice, int] | None:
+    """Return checkpoint and condition of the weak slice with the smallest p-value, the slice, and how many others there
+    are; of clean images where they have one. None where none was found."""
+    found = [(each, weak) for each in results.gathered(WeakSlices).searches for weak in each.found]
+    if not found:
+        return None
+    search, weak = min(found, key=lambda pair: (pair[0].condition != CLEAN.text, pair[1].p_value))
+    return search.checkpoint, search.condition, weak, len(found) - 1

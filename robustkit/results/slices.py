@@ -1,0 +1,486 @@
+"""Slices: samples with the same values of some columns, how a checkpoint does on each, and on which it does worst.
+
+Columns are those of the run's metadata, and two that need none: `class`, the name of the label, and `difficulty`,
+quarters of the samples by the probability that the checkpoint gives the label of the clean image, exp(-NLL).
+
+Weak slices are searched among the values of a column and the pairs of values of two, which each are a slice. A value is
+tested against all other samples by Fisher's exact test, one-sided. A pair must be worse than these, and than the rest
+of each of its two values: the largest of the three p-values is its own (an intersection-union test, Berger 1982).
+Holm's correction is over all slices of a checkpoint under a condition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.differences import holm, hypergeometric_tail, of_groups
+from ..common.intervals import Floats, Z, simultaneous_z, wilson
+from ..errors import DamagedRecord, RunError, unknown
+from ..evaluations.aggregate import Estimate, Gatherer, mean_of
+from ..evaluations.condition import shows, words_of
+from ..evaluations.metrics import metric_named
+from ..evaluations.records import CheckpointRecords
+from ..protocol.condition import CLEAN
+from ..runs.folder import RunFolder
+from ..runs.manifest import Manifest
+from ..runs.metadata import REMEDY, metadata_of_run
+from ..tasks.task import Task, task_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CLASS, DIFFICULTY, MISSING = "class", "difficulty", "(missing)"
+FEWEST = 20  # samples of a slice below which nothing is said about it
+MOST = 5000  # slices that are tested
+SHUFFLES, _WORK = 200, 1 << 26  # shuffles; figures to count in all, above which there are fewer, 50 or more
+_ALPHA = 0.05
+_NUMBERS, _TEXTS = 12, 200  # different numbers of a column that stay as they are; texts of one that is searched
+_DIGITS = range(4, 18)  # of the bounds of a quarter: as few as distinguish them
+
+Ints = NDArray[np.int64]
+Numbers = NDArray[np.int32]  # of slices: half the memory, read often
+
+
+# Columns
+
+
+@dataclass(frozen=True)
+class Column:
+    """The value of each sample: codes (n,) are places in values. searched: whether weak slices are searched in it."""
+
+    name: str
+    values: tuple[str, ...]
+    codes: Ints
+    searched: bool = True
+
+    def take(self, places: Ints) -> Column:
+        return Column(self.name, self.values, self.codes[places], self.searched)
+
+
+def column_of(name: str, texts: Sequence[str], codes: Ints) -> Column:
+    """Return a column. texts: the different ones, empty for a missing one; codes: (n,) the place of each sample's.
+    Numbers are in their order; more than 12 different ones are cut into quarters, named by their least and greatest."""
+    if (numbers := _numbers(texts)) is None:
+        named = [text or MISSING for text in texts]
+        values, places = np.unique(np.array(named, dtype=object), return_inverse=True)
+        return Column(name, tuple(values.tolist()), places.astype(np.int64)[codes], len(values) <= _TEXTS)
+    known = np.isfinite(numbers)
+    different, first, own = np.unique(numbers[known], return_index=True, return_inverse=True)
+    if len(different) > _NUMBERS:
+        return _quarters(name, numbers[codes])
+    places = np.full(len(texts), len(different))
+    places[known] = own
+    written = [texts[place] for place in np.flatnonzero(known)[first].tolist()]
+    return Column(name, (*written, *([] if known.all() else [MISSING])), places[codes])
+
+
+def _numbers(texts: Sequence[str]) -> Floats | None:
+    """Return the finite numbers that texts are, nan for an empty one; None where a text is no number, or all are
+    empty."""
+    found = np.full(len(texts), math.nan)
+    for place, text in enumerate(texts):
+        if not text:
+            continue
+        try:
+            found[place] = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            return None
+        if not math.isfinite(found[place]):
+            return None
+    return found if np.isfinite(found).any() else None
+
+
+def _quarters(name: str, numbers: Floats) -> Column:
+    """Return a column of numbers cut at their quartiles, nan where one is missing; (n,)."""
+    known, codes = np.isfinite(numbers), np.zeros(len(numbers), np.int64)
+    edges = np.quantile(numbers[known], (0.25, 0.5, 0.75))
+    _, codes[known] = np.unique(np.searchsorted(edges, numbers[known]), return_inverse=True)
+    parts = [numbers[known & (codes == code)] for code in range(int(codes[known].max()) + 1)]
+    values = _ranges([(float(some.min()), float(some.max())) for some in parts])
+    codes[~known] = len(values)
+    return Column(name, (*values, *([] if known.all() else [MISSING])), codes)
+
+
+def _ranges(ends: Sequence[tuple[float, float]]) -> list[str]:
+    """Return `12.5 to 30` for each pair of ends, with as few digits as distinguish all ends that differ."""
+    every = {end for pair in ends for end in pair}
+    digits = next((each for each in _DIGITS if len({f"{end:.{each}g}" for end in every}) == len(every)), 17)
+    return [" to ".join(dict.fromkeys(f"{end:.{digits}g}" for end in pair)) for pair in ends]
+
+
+class Columns:
+    """The columns by which the samples of a run are divided."""
+
+    def __init__(self, run: RunFolder) -> None:
+        table = metadata_of_run(run)
+        self._ids: pa.Array | None = None
+        self._own: list[Column] = []
+        self._kept: list[tuple[pa.Array, Search]] = []  # of the last samples: conditions mostly share them
+        if table is not None:
+            self._ids = table["sample_id"].combine_chunks()
+            for name, column in zip(table.column_names[1:], table.columns[1:], strict=True):
+                whole = column.combine_chunks()
+                codes = whole.indices.to_numpy().astype(np.int64)
+                self._own.append(column_of(name, whole.dictionary.to_pylist(), codes))
+
+    def of(self, side: CheckpointRecords, condition: str) -> dict[str, Column]:
+        """Return the columns of the samples that could be read under a condition, in the order of their ids."""
+        found = self._without_difficulty(side, condition)
+        if (difficulty := _difficulty(side, condition)) is not None:
+            found[DIFFICULTY] = difficulty
+        return found
+
+    def _without_difficulty(self, side: CheckpointRecords, condition: str) -> dict[str, Column]:
+        read = side.samples(condition, ["label"])
+        found = {}
+        if self._ids is not None:
+            places = _places(read.ids, self._ids)
+            if (places < 0).any():
+                raise DamagedRecord(f"{side.run.path}: a sample has no metadata; give them again: {REMEDY}")
+            found = {column.name: column.take(places) for column in self._own}
+        labels = read.columns["label"]
+        if len(labels) and (labels >= 0).all():
+            there, codes = np.unique(labels.astype(np.int64), return_inverse=True)
+            found[CLASS] = Column(CLASS, _class_names(there.tolist(), side.manifest), codes.astype(np.int64))
+        return found
+
+    def search_in(self, side: CheckpointRecords, condition: str) -> Search:
+        """Return which slices of the samples that could be read under a condition are tested."""
+        ids = side.samples(condition, ["label"]).ids
+        if not (self._kept and self._kept[0][0].equals(ids)):
+            self._kept[:] = [(ids, Search.among([*self._without_difficulty(side, condition).values()], len(ids)))]
+        return self._kept[0][1]
+
+
+def _places(ids: pa.Array, among: pa.Array) -> Ints:
+    """Return where ids are among others; -1 where they are not."""
+    import pyarrow.compute as pc
+
+    found: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _class_names(labels: Sequence[int], manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of classes; of two classes with one name, followed by their labels."""
+    known = manifest.data.class_names
+    names = [known[label] if label < len(known) else str(label) for label in labels]
+    return tuple(
+        f"{name} ({label})" if names.count(name) > 1 else name for name, label in zip(names, labels, strict=True)
+    )
+
+
+def _difficulty(side: CheckpointRecords, condition: str) -> Column | None:
+    """Return the quarters of the probability of the label on clean images; None where no record has it."""
+    try:
+        clean = side.samples(CLEAN.text, ["nll"])
+    except DamagedRecord:
+        raise
+    except RunError:
+        return None
+    probability = np.exp(-clean.columns["nll"])
+    if not np.isfinite(probability).any():
+        return None
+    places = _places(side.samples(condition, ["label"]).ids, clean.ids)
+    return _quarters(DIFFICULTY, np.append(probability, math.nan)).take(places)  # the last: of no clean image
+
+
+# Slices of the columns that are asked for
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Samples with these values of these columns, and a figure of theirs."""
+
+    columns: tuple[str, ...]
+    values: tuple[str, ...]
+    figure: Estimate
+
+    @property
+    def name(self) -> str:
+        return name_of_slice(self.columns, self.values)
+
+
+def name_of_slice(columns: Sequence[str], values: Sequence[str]) -> str:
+    """Return `camera = 3, daylight = night`."""
+    return ", ".join(f"{column} = {value}" for column, value in zip(columns, values, strict=True))
+
+
+def slices_of(
+    side: CheckpointRecords,
+    columns: Columns,
+    condition: str,
+    metric: str,
+    by: Sequence[str],
+    together: bool = False,
+) -> list[Slice]:
+    """Return the figures of all slices by the cross of some columns, in the order of their values.
+
+    Of what is right or wrong the interval is Wilson's, of others as `mean_of` makes it. together: the intervals of all
+    slices hold at once with 95 % (Bonferroni), of what is right or wrong only. Raises RunError for an unknown column, a
+    metric that is no mean over samples, or missing records.
+    """
+    task = task_of(side.manifest)
+    figures, binary = _figures(task, side, condition, metric), _is_binary(task, metric)
+    known = columns.of(side, condition)
+    if strange := next((name for name in by if name not in known), None):
+        raise RunError(f"there is no column {strange!r}; there are {', '.join(known)}; {REMEDY} adds others")
+    values, codes = _crossed([known[name] for name in by], len(figures))
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(figures[order], np.cumsum(np.bincount(codes, minlength=len(values)))[:-1])
+    z = simultaneous_z(len(values)) if together else Z
+    return [Slice(tuple(by), one, _estimate(part, binary, z)) for one, part in zip(values, parts, strict=True)]
+
+
+def divisible(task: Task) -> bool:
+    """Whether samples of a task are right or wrong by its headline, so that slices of them can be compared."""
+    return task.headline in task.paired and task.headline_metric.binary
+
+
+def _is_binary(task: Task, metric: str) -> bool:
+    definition = metric_named(task.metrics, metric)
+    return definition is not None and definition.binary
+
+
+def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -> Floats:
+    """Return a figure for each sample, (n,). Raises RunError where there is none that means something."""
+    if not divisible(task):
+        raise RunError(f"{side.run.path}: samples of {task.name} are not right or wrong, so they have no slices")
+    if metric not in task.paired:
+        raise RunError(unknown("figure of slices", metric, task.paired))
+    if side.manifest.stops_early(condition) and metric not in task.compared.ended:
+        why = f"samples leave {condition} at their first wrong prediction, so {metric} has no meaning there"
+        raise RunError(f"{why}; use {', '.join(task.compared.ended)}")
+    if not shows(condition):  # of the second phase of an attack only some samples have a record, and not by chance
+        raise RunError(f"{condition} has no {metric} of all samples; use one that shows images, such as {CLEAN.text}")
+    figures = side.samples(condition, ["label", task.paired[metric]]).columns[task.paired[metric]]
+    missing = np.isnan(figures)
+    if missing.any() if _is_binary(task, metric) else missing.all():
+        needed = "labels" if metric == task.headline else f"labels and probabilities, or use {task.headline}"
+        raise RunError(f"{side.run.path}: samples under {condition} have no {metric}; it needs {needed}")
+    return figures
+
+
+def _crossed(columns: Sequence[Column], n: int) -> tuple[list[tuple[str, ...]], Ints]:
+    """Return the values that samples have in all columns together, and the place of those of each sample, (n,)."""
+    values, codes = [tuple[str, ...]()], np.zeros(n, np.int64)
+    for column in columns:
+        count = len(column.values)
+        there, codes = np.unique(codes * count + column.codes, return_inverse=True)
+        values = [(*values[place // count], column.values[place % count]) for place in there.tolist()]
+    return values, codes.astype(np.int64)
+
+
+def _estimate(figures: Floats, binary: bool, z: float) -> Estimate:
+    if not binary:
+        with np.errstate(invalid="ignore"):  # infinite losses have no interval
+            return mean_of(figures)
+    return _share(int(figures.sum()), len(figures), z)
+
+
+def _share(hits: int, n: int, z: float = Z) -> Estimate:
+    return Estimate(hits / n, n, *wilson(hits, n, z))
+
+
+# The search for weak slices
+
+
+@dataclass(frozen=True)
+class Search:
+    """The m slices that are tested among n samples.
+
+    names: columns and values of each. sizes: (m,). parents: (m, 2) the slices of the two values of a pair, -1 for a
+    single value. places: for each column, and pair of columns, the slice of each sample, -1 for none; (n,). single: the
+    same by column. left_out: columns and pairs of columns that would be more than MOST slices. unsearched: columns of
+    too many texts.
+    """
+
+    n: int
+    names: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    sizes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    parents: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    places: tuple[Numbers, ...] = ()
+    single: Mapping[str, Numbers] = field(default_factory=dict)
+    left_out: int = 0
+    unsearched: tuple[str, ...] = ()
+
+    @classmethod
+    def among(cls, columns: Sequence[Column], n: int) -> Search:
+        """Return the slices of at least FEWEST samples, but not of all, by one column and by two; at most MOST."""
+        chosen = [column for column in columns if column.searched]
+        found = cls(n, unsearched=tuple(column.name for column in columns if not column.searched))
+        for some in (*((column,) for column in chosen), *combinations(chosen, 2)):
+            found = found.extended(some)
+        return found
+
+    def extended(self, columns: Sequence[Column]) -> Search:
+        """Return the search with the slices of a column, or of two whose own slices it has."""
+        alone = len(columns) == 1
+        if not (alone or all(column.name in self.single for column in columns)):
+            return replace(self, left_out=self.left_out + 1)
+        values, codes = _crossed(columns, self.n)
+        counts = np.bincount(codes, minlength=len(values))
+        tested = (counts >= FEWEST) & (counts < self.n)
+        parents = np.full((len(values), 2), -1)
+        if not alone:
+            sample = np.zeros(len(values), np.int64)
+            sample[codes] = np.arange(self.n)  # one of each slice
+            parents = np.stack([self.single[column.name][sample] for column in columns], axis=1).astype(np.int64)
+            tested &= counts < np.append(self.sizes, 0)[parents].min(axis=1)  # else it is one of its values
+        if len(self.names) + int(tested.sum()) > MOST:
+            return replace(self, left_out=self.left_out + 1)
+        own = np.where(tested, len(self.names) - 1 + np.cumsum(tested), -1)[codes].astype(np.int32)
+        names = tuple(column.name for column in columns)
+        return replace(
+            self,
+            names=(*self.names, *((names, one) for one, fine in zip(values, tested, strict=True) if fine)),
+            sizes=np.concatenate([self.sizes, counts[tested]]),
+            parents=np.concatenate([self.parents, parents[tested]]),
+            places=(*self.places, own),
+            single={**self.single, names[0]: own} if alone else self.single,
+        )
+
+    def counts(self, some: Ints) -> Ints:
+        """Return how many of some samples, given by their places, each slice has; (m,)."""
+        m = len(self.names)
+        total = np.zeros(m + 1, np.int64)
+        for own in self.places:
+            total += np.bincount(own[some] + 1, minlength=m + 1)
+        return total[1:]
+
+    def within(self, number: int) -> NDArray[np.bool_]:
+        """Return which samples a slice has, (n,)."""
+        found = np.zeros(self.n, np.bool_)
+        for own in self.places:
+            found |= own == number
+        return found
+
+
+@dataclass(frozen=True)
+class WeakSlice:
+    """A slice that does significantly worse. rest: of all other samples; low, high: the 95 % interval of the
+    difference. p_value: Holm's."""
+
+    slice: Slice
+    rest: Estimate
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def difference(self) -> float:
+        return self.slice.figure.value - self.rest.value
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was found for a checkpoint under a condition. wrong: (n,) which samples are; figures are shares of the
+    others."""
+
+    checkpoint: str
+    condition: str
+    search: Search
+    wrong: NDArray[np.bool_]
+    _tails: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def found(self) -> tuple[WeakSlice, ...]:
+        """The weak slices, the smallest p-value first. A single value is left out where the pairs found in it explain
+        it: without them it is no longer significant."""
+        counts = self.search.counts(np.flatnonzero(self.wrong))
+        adjusted = self._adjusted(counts)
+        numbers = [number for number, p in enumerate(adjusted) if p < _ALPHA]
+        pairs = [number for number in numbers if self.search.parents[number, 0] >= 0]
+        kept = [number for number in numbers if number in pairs or not self._explained(number, pairs)]
+        weak = [self._weak(number, int(counts[number]), adjusted[number]) for number in kept]
+        return tuple(sorted(weak, key=lambda each: (each.p_value, each.difference)))
+
+    @cached_property
+    def shuffled(self) -> tuple[int, int]:
+        """In how many shuffles of the outcomes among the samples a slice would be found, and how many were made. The
+        stream is fixed, so that it repeats."""
+        search, total = self.search, int(self.wrong.sum())
+        m, generator, hits = len(search.names), np.random.Generator(np.random.PCG64(0)), 0
+        limits = np.array([int(np.argmax(m * self._tail(size) < _ALPHA)) for size in search.sizes.tolist()], np.int64)
+        few = min(total, search.n - total)  # of wrong and right ones, whatever is quicker to count
+        shuffles = min(SHUFFLES, max(50, _WORK // max(1, search.n * len(search.places))))
+        for _ in range(shuffles):
+            counts = search.counts(generator.permutation(search.n)[:few])
+            counts = counts if few == total else search.sizes - counts
+            hits += bool((counts >= limits).any()) and min(self._adjusted(counts)) < _ALPHA
+        return hits, shuffles
+
+    def _tail(self, size: int) -> Floats:
+        """Return by the number of wrong samples of a slice its p-value against all other samples."""
+        if size not in self._tails:
+            self._tails[size] = hypergeometric_tail(self.search.n, int(self.wrong.sum()), size)
+        return self._tails[size]
+
+    def _adjusted(self, counts: Ints) -> list[float]:
+        """Return Holm's p-values of slices with so many wrong samples; (m,)."""
+        sizes, parents = self.search.sizes.tolist(), self.search.parents.tolist()
+        plain = [float(self._tail(size)[count]) for size, count in zip(sizes, counts.tolist(), strict=True)]
+        for number, above in enumerate(parents):
+            if above[0] >= 0 and plain[number] < _ALPHA:  # others are not significant anyhow
+                among = (hypergeometric_tail(sizes[each], int(counts[each]), sizes[number]) for each in above)
+                plain[number] = max(plain[number], *(float(tail[counts[number]]) for tail in among))
+        return holm(plain)
+
+    def _explained(self, number: int, pairs: Sequence[int]) -> bool:
+        inside = [pair for pair in pairs if number in self.search.parents[pair]]
+        if not inside:
+            return False
+        own = self.search.within(number)
+        left = own & ~np.any([self.search.within(pair) for pair in inside], axis=0)
+        n, wrong = int((left | ~own).sum()), int(self.wrong[left | ~own].sum())
+        p_value = float(hypergeometric_tail(n, wrong, int(left.sum()))[int(self.wrong[left].sum())])
+        return int(left.sum()) < FEWEST or len(self.search.names) * p_value >= _ALPHA
+
+    def _weak(self, number: int, wrong: int, p_value: float) -> WeakSlice:
+        n, size, total = self.search.n, int(self.search.sizes[number]), int(self.wrong.sum())
+        hits, rest = (size - wrong, size), (n - size - total + wrong, n - size)
+        low, high = of_groups(*hits, *rest)
+        return WeakSlice(Slice(*self.search.names[number], _share(*hits)), _share(*rest), low, high, p_value)
+
+
+def searched(side: CheckpointRecords, columns: Columns, condition: str) -> Searched:
+    """Search weak slices by the task's headline. Raises RunError where samples are not right or wrong."""
+    task = task_of(side.manifest)
+    figures = _figures(task, side, condition, task.headline)
+    return Searched(side.checkpoint, condition, columns.search_in(side, condition), figures == 0)
+
+
+class WeakSlices(Gatherer):
+    """What was found for each checkpoint under each condition of the table of results. It reads the records by itself,
+    since it compares all samples of a condition with each other."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.searches: list[Searched] = []
+
+    def read(self, run: RunFolder) -> None:
+        if not divisible(task_of(self.manifest)):
+            return
+        columns = Columns(run)
+        for name in self.manifest.names:
+            side = CheckpointRecords(run, name)
+            for condition in shown_conditions(side):
+                try:
+                    found = searched(side, columns, condition)
+                except DamagedRecord:
+                    raise
+                except RunError:  # such as images without labels
+                    continue
+                self.searches += [found] if found.search.names else []
+
+
+def shown_conditions(side: CheckpointRecords) -> Iterator[str]:
+    """Yield the conditions of the table of results that a checkpoint has records of."""
+    yield from (condition for condition in side.conditions if words_of(condition).in_results)

@@ -1,0 +1,228 @@
+"""Slices: planted weak ones are found and nothing else, chance finds few, and tables are those counted by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from gate_runs import PGD, make
+from scipy.stats import fisher_exact
+from sliced import column, columns, outcomes, run_of, slow_search, table
+
+import robustkit
+from robustkit.cli.app import cli
+from robustkit.common.differences import hypergeometric_tail, of_groups
+from robustkit.common.intervals import Z, simultaneous_z, wilson
+from robustkit.errors import ProtocolError, RunError
+from robustkit.evaluations.aggregate import Results
+from robustkit.report.page import write_report
+from robustkit.results import slices
+from robustkit.results.slice_tables import by_tables, search_note, weak_tables
+from robustkit.results.slices import MISSING, Search, Searched, WeakSlices
+from robustkit.results.summary_text import summary_sentences
+from robustkit.results.survey import survey
+
+CELLS = columns(4000, 1, camera=4, daylight=3, lens=3)  # 10 values and 33 pairs
+PLANTED = [
+    {"lens": "lens0"},
+    {"camera": "camera1", "daylight": "daylight2"},
+    {"camera": "camera2", "daylight": "daylight0"},
+]
+NAMES = {", ".join(f"{name} = {value}" for name, value in slice.items()) for slice in PLANTED}
+
+
+def test_planted_weak_slices_are_found_and_nothing_else(tmp_path: Path) -> None:
+    right = outcomes(CELLS, PLANTED, 2)
+    run = run_of(tmp_path, CELLS, {"clean": right})
+    (found,) = Results(run, []).gathered(WeakSlices).searches
+    assert (len(found.search.names), {weak.slice.name for weak in found.found}) == (43, NAMES)
+    slow = slow_search(CELLS, right)
+    assert len(slow) == 43
+    for weak in found.found:
+        pairs = zip(weak.slice.columns, weak.slice.values, strict=True)
+        inside = np.all([np.array(CELLS[name]) == value for name, value in pairs], axis=0)
+        own, rest = np.array(right)[inside], np.array(right)[~inside]
+        assert (weak.slice.figure.n, weak.slice.figure.value) == (len(own), own.mean())
+        assert math.isclose(weak.rest.value, rest.mean()) and math.isclose(weak.difference, own.mean() - rest.mean())
+        assert (weak.low, weak.high) == of_groups(own.sum(), len(own), rest.sum(), len(rest))
+        assert weak.low < weak.difference < weak.high < 0
+        assert math.isclose(weak.p_value, slow[weak.slice.name], rel_tol=1e-6)
+    assert found.shuffled[1] == 200 and found.shuffled[0] <= 10
+
+
+def test_a_value_that_its_pairs_explain_is_left_out() -> None:
+    """By themselves both values of a weak pair are significant, and without it they are like the others; one that is
+    weak without it, too, stays."""
+    cells = columns(4000, 5, camera=3, light=3)
+    search = Search.among([column(name, texts) for name, texts in cells.items()], 4000)
+    pair = {"camera": "camera1", "light": "light2"}
+    right = outcomes(cells, [pair], 2)
+    assert {name for name, p in slow_search(cells, right).items() if p < 0.05} == {
+        *("camera = camera1", "light = light2", "camera = camera1, light = light2")
+    }
+    found = Searched("vit", "clean", search, ~np.array(right)).found
+    assert [weak.slice.name for weak in found] == ["camera = camera1, light = light2"]
+    both = outcomes(cells, [{"light": "light2"}], 2) & np.array(outcomes(cells, [pair], 3, 1.0))
+    found = Searched("vit", "clean", search, ~both).found
+    assert {weak.slice.name for weak in found} == {"light = light2", "camera = camera1, light = light2"}
+
+
+@pytest.mark.parametrize("weak", [[], PLANTED[:1]], ids=["nothing is weak", "a value is weak"])
+def test_chance_finds_a_slice_in_one_of_twenty_runs_at_most(weak: list[dict[str, str]]) -> None:
+    """Where one value is weak, its pairs with others are not: they must be worse than the rest of it."""
+    search = Search.among([column(name, texts) for name, texts in CELLS.items()], 4000)
+    false = 0
+    for seed in range(200):
+        found = Searched("vit", "clean", search, ~np.array(outcomes(CELLS, weak, seed)))
+        false += bool({each.slice.name for each in found.found} - {"lens = lens0"})
+        assert bool(weak) <= ("lens = lens0" in {each.slice.name for each in found.found})
+    assert false <= 10
+
+
+def test_the_control_shuffles_what_was_found() -> None:
+    """Against a slow one: with the level of the test raised, shuffles find a slice as often as random outcomes do."""
+    search = Search.among([column(name, texts[:400]) for name, texts in CELLS.items()], 400)
+    wrong = np.arange(400) < 120
+    found = Searched("vit", "clean", search, wrong)
+    generator, slow = np.random.Generator(np.random.PCG64(0)), 0
+    for _ in range(200):
+        shuffled = np.zeros(400, bool)
+        shuffled[generator.permutation(400)[:120]] = True
+        slow += bool(Searched("vit", "clean", search, shuffled).found)
+    assert found.shuffled == (slow, 200)
+
+
+@pytest.mark.parametrize(("n", "marked", "drawn"), [(40, 11, 7), (40, 30, 25), (9, 0, 3), (9, 9, 3), (5000, 900, 200)])
+def test_the_test_is_fishers(n: int, marked: int, drawn: int) -> None:
+    tail = hypergeometric_tail(n, marked, drawn)
+    assert len(tail) == drawn + 2 and tail[0] == 1 and tail[-1] == 0
+    for k in range(max(0, drawn + marked - n), min(drawn, marked) + 1, max(1, drawn // 9)):
+        counted = [[k, drawn - k], [marked - k, n - drawn - marked + k]]
+        assert math.isclose(tail[k], fisher_exact(counted, alternative="greater")[1], rel_tol=1e-7)
+
+
+def test_intervals_are_those_of_the_papers() -> None:
+    assert [round(end, 4) for end in of_groups(56, 70, 48, 80)] == [0.0524, 0.3339]  # Newcombe 1998, table II
+    assert simultaneous_z(1) == Z and math.isclose(simultaneous_z(5), 2.5758293035489004)  # 99 % each
+    z = simultaneous_z(5)
+    centre, reach = 0.8 + z * z / 20, z * math.sqrt(0.8 * 0.2 / 10 + z * z / 400)
+    assert wilson(8, 10, z) == pytest.approx(((centre - reach) / (1 + z * z / 10), (centre + reach) / (1 + z * z / 10)))
+
+
+def test_columns_of_numbers_and_texts() -> None:
+    numbers = column("size", [*map(str, range(100, 0, -1)), ""])
+    assert numbers.values == ("1 to 25", "26 to 50", "51 to 75", "76 to 100", MISSING)
+    assert [numbers.codes[place] for place in (0, 24, 25, 99, 100)] == [3, 3, 2, 0, 4]
+    assert column("hour", ["10", "09", "9.0", ""]).values == ("9.0", "10", MISSING)
+    assert column("flat", ["7"] * 90 + [str(n) for n in range(20)]).values[:2] == ("0 to 7", "8 to 19")
+    fine = column("near", [str(1 + k / 1e6) for k in range(16)])
+    assert fine.values[0] == "1 to 1.000003" and len({*fine.values}) == 4
+    mixed = column("code", ["b", "10", "", "a", "10"])
+    assert (mixed.values, mixed.codes.tolist()) == ((MISSING, "10", "a", "b"), [3, 1, 0, 2, 1])
+    many = column("name", [f"x{n}" for n in range(201)])
+    assert not many.searched and Search.among([many], 201).unsearched == ("name",)
+
+
+def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = [column(name, texts) for name, texts in CELLS.items()]
+    monkeypatch.setattr(slices, "MOST", 20)  # ten values, and no more than one of the pairs of columns
+    search = Search.among(every, 4000)
+    assert (len(search.names), search.left_out) == (19, 2)
+    assert {names for names, _ in search.names} == {("camera",), ("daylight",), ("lens",), ("daylight", "lens")}
+    assert Search.among([column("half", ["a"] * 19 + ["b"] * 21)], 40).names == ((("half",), ("b",)),)
+
+
+def test_tables_by_columns_are_those_counted_by_hand(tmp_path: Path) -> None:
+    cells = {"camera": ["a"] * 4 + ["b"] * 4, "night": ["yes", "no"] * 4}
+    run = run_of(tmp_path, cells, {"clean": [1, 0, 1, 0, 1, 1, 0, 1], PGD: [0] * 8})
+    ((one,), (both,)) = by_tables(run, ["camera", "camera,night"])
+    assert one.headings == ("condition", "camera", "n", "top-1 % [95 %]", "top-5 %", "NLL")
+    low, high = (f"{100 * end:.1f}" for end in wilson(2, 4))
+    assert one.rows[0] == ("clean", "a", "4", f"50.0 [{low}, {high}]", "100.0", "0.500") and len(one.rows) == 4
+    assert [(*row[1:4], row[4][:5].strip(" [")) for row in both.rows[:4]] == [
+        *(("a", "no", "2", "0.0"), ("a", "yes", "2", "100.0")),
+        *(("b", "no", "2", "100.0"), ("b", "yes", "2", "50.0")),
+    ]
+    frame = run.slices(by="camera,night", condition="clean")
+    assert frame["slice"].tolist()[:2] == ["camera = a, night = no", "camera = a, night = yes"]
+    assert frame["value"].tolist() == [0, 1, 1, 0.5] and (frame["ci_low"][3], frame["ci_high"][3]) == wilson(1, 2)
+    assert run.slices(by=["camera"], metric="nll", condition="pgd")["value"].tolist() == [0.5, 0.5]
+    assert run.slices().empty
+    for by, condition, said in (
+        (
+            "colour",
+            "",
+            "no column 'colour'; there are camera, night, class, difficulty; robustkit report RUN --metadata",
+        ),
+        ("camera", "fgsm", "has no fgsm; it has clean, pgd"),
+    ):
+        with pytest.raises(RunError, match=said):
+            run.slices(by=by, condition=condition)
+    with pytest.raises(RunError, match="unknown figure of slices 'ece'"):
+        run.slices(by="camera", metric="ece")
+    with pytest.raises(ProtocolError, match="camera,camera"):
+        run.slices(by="camera,camera")
+
+
+def test_difficulty_is_the_probability_of_the_label_on_the_clean_image(tmp_path: Path) -> None:
+    """Also under an attack: of the clean record, which need not have the same samples."""
+    losses = [k / 10 for k in range(20)]
+    run = make(tmp_path / "run", {"vit": {"clean": [1] * 20, PGD: [1] * 5 + [0] * 15}}, {"clean": losses})
+    ends = [f"{math.exp(-loss):.4g}" for loss in losses]
+    found = run.slices(by="difficulty", condition="pgd")
+    assert found["slice"].tolist()[-1] == f"difficulty = {ends[4]} to {ends[0]}"
+    assert found["value"].tolist() == [0, 0, 0, 1] and found["n"].tolist() == [5] * 4
+    passed = "transfer(pgd(eps=1/255,steps=20),from=other)"
+    without = make(tmp_path / "none", {"vit": {PGD: [1] * 20, passed: [1] * 20}})
+    with pytest.raises(RunError, match="there are class; "):
+        without.slices(by="difficulty")
+    with pytest.raises(RunError, match="has no top1 of all samples; use one that shows images"):
+        without.slices(by="class", condition=passed)
+
+
+def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None:
+    run = run_of(tmp_path, CELLS, {"clean": outcomes(CELLS, PLANTED, 2), PGD: outcomes(CELLS, [], 3, 0.5)})
+    results = survey(run)
+    sentence = summary_sentences(results)[-1]
+    assert sentence.startswith("Weakest slice: lens = lens0 on clean images (accuracy 58.7 %, all others 79.4 %, ")
+    assert sentence.endswith("p < .001, n = 1292). 2 more in the report.")
+    (weak,) = weak_tables(results)
+    assert weak.rows[0][:2] == ("lens = lens0", "clean") and len(weak.rows) == 3
+    assert weak.rows[0][-1] == "< 0.001" and weak.rows[0][5].startswith("−")
+    note = search_note(results)
+    assert "43 slices by camera, daylight, lens" in note and "of 200 shuffles" in note
+    write_report(run, results, ["lens"])
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "Slices that do significantly worse" in page and "Slices by lens" in page and "camera = camera1" in page
+    frame = run.slices()
+    assert {*frame["slice"]} == NAMES and (frame["p_holm"] < 0.05).all() and (frame["difference"] < -0.1).all()
+
+
+HOSTILE = {
+    "<img src=x>": ["<script>alert(1)</script>", "\x1b[31mred", "=1+1", "a"] * 30,
+    "plain": ["b", "c"] * 60,
+}
+
+
+def test_hostile_texts_are_shown_escaped(tmp_path: Path) -> None:
+    right = [cell == "b" or place > 60 for place, cell in enumerate(HOSTILE["plain"])]
+    run = make(tmp_path / "run", {"vit": {"clean": right}})
+    sheet = table(tmp_path / "table.csv", HOSTILE)
+    words = ["report", str(run.path), "--metadata", str(sheet), "--by", "<img src=x>,plain", "--details"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0 and "\x1b" not in done.output and "<script>alert(1)</script>" in done.output
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "<script>alert" not in page and "<img src=x" not in page and "\x1b" not in page
+    assert "&lt;script&gt;alert(1)&lt;/" in page.replace("<wbr>", "") and "'=1+1" in page.replace("&#39;", "'")
+
+
+def test_a_plain_report_keeps_the_metadata_and_python_makes_it(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", {"vit": {"clean": [1, 0] * 10}})
+    sheet = table(tmp_path / "table.csv", {"camera": ["a", "b"] * 10})
+    assert robustkit.report(run.path, metadata=sheet, by="camera").slices(by="camera")["value"].tolist() == [1, 0]
+    assert "Slices by camera" in (run.path / "report.html").read_text("utf-8")
+    assert robustkit.report(run.path).slices(by="camera")["n"].tolist() == [10, 10]
+    assert "Slices by camera" not in (run.path / "report.html").read_text("utf-8")
