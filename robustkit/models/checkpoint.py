@@ -75,8 +75,7 @@ def _reason(path: Path, error: Exception) -> str:
         if any(name.endswith("constants.pkl") for name in names):
             return f"{path}: a TorchScript archive, which contains code as well as weights; save its state_dict"
         if any(name.endswith(_PROGRAMS) for name in names):
-            what = "a program of torch.export, which torch reads with pickles and rebuilds as code"
-            return f"{path}: {what}; export it with torch.onnx.export, and give onnx:FILE"
+            return f"{path}: a program of torch.export, not weights; robustkit audit takes it as pt2:{path}"
         if not any(name.endswith("data.pkl") for name in names):
             return f"{path}: a zip archive without torch weights in it; give a file that torch.save wrote"
     if refused := foreign_globals(path):
@@ -200,7 +199,7 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
             inside = ", ".join(map(str, list(content)[:8])) or "nothing"
             expected = "weights at the top or under a name such as state_dict, model or model_ema"
             raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); expected {expected}")
-    _refuse_expanded(path, held.tensors)
+    refuse_expanded(path, held.tensors)
     part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
     found = Checkpoint(path, sha256(path), part.tensors, metadata, part.weights, part.notes + held.notes, sources)
     return _sound(replace(found, held=held if prefixes else None))
@@ -342,7 +341,7 @@ def _sound(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, tensors=tensors, notes=tuple(notes))
 
 
-def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError for a tensor that repeats the few numbers of its storage, until it is computed with."""
     dense = [t for t in tensors.values() if t.layout == torch.strided and not t.is_meta]
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in dense}

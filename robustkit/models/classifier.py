@@ -23,6 +23,7 @@ from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
+from .exported_program import load_program
 from .identity import (
     Classifier,
     ModelIdentity,
@@ -63,8 +64,8 @@ def load(
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
 ) -> Classifier:
-    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or
-    `onnx:FILE`.
+    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
+    `onnx:FILE` or `pt2:FILE`.
 
     spec: or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
 
@@ -125,11 +126,11 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
     if source.open_clip:
         made = load_open_clip(source, spec, wanted, features)
         return as_features(made) if features else made
-    if source.onnx:
+    if source.exported:
         refuse_text(wanted, spec)
         if features:
             raise ModelError(f"{spec}: an exported graph has no head to take off; expected the weights themselves")
-        return load_onnx(source, spec, wanted)
+        return (load_onnx if source.exported == "onnx" else load_program)(source, spec, wanted)
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
     if checkpoint.metadata.get("task") == ZERO_SHOT:

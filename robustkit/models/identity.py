@@ -7,6 +7,7 @@ is the network's; where no linear layer is last, the network has no head, and it
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -76,9 +77,11 @@ class Classifier(nn.Module):
     """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, frozen parameters.
 
     network: the model behind the normalisation. identity: what it is. of_channels: the shape that mean and std have.
+    passes_gradients: what `has_gradients` found, None before.
     """
 
     of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1, 1)
+    passes_gradients: bool | None = None
     mean: Tensor
     std: Tensor
 
@@ -263,9 +266,22 @@ def as_features(classifier: Classifier) -> Classifier:
     return classifier
 
 
-def has_gradients(network: nn.Module) -> bool:
-    """Whether what a network returns has gradients; an exported graph, which another runtime computes, has none."""
-    return bool(getattr(network, "differentiable", True))
+def has_gradients(classifier: Classifier) -> bool:
+    """Whether all layers pass on gradients, tried once by a backward through a grey image. Graphs of another runtime
+    return none; kernels of whole numbers drop them, which torch only warns of, while other branches still have some.
+    """
+    if classifier.passes_gradients is None:
+        grey = torch.full((1, 3, *classifier.identity.preprocessing.input_size), 0.5, device=classifier.mean.device)
+        with warnings.catch_warnings(record=True) as said, torch.enable_grad():
+            warnings.simplefilter("always")
+            try:
+                logits = classifier(grey.requires_grad_())
+                found = torch.autograd.grad(logits.sum(), grey, allow_unused=True)[0] is not None
+            except (RuntimeError, NotImplementedError):  # no gradient at all, or an operator without one
+                found = False
+        dropped = any("autograd kernel was not registered" in str(each.message) for each in said)
+        classifier.passes_gradients = found and not dropped
+    return classifier.passes_gradients
 
 
 def embed(network: Any, images: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,16 +73,14 @@ def _maps(request: ClassificationRequest, usual: str) -> tuple[MapSpec, ...]:
 
 
 def _usual_map(classifiers: Sequence[Classifier]) -> str:
-    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too; rise where
-    one of them has no gradients."""
-    if _without_gradients(classifiers):
-        return "rise"
-    try:
-        for classifier in classifiers:
-            check_explainable(classifier, classifier.identity.name, [MapSpec("agcam")])
-    except ModelError:
-        return "grad-cam"
-    return "agcam"
+    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too; else rise,
+    which needs neither gradients nor layers."""
+    for method in ("agcam", "grad-cam"):
+        with suppress(ModelError):
+            for classifier in classifiers:
+                check_explainable(classifier, classifier.identity.name, [MapSpec(method)])
+            return method
+    return "rise"
 
 
 def next_to(
@@ -313,7 +312,7 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
 
 
 def _without_gradients(classifiers: Sequence[Classifier]) -> list[str]:
-    return [each.identity.name for each in classifiers if not has_gradients(each.network)]
+    return [each.identity.name for each in classifiers if not has_gradients(each)]
 
 
 def _attacks_that_apply(
