@@ -20,7 +20,7 @@ from ..common.held import held_object
 from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
-from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
+from .architecture import build_filled, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
 from .exported_program import load_program
@@ -69,8 +69,9 @@ def load(
 
     spec: or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
 
-    arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network. Left
-        out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
+    arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network; one
+        with an argument `state_dict` gets the weights and loads them itself, as for a quantised network. Left out, it
+        comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
     attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
     img_size: builds the network for that size and resamples position embeddings where they differ.
     mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
@@ -217,21 +218,22 @@ def _from_file(
         kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
-            network = build(arch, kwargs=kwargs, img_size=size)
-        checkpoint = select_network(checkpoint, network.state_dict())
+            network, filled = build_filled(arch, checkpoint.tensors, kwargs=kwargs, img_size=size)
+        checkpoint = checkpoint if filled else select_network(checkpoint, network.state_dict())
         metadata, (tensors, more) = checkpoint.metadata, rename_layer_scale(checkpoint.tensors)
         notes = more + notes
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
-    if wanted.img_size is not None:
+    if wanted.img_size is not None and not filled:
         said = "input_size" in metadata
         trained = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if said else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     if features and not is_factory(arch):
         tensors = without_head(network, tensors)
-    partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    notes += partial
+    given = replace(checkpoint, tensors=tensors)
+    partial = () if filled else load_into(network, given, allow_partial=allow_partial)
+    notes += (f"{arch} put the weights in itself",) if filled else partial
     where, said_by, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
     preprocessing, sources, more = resolve_preprocessing(
         network, wanted, metadata, where, said_by=said_by, config_of="code" if code else "architecture"

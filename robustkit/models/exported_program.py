@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..common.files import check_plain, first_line, json_in, reason_of
 from ..errors import CheckpointError, ModelError
-from .checkpoint import metadata_of, refuse_expanded, sha256
+from .checkpoint import metadata_of, refuse_odd, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
@@ -332,9 +332,7 @@ def _tensors(archive: _Archive, root: str, kind: str, name: str, old: bool) -> d
             if place not in stored:
                 stored[place] = bytearray(archive.read(f"{root}data/{kind}/{place}"))
             found[each] = _tensor(meta, stored[place])
-    if odd := [each for each, tensor in found.items() if type(tensor) not in (Tensor, torch.nn.Parameter)]:
-        raise CheckpointError(f"{archive.path}: {odd[0][:80]!r} is not a plain tensor; expected tensors alone")
-    refuse_expanded(archive.path, found)
+    refuse_odd(archive.path, found)
     return {each: tensor.detach() for each, tensor in found.items()}
 
 

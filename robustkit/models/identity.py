@@ -266,12 +266,23 @@ def as_features(classifier: Classifier) -> Classifier:
     return classifier
 
 
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
 def has_gradients(classifier: Classifier) -> bool:
     """Whether all layers pass on gradients, tried once by a backward through a grey image. Graphs of another runtime
-    return none; kernels of whole numbers drop them, which torch only warns of, while other branches still have some.
+    have none. Kernels of whole numbers drop them in silence or with a warning, while other branches still have some.
     """
     if classifier.passes_gradients is None:
         grey = torch.full((1, 3, *classifier.identity.preprocessing.input_size), 0.5, device=classifier.mean.device)
+        dropped = list[nn.Module]()
+
+        def look(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            seen = [isinstance(each, Tensor) and each.requires_grad for each in (*inputs[:1], output)]
+            dropped.extend([layer] if seen == [True, False] else [])
+
+        layers = [part for part in nn.Module.modules(classifier) if isinstance(part, _LAYERS)]
+        hooks = [layer.register_forward_hook(look) for layer in layers]
         with warnings.catch_warnings(record=True) as said, torch.enable_grad():
             warnings.simplefilter("always")
             try:
@@ -279,8 +290,11 @@ def has_gradients(classifier: Classifier) -> bool:
                 found = torch.autograd.grad(logits.sum(), grey, allow_unused=True)[0] is not None
             except (RuntimeError, NotImplementedError):  # no gradient at all, or an operator without one
                 found = False
-        dropped = any("autograd kernel was not registered" in str(each.message) for each in said)
-        classifier.passes_gradients = found and not dropped
+            finally:
+                for hook in hooks:
+                    hook.remove()
+        warned = any("autograd kernel was not registered" in str(each.message) for each in said)
+        classifier.passes_gradients = found and not dropped and not warned
     return classifier.passes_gradients
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -28,7 +29,7 @@ from .specs import ModelFile
 _LARGEST = 2 << 30  # bytes of a file: protocol buffers hold no more
 _ROOM = 1 << 26  # bytes that weights may take beyond four times what the files hold
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-_ATTENTION = ("Softmax", "Attention", "MultiHeadAttention", "GroupQueryAttention", "FusedMatMul")
+_ATTENTION = re.compile(r"\w*Attention|(QLinear)?Softmax|FusedMatMul")
 _NOTE = "an exported model without gradients: attacks and maps that need them do not apply"
 
 
@@ -125,7 +126,7 @@ class _File:
         (output,) = (entry.name for entry in model.graph.output)
         inner = (node for node in nodes if output not in node.output)
         metadata = metadata_of(path, {entry.key: entry.value for entry in model.metadata_props})
-        return cls(path, outside, metadata, size, rows, any(node.op_type in _ATTENTION for node in inner))
+        return cls(path, outside, metadata, size, rows, any(_ATTENTION.fullmatch(node.op_type) for node in inner))
 
     def digest(self) -> str:
         """Return the hex digest of the file and, by name, of what it keeps next to it."""
