@@ -63,6 +63,7 @@ def load(
     features: bool = False,
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
+    custom_ops: str | Path | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -80,6 +81,8 @@ def load(
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
     classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them,
         `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
+    custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
+        runs, as `arch` does.
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -90,8 +93,12 @@ def load(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    text = (str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts))
-    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *text)
+    text = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
+    said = text[0], text[1], custom_ops
+    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
+    if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
+        shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
+        raise ModelError(f"--custom-ops {custom_ops} does not apply to {shown}: expected onnx:FILE; leave it out")
     if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
         classifier = _from_source(str(spec), wanted, use_ema, allow_partial, features)
         warn_of_assumptions(classifier.identity)

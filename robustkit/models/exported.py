@@ -64,6 +64,7 @@ def exported_classifier(
     sha256: str,
     attends: bool,
     notes: tuple[str, ...] = (),
+    code_sha256: str | None = None,
 ) -> Classifier:
     """Return the classifier of a graph. metadata: what its file says. attends: whether it has attention, whose formula
     nobody knows. ModelError for images of a size that the graph does not take.
@@ -86,6 +87,7 @@ def exported_classifier(
         preprocessing=preprocessing,
         preprocessing_source=sources,
         weights="exported",
+        code_sha256=code_sha256,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=(*notes, *more),
         metadata=said,

@@ -1,7 +1,8 @@
 """Classifiers exported to ONNX, run by onnxruntime: what ships, without its gradients.
 
 Before a session is made, the graph alone is read and bounded: its size, its weights next to it, its operators, its
-input and its output. onnxruntime runs operators of its own only, and no code that is in a file.
+input and its output. onnxruntime runs operators of its own, and no code that is in a file; `custom_ops` names a library
+of the user's that has others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ..common.files import bytes_of, check_plain, first_line, reason_of
 from ..errors import CheckpointError, ModelError
-from .checkpoint import metadata_of
+from .checkpoint import metadata_of, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
@@ -37,9 +38,11 @@ def load_onnx(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Return the classifier of an ONNX file. Raises ModelError or CheckpointError, one line with the remedy."""
     refuse_options(spec, wanted)
     libraries = _libraries(spec)
-    file = _File.read(source.path, libraries[0])
-    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1])
+    custom = None if wanted.custom_ops is None else Path(wanted.custom_ops)
+    file = _File.read(source.path, libraries[0], any_operator=custom is not None)
+    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1], custom)
     more: dict[str, Any] = {"arch": "onnx", "sha256": file.digest(), "attends": file.attends, "notes": (_NOTE,)}
+    more["code_sha256"] = None if custom is None else sha256(custom)
     return exported_classifier(network, source, spec, wanted, file.metadata, **more)
 
 
@@ -56,20 +59,25 @@ def _libraries(spec: str) -> tuple[ModuleType, ModuleType]:
 
 
 class OnnxNetwork(ExportedNetwork):
-    """A graph of ONNX, run by a session of onnxruntime on the CPU, without gradients."""
+    """A graph of ONNX, run by onnxruntime on the CPU, without gradients. custom: a library of operators, or None."""
 
     def __init__(
-        self, path: Path, fixed_size: tuple[int, int] | None, rows: tuple[int, int | None], runtime: ModuleType
+        self,
+        path: Path,
+        fixed_size: tuple[int, int] | None,
+        rows: tuple[int, int | None],
+        runtime: ModuleType,
+        custom: Path | None = None,
     ) -> None:
         super().__init__(fixed_size, rows)
-        self.path, self._session = path, _session(path, runtime)
+        self.path, self.custom, self._session = path, custom, _session(path, runtime, custom)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._session = _session(self.path, _libraries(str(self.path))[1])
+        self._session = _session(self.path, _libraries(str(self.path))[1], self.custom)
 
     def logits(self, images: Tensor) -> Tensor:
         (entry,) = self._session.get_inputs()
@@ -80,11 +88,18 @@ class OnnxNetwork(ExportedNetwork):
         return torch.from_numpy(logits).to(images.device)
 
 
-def _session(path: Path, runtime: ModuleType) -> Any:
+def _session(path: Path, runtime: ModuleType, custom: Path | None) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.use_deterministic_compute = True
     options.log_severity_level = 4
+    if custom is not None:
+        try:
+            check_plain(custom)
+            options.register_custom_ops_library(str(custom.resolve()))
+        except Exception as fault:  # of the file, of the library's own code, and onnxruntime's kinds
+            why = f"cannot be loaded ({first_line(fault)})"
+            raise ModelError(f"--custom-ops {custom}: {why}; expected a library built for onnxruntime") from fault
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as fault:  # onnxruntime's own kinds, and those of damaged files
@@ -106,8 +121,8 @@ class _File:
     attends: bool
 
     @classmethod
-    def read(cls, path: Path, onnx: ModuleType) -> _File:
-        """Read and check a graph. Raises CheckpointError."""
+    def read(cls, path: Path, onnx: ModuleType, any_operator: bool = False) -> _File:
+        """Read and check a graph. any_operator: a library of the user's may have it. Raises CheckpointError."""
         try:
             content = bytes_of(path, _LARGEST)
         except OSError as error:
@@ -120,7 +135,8 @@ class _File:
         if not model.graph.node:
             raise CheckpointError(f"{path}: not an ONNX file (it has no graph); expected one of torch.onnx.export")
         nodes = [node for graph in _graphs(model) for node in graph.node]
-        _check_operators(path, model, nodes)
+        if not any_operator:
+            _check_operators(path, model, nodes)
         outside = _check_weights(path, model, nodes, len(content), onnx)
         size, rows = _check_input(path, model.graph, onnx)
         (output,) = (entry.name for entry in model.graph.output)
@@ -156,7 +172,8 @@ def _check_operators(path: Path, model: Any, nodes: list[Any]) -> None:
         named = sorted({f"{node.domain}:{node.op_type}"[:60] for node in strange})
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         what = f"operators that are not onnxruntime's own ({', '.join(named[:3])}{more})"
-        raise CheckpointError(f"{path}: {what}, which would need code; export it with standard operators")
+        remedy = "export it with standard operators, or give a library that you trust as --custom-ops"
+        raise CheckpointError(f"{path}: {what}, which need code; {remedy}")
 
 
 def _check_weights(path: Path, model: Any, nodes: list[Any], held: int, onnx: ModuleType) -> tuple[Path, ...]:
