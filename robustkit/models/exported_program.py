@@ -442,17 +442,9 @@ def _step(path: Path, node: Mapping[str, Any]) -> _Step:
     made = outputs[0] if len(outputs) == 1 else outputs or None
     if target in _NUMBERS:
         return _Step(target, tuple(value for _, value in given), {}, made)
-    by_name, arguments, named, gap = dict(given), list[Any](), dict[str, Any](), False
-    for each in _arguments(target):
-        if each.name not in by_name:
-            gap = True
-        elif gap or each.kwarg_only:
-            named[each.name] = by_name.pop(each.name)
-        else:
-            arguments.append(by_name.pop(each.name))
-    if by_name:
-        raise ValueError(f"{target[:60]} has no argument {', '.join(by_name)[:60]}")
-    return _Step(target, tuple(arguments), named, made)
+    if odd := {name for name, _ in given} - {each.name for each in _arguments(target)}:
+        raise ValueError(f"{target[:60]} has no argument {', '.join(sorted(odd))[:60]}")
+    return _Step(target, (), dict(given), made)
 
 
 def _argument(path: Path, argument: Mapping[str, Any]) -> Any:

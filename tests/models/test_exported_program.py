@@ -27,16 +27,19 @@ from robustkit.pipeline.audit import audit
 pytestmark = pytest.mark.usefixtures("one_thread")
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 Members = dict[str, bytes]
+PROGRAM = "models/model.json"
+WEIGHTS, CONSTANTS = (f"data/{kind}/model_{kind}_config.json" for kind in ("weights", "constants"))
 
 
 def program(network: nn.Module, side: int, rows: object = "rows") -> torch.export.ExportedProgram:
     """Export a network. rows: how many images, a number or a name for any."""
     count = rows if isinstance(rows, int) else 3
-    dimension = torch.export.Dim(rows) if isinstance(rows, str) else rows
+    dimension = torch.export.Dim(rows, max=1 << 20) if isinstance(rows, str) else rows
     shapes = None if isinstance(rows, int) else ({0: dimension},)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(network, (torch.rand(count, 3, side, side),), dynamic_shapes=shapes)
+        images = torch.rand(count, 3, side, side)
+        return torch.export.export(network, (images,), dynamic_shapes=shapes, strict=False)
 
 
 def saved(made: torch.export.ExportedProgram, path: Path, **extra: str) -> Path:
@@ -77,12 +80,11 @@ def small() -> nn.Module:
 @pytest.fixture(scope="module")
 def members(small: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Members:
     """The members of a sound archive, by the names below its folder."""
-    return members_of(saved(program(small, 8), tmp_path_factory.mktemp("sound") / "m.pt2"))
-
-
-def members_of(path: Path) -> Members:
-    with zipfile.ZipFile(path) as archive:
-        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(saved(program(small, 8), tmp_path_factory.mktemp("sound") / "m.pt2")) as archive:
+        found = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    if PROGRAM not in found:
+        pytest.skip("this torch writes the layout before torch 2.9")
+    return found
 
 
 def written(members: Members, path: Path, root: str = "m/", **more: Any) -> Path:
@@ -176,10 +178,6 @@ class Calls:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return eval, (self.text,)
-
-
-PROGRAM = "models/model.json"
-WEIGHTS, CONSTANTS = (f"data/{kind}/model_{kind}_config.json" for kind in ("weights", "constants"))
 
 
 def edited(members: Members, name: str, change: Callable[[Any], object]) -> Members:
@@ -278,8 +276,8 @@ def test_what_torch_would_obey_is_refused_or_not_read(
     path = written(change(members, code), tmp_path / "m.pt2", "" if name.startswith("weights before") else "m/")
     with suppress(Exception):  # whether it goes well or not, it has run
         torch.export.load(path).module()(images)
-    assert mark.exists()
-    mark.unlink()
+    assert mark.exists() or name == "object"  # which torch 2.11 and before do not know
+    mark.unlink(missing_ok=True)
     if message:
         with pytest.raises(CheckpointError, match=message) as caught:
             robustkit.load(f"pt2:{path}", **HALF)
@@ -343,6 +341,10 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
         "numbers claim to be 65536 MB of weights; refused",
     ),
     "weights that are short": (lambda m: m | {"data/weights/weight_0": b"\0" * 16}, "not a whole program of torch.exp"),
+    "argument": (
+        lambda m: edited(m, PROGRAM, lambda c: node_of(c, "conv2d")["inputs"][0].update(name="images")),
+        "torch.ops.aten.conv2d.default has no argument images",
+    ),
     "schema": (
         lambda m: edited(m, PROGRAM, lambda c: c["schema_version"].update(major=7)),
         "a program of schema 7; expected 8; export it again with torch 2.6 or newer",
@@ -403,6 +405,15 @@ def test_other_files_and_options_that_do_not_apply_are_refused(small: nn.Module,
         robustkit.load(f"pt2:{path}")
     with pytest.raises(CheckpointError, match=r"cannot be read \(No such file"):
         robustkit.load(f"pt2:{tmp_path / 'gone.pt2'}")
+
+
+def test_a_program_follows_its_images_to_a_device(small: nn.Module, tmp_path: Path, cuda: torch.device) -> None:
+    found = robustkit.load(f"pt2:{saved(program(small, 8), tmp_path / 'm.pt2')}", **HALF)
+    images = torch.rand(4, 3, 8, 8)
+    before, there = found(images), found.to(cuda)(images.to(cuda))
+    assert there.device.type == "cuda"
+    torch.testing.assert_close(there.cpu(), before, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.to("cpu")(images), before, rtol=0, atol=0)
 
 
 def test_an_audit_attacks_a_program_by_its_gradients(tmp_path: Path) -> None:
