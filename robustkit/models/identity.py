@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..attention.apply import attention_kind, set_attention
 from ..attention.formulas import find_formula
+from ..common.determinism import seeded
 from ..common.preprocessing import UNPROVEN, Preprocessing
 from ..errors import ModelError, warn
 from .claims import formula_in
@@ -283,7 +284,7 @@ def has_gradients(classifier: Classifier) -> bool:
 
         layers = [part for part in nn.Module.modules(classifier) if isinstance(part, _LAYERS)]
         hooks = [layer.register_forward_hook(look) for layer in layers]
-        with warnings.catch_warnings(record=True) as said, torch.enable_grad():
+        with warnings.catch_warnings(record=True) as said, torch.enable_grad(), seeded(grey.device, 0):
             warnings.simplefilter("always")
             try:
                 logits = classifier(grey.requires_grad_())
