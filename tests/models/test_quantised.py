@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,3 +87,25 @@ def test_a_quantised_network_in_memory_is_known_by_its_parts() -> None:
     assert first.sha256 == robustkit.load(quantised(), img_size=64, **HALF).identity.sha256
     network.blocks[0].mlp.fc1.set_weight_bias(network.blocks[1].mlp.fc1.weight(), network.blocks[0].mlp.fc1.bias())
     assert first.sha256 != robustkit.load(network, img_size=64, **HALF).identity.sha256
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["dynamic", "QDQ", "QOperator"])
+def test_what_onnxruntime_quantised_is_run_as_onnxruntime_runs_it(tmp_path: Path, kind: str) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install .[onnx]")
+    tools = importlib.import_module("onnxruntime.quantization")
+    before, images = robustkit.load("zoo:shapes-vit-standard"), torch.rand(6, 3, 64, 64)
+    source, path, seen = tmp_path / "float.onnx", tmp_path / "int8.onnx", before.normalize(images).numpy()
+    options = {"dynamo": True, "verbose": False, "external_data": False, "input_names": ["images"]}
+    rows = ({0: torch.export.Dim("rows", max=1 << 20)},)
+    torch.onnx.export(before.network, (torch.rand(3, 3, 64, 64),), source, dynamic_shapes=rows, **options)
+    if kind == "dynamic":
+        tools.quantize_dynamic(source, path)
+    else:
+        reader = SimpleNamespace(get_next=iter([{"images": seen}, None]).__next__, set_range=None)
+        tools.quantize_static(source, path, reader, quant_format=tools.QuantFormat[kind])
+    found = robustkit.load(f"onnx:{path}", **HALF)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    torch.testing.assert_close(found(images), torch.from_numpy(session.run(None, {"images": seen})[0]))
+    assert (found(images).argmax(1) == before(images).argmax(1)).float().mean() >= 0.5
+    assert found.identity.attention == "other" and not has_gradients(found)
