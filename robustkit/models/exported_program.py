@@ -1,9 +1,9 @@
 """Classifiers that torch.export saved (.pt2), computed operator by operator, with gradients.
 
-`torch.export.load` must not read a file of strangers: it evaluates the expressions of shapes (sympy), unpickles sample
-inputs, objects and odd tensors, takes every name below `torch` for an operator, and generates Python from the names in
-a file. Logits need none of that. A program is JSON, a list of calls: here each must be of `OPERATORS`, and gets tensors
-and numbers. Weights are raw bytes or, before torch 2.9, a pickle of tensors alone. The rest of a file is not read.
+`torch.export.load` must not read a file of strangers: it evaluates the expressions of shapes (sympy) and of guards,
+unpickles sample inputs, objects and odd tensors, and calls any operator of aten, one of which writes files. Logits need
+none of that. A program is JSON, a list of calls: here each must be of `OPERATORS`, and gets tensors and numbers. The
+weights are raw bytes or, before torch 2.9, a pickle of tensors alone. The rest of a file is not read.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _small(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Archive:
-    """A zip whose members are stored as they are, without those that pickles, other devices and other models need."""
+    """A zip whose members are stored as they are, so that none inflates; they are read by name and never extracted."""
 
     path: Path
     file: zipfile.ZipFile
@@ -338,7 +338,7 @@ def _tensors(archive: _Archive, root: str, kind: str, name: str, old: bool) -> d
 
 def _pickled(path: Path, content: bytes) -> dict[str, Tensor]:
     """Return the tensors of a file of torch.save inside of an archive, as `weights_only` reads them."""
-    _Archive.open(path, content)
+    _Archive.open(path, content)  # it is a zip itself, and bounded as the outer one
     try:
         return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many kinds of errors here; each becomes one line
