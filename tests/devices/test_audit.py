@@ -19,7 +19,7 @@ from robustkit.pipeline.manifest import shard_size
 from robustkit.pipeline.plan import plan_of
 from robustkit.pipeline.request import ClassificationRequest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("pageless")]
 needs_stand_in = pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
 EXPLAINED: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-quest"],
