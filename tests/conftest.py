@@ -37,10 +37,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if any(not list((ROOT / "robustkit" / "tasks").glob(f"{name}*")) for name in slices) else None
 
 
+gc.disable()  # until all is imported
+
+
 def pytest_collection_finish() -> None:
     """Have the collector skip what was imported, which stays: a second for each look at all of it."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

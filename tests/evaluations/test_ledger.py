@@ -79,7 +79,9 @@ def test_books_are_kept_of_attacks_and_not_of_clean_images(run: Run) -> None:
 
 @pytest.mark.usefixtures("pageless")
 def test_a_sample_s_figures_do_not_depend_on_its_batch(run: Run, tmp_path: Path) -> None:
-    again = robustkit.audit([f"zoo:{NAMES[0]}"], out=tmp_path / "run", **OPTIONS | {"batch_size": 5, "evidence": "none"})
+    again = robustkit.audit(
+        [f"zoo:{NAMES[0]}"], out=tmp_path / "run", **OPTIONS | {"batch_size": 5, "evidence": "none"}
+    )
     for one, other in zip(
         run.table(NAMES[0], LEDGER).to_pylist(), again.table(NAMES[0], LEDGER).to_pylist(), strict=True
     ):
