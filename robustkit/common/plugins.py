@@ -221,7 +221,8 @@ def built_in(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.value) if _exists(entry.module)}
 
 
-def shipped_files(package: str, folder: str) -> dict[str, Traversable]:
+@cache
+def shipped_files(package: str, folder: str) -> Mapping[str, Traversable]:
     """Return the TOML files in a folder of a package of the core, and in that of each slice, by name."""
     packages = [package, *(entry.module.rpartition(".")[0] for entry in built_in("tasks").values())]
     places = [resources.files(each) / folder for each in packages]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from ..common.plugins import shipped_files
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.attacks.condition import text_under
 from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
-from ..protocol.card import card_names, load_card
+from ..protocol.card import Card, card_names, load_card
 from ..tasks.registry import find_metric, metrics
 
 _FIELDS = ("summary", "source", "data", "protocol")
@@ -53,26 +54,28 @@ class Published:
 
     def resolved(self) -> Published:
         """Return the same with texts of conditions as runs have them. RunError where the card leaves one open."""
+        name = self.protocol.partition("@")[0]
+        card = load_card(name) if name in card_names() else None
 
         def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
             tables = by_attention.items()
-            return {name: {self._text(text): values for text, values in table.items()} for name, table in tables}
+            return {name: {self._text(text, card): values for text, values in table.items()} for name, table in tables}
 
         return replace(self, figures=with_texts(self.figures), spreads=with_texts(self.spreads))
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, card: Card | None) -> str:
         if _is_fixed(name):
             return name
-        card = self.protocol.partition("@")[0]
-        if card in card_names():
+        if card is not None:
             try:
-                return text_under(name, load_card(card)) if is_attack(kind_of(name)) else name
+                return text_under(name, card) if is_attack(kind_of(name)) else name
             except RobustkitError as fault:
                 raise RunError(f"{self.name}: {fault}") from None
         if "(" in name:
             return name
         expected = f"expected it in full, such as {name}(eps=1/255), or one of the cards {', '.join(card_names())}"
-        raise RunError(f"{self.name}: what {name} is under card {card!r} is not known; {expected}")
+        called = self.protocol.partition("@")[0]
+        raise RunError(f"{self.name}: what {name} is under card {called!r} is not known; {expected}")
 
     def is_of(self, tag: str) -> bool:
         """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were measured under."""
@@ -97,12 +100,18 @@ def reference_names() -> list[str]:
 
 def read_published(spec: str) -> Published:
     """Return figures of the package, by name, or of a file. Raises RunError where they are not there or understood."""
-    if file := shipped_files("robustkit.results", "references").get(spec):
-        return _parsed(file.read_text("utf-8"), spec)
+    if spec in reference_names():
+        return _shipped(spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         return _parsed(written_text(path, spec, RunError), spec)
     raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML file"))
+
+
+@cache
+def _shipped(name: str) -> Published:
+    """Return figures of the package. Each audit looks at all of them, and checks of hundreds of names take time."""
+    return _parsed(shipped_files("robustkit.results", "references")[name].read_text("utf-8"), name)
 
 
 def _parsed(text: str, where: str) -> Published:

@@ -50,7 +50,7 @@ EVERY = (
 ELLIPTICAL = [name for name in EVERY if find_formula(name).elliptical]
 ACCEPTED = [name for name in EVERY if name not in ELLIPTICAL]
 LEAK = "it compares the values of all tokens, hidden ones too, which would leak them; leave the mask out"
-TOKENS, WIDTH = 4, 32
+TOKENS, WIDTH = 3, 32
 HIDDEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
 
 Ask = Callable[[Tensor], Tensor]

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """One checkpoint of a long name under attacks and corruptions, and two."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Run]]:
+    """One checkpoint of a long name under attacks and corruptions, and two. Commands write no page again."""
     place = tmp_path_factory.mktemp("shown")
     long = place / f"{LONG}.safetensors"
     long.write_bytes(embedded_file("shapes-vit-quest").read_bytes())
@@ -45,7 +46,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     both = ["zoo:shapes-vit-standard", long]
     one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
     two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
-    return one, two
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("robustkit.report.page.write_report", lambda *_: None)
+        yield one, two
 
 
 def said(*words: str, columns: int | None = None) -> str:

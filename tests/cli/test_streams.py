@@ -6,12 +6,14 @@ import io
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from gate_runs import make, right
+from processes import called
 
 from robustkit.cli import streams
 from robustkit.display.text import no_commands
@@ -83,21 +85,24 @@ def test_what_is_printed_in_a_workflow_is_obeyed_by_nobody(tmp_path: Path) -> No
     """Of names in a run, of arguments, and in one piece or in an encoding that is written past the stream."""
     make(tmp_path / "run", {"##[error]boo": {"clean": right(5, 10)}, "::error::boo": {"clean": right(6, 10)}})
     (tmp_path / "p.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.9'\nname = '##[group]a'\n")
-    check = f"{KIT} check {tmp_path}/run --policy {tmp_path}/p.toml --details"
-    for line in (check, f"{KIT} compare {tmp_path}/run", f"{KIT} list '##[error]x'", f"{KIT} list '::error::x'"):
-        ascii = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        for more in ({}, ascii) if "compare" not in line and "::" not in line else ({},):
-            _, out, error = shell(line, GITHUB_ACTIONS="true", **more)
+    check = ["check", f"{tmp_path}/run", "--policy", f"{tmp_path}/p.toml", "--details"]
+    in_ascii = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    for words in (check, ["compare", f"{tmp_path}/run"], ["list", "##[error]x"], ["list", "::error::x"]):
+        said = [called(words, GITHUB_ACTIONS="true")]
+        if words is check or "##[error]x" in words:
+            said.append(shell(f"{KIT} {shlex.join(words)}", GITHUB_ACTIONS="true", **in_ascii))
+        for _, out, error in said:
             ours = [text for text in out.splitlines() if text.startswith("::error file=")]
-            assert len(ours) == 2 * (line is check) and all("## [group]a" in text for text in ours)
-            assert obeyed(out) == ours and not obeyed(error), line
+            assert len(ours) == 2 * (words is check) and all("## [group]a" in text for text in ours)
+            assert obeyed(out) == ours and not obeyed(error), words
             assert "boo" in out or "[error]x" in error or "error::x" in error
-    assert obeyed(shell(check)[1])  # elsewhere nothing is changed
+    assert obeyed(called(check)[1])  # elsewhere nothing is changed
 
 
 def test_a_date_that_is_none_is_one_line() -> None:
     """Libraries read it when they are loaded."""
     for value in ("x", "", "1.5", "-1", "1" * 13, "²"):
-        status, out, error = shell(f"{KIT} list models", SOURCE_DATE_EPOCH=value)
+        asked = called(["list", "models"], SOURCE_DATE_EPOCH=value)
+        status, out, error = asked if value != "x" else shell(f"{KIT} list models", SOURCE_DATE_EPOCH=value)
         assert (status, out) == (2, "") and error.startswith(f"error: SOURCE_DATE_EPOCH is {value!r}; expected whole")
         assert error.count("\n") == 1

@@ -137,7 +137,8 @@ QUEST, QUEST_NAME = "zoo:shapes-vit-quest", "shapes-vit-quest"
 
 def cam_of(out: Path, *words: str) -> tuple[str, dict[str, Any]]:
     """The page of `robustkit cam --out`, and the maps in it by checkpoint/method/sample."""
-    words = ("cam", *words, "--faithfulness", "none", "--save-maps", "--out", str(out), "--device", "cpu")
+    brief = ("--faithfulness", "none", "--save-maps", "--no-setup-check")
+    words = ("cam", *words, *brief, "--out", str(out), "--device", "cpu")
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert done.exit_code == 0
     assert done.output.count(f"gallery: {out / 'cams' / 'gallery.'}") == 2

@@ -40,7 +40,7 @@ def net() -> Net:
 
 @pytest.fixture(scope="module")
 def batch() -> tuple[Tensor, Tensor]:
-    samples = [shapes.render("test", index) for index in range(6)]
+    samples = [shapes.render("test", index) for index in range(4)]
     pixels = torch.from_numpy(np.stack([sample.pixels for sample in samples])).permute(0, 3, 1, 2) / 255
     return pixels, torch.tensor([sample.label for sample in samples])
 
@@ -134,6 +134,11 @@ def test_made_up_gradients_of_fine_rounding_are_found(levels: int, norm: str, ep
     model, images, quantise = tiny_cnn(), random_images(16), straight_through(levels)
     rounded = look(lambda x: model(quantise(x)), (images, model(quantise(images)).argmax(dim=1)), norm, eps)
     assert flags(rounded) == {"slope", "slope aside"}
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 1 / 255), ("linf", EPS), ("l2", 0.5)])
+def test_the_same_network_without_rounding_raises_no_flag(norm: str, eps: float) -> None:
+    model, images = tiny_cnn(), random_images(16)
     plain = look(model, (images, model(images).argmax(dim=1)), norm, eps)
     assert flags(plain) == set() and plain["slope_error"] < 0.01
 

@@ -25,12 +25,16 @@ from robustkit.errors import RunError
 from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.pipeline import manifest as making
 from robustkit.protocol.card import digest_of_part, load_card
+from robustkit.report import page
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.runs.description import whole_card_line
 from robustkit.runs.manifest import Manifest
 from robustkit.runs.untrusted import PROVENANCE
+
+pytestmark = pytest.mark.usefixtures("pageless")
+WRITE_REPORT = page.write_report
 
 
 def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:
@@ -139,7 +143,6 @@ def test_another_card_counts_where_a_condition_uses_another_part(
     cards["other"] = standard.replace('step_size = "0.15*eps"', 'step_size = "0.2*eps"')
     for name, text in cards.items():
         (tmp_path / f"{name}.toml").write_text(text, "utf-8")
-    monkeypatch.setattr("robustkit.report.page.write_report", lambda *_: None)
     monkeypatch.setattr("robustkit.evaluations.attacks.evidence.wants_evidence", lambda *_: False)
     fog, pgd = "corruption(fog,severity=3)", "pgd(eps=8/255,steps=2)"
 
@@ -516,15 +519,16 @@ def test_help_needs_no_torch() -> None:
 
 
 @pytest.mark.usefixtures("whole_figures")
-def test_report_and_lists_need_no_model(place: Path, tmp_path: Path) -> None:
+def test_report_and_lists_need_no_model(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "write_report", WRITE_REPORT)
     run = audit(place, tmp_path / "run", attacks="fgsm")
-    page = (run.path / "report.html").read_bytes()
+    text = (run.path / "report.html").read_bytes()
     before = files(run.path)
     for name in ("summary.json", "summary.csv", "report.html"):
         (run.path / name).unlink()
     done = run_cli([sys.executable, "-m", "robustkit", "report", str(run.path)])
     assert done.returncode == 0 and "fgsm(eps=8/255)" in done.stdout
-    assert files(run.path) == before and (run.path / "report.html").read_bytes() == page
+    assert files(run.path) == before and (run.path / "report.html").read_bytes() == text
     for kind in ("attacks", "protocols", "datasets", "attentions", "models"):
         done = run_cli([sys.executable, "-m", "robustkit", "list", kind])
         assert done.returncode == 0 and len(done.stdout.splitlines()) >= 2, done.stderr

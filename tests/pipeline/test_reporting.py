@@ -23,6 +23,7 @@ from robustkit.pipeline.progress import Estimate, Job, Reporter
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report.run import Run
 
+pytestmark = pytest.mark.usefixtures("pageless")
 LINE = re.compile(
     r"\[(\d+)/(\d+)\] net (.*): (\d+(?: of \d+)?) samples"
     r"(?:, top-1 ([\d.]+) %)?(?:, [\d.]+ s)?; elapsed \d+:\d\d"

@@ -41,6 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         corruptions="gaussian_noise,shot_noise,impulse_noise",
         cams="agcam(faithfulness=none)",
         limit=24,
+        setup_check=False,
         out=tmp_path_factory.mktemp("compare") / "run",
         device="cpu",
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import page_runs
+import processes
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -302,6 +303,7 @@ def columns(**other: Any) -> pa.Table:
     return pa.table(plain | other)
 
 
+MANY = untrusted.VALUES + 1
 RECORDS: dict[str, tuple[Callable[[], pa.Table], str]] = {
     "rows": (lambda: pa.table({"sample_id": repeated("a", 5_000_000)}), "5000000 rows, too many for one record"),
     "text": (
@@ -309,11 +311,11 @@ RECORDS: dict[str, tuple[Callable[[], pa.Table], str]] = {
         "953 MB of text in column 'sample_id'",
     ),
     "list": (
-        lambda: columns(predicted=pa.ListArray.from_arrays([0, 0, 1 << 26], pa.array(np.zeros(1 << 26, np.int8)))),
+        lambda: columns(predicted=pa.ListArray.from_arrays([0, 0, MANY], pa.array(np.zeros(MANY, np.int8)))),
         "more than 33554432 numbers in a column",
     ),
     "heads": (
-        lambda: columns(key_norms=pa.ListArray.from_arrays([0, 0, 1 << 26], pa.array(np.zeros(1 << 26, np.float16)))),
+        lambda: columns(key_norms=pa.ListArray.from_arrays([0, 0, MANY], pa.array(np.zeros(MANY, np.float16)))),
         "more than 33554432 numbers in a column",
     ),
     "no ids": (lambda: columns().drop_columns(["sample_id"]), "no column sample_id"),
@@ -406,7 +408,7 @@ def test_the_command_line_shows_no_traceback_and_no_escape_and_takes_little_memo
     assert status == 2 and said.startswith("error: ") and len(said.splitlines()) == 1
     assert "953 MB of text in column 'sample_id'" in said and used < 1 << 30
     named = page_runs.make_run(tmp_path / "named", ("\x1b[31mred\n", "two"), shown=False)
-    status, said, _ = called("card", str(named.path))
+    status, _, said = processes.called(["card", str(named.path)])
     assert status == 2 and said.startswith("error: ") and len(said.splitlines()) == 1
     assert "has 2 checkpoints; choose one" in said and "\x1b" not in said
 

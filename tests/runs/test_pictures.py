@@ -20,7 +20,7 @@ from robustkit.evaluations.subject import SIDE, encode_picture
 from robustkit.report.run import Run
 from robustkit.runs.kept_images import Picture, read_pictures
 
-pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined", "pageless")
 NAME = "shapes-vit-standard"
 NOISE, BRIGHT = "corruption(gaussian_noise,severity=3)", "corruption(brightness,severity=4)"
 FGSM_TEXT = "fgsm(eps=8/255)"
@@ -37,7 +37,7 @@ def chw(image: Pixels) -> torch.Tensor:
 
 
 def audited(out: Path, **options: Any) -> Run:
-    options = {"limit": 24, "shard_size": 10} | options
+    options = {"limit": 24, "shard_size": 10, "setup_check": False} | options
     return robustkit.audit([f"zoo:{NAME}"], data_dir="embedded:shapes", out=out, device="cpu", **options)
 
 

@@ -341,7 +341,7 @@ def slow_scores(
     options = dict(item.split("=") for item in inside.split(",") if item)
     cap = float(options.get("cap", 50))
     heat = float(options["temperature"]) if options.get("temperature", "learned") != "learned" else dim**0.5
-    logits = q.new_zeros(samples, heads, tokens, tokens)
+    logits: list[Tensor] = []
 
     def unit_row(row: Tensor) -> Tensor:
         length = (row * row).sum().sqrt()
@@ -363,30 +363,32 @@ def slow_scores(
             if name.startswith("elliptical") and previous_v is not None:
                 metric = slow_metric(v[b, h], previous_v[b, h], options)
             m = torch.tensor(metric, dtype=torch.float64)
+            queries, keys = q[b, h].unbind(), k[b, h].unbind()
+            unit_queries, unit_keys = list(map(unit_row, queries)), list(map(unit_row, keys))
             for i in range(tokens):
                 for j in range(tokens):
-                    a, c = q[b, h, i], k[b, h, j]
+                    a, c, unit_a, unit_c = queries[i], keys[j], unit_queries[i], unit_keys[j]
                     if name == "standard":
                         s = (a * c).sum() / dim**0.5
                     elif family == "quest":
-                        s = (a * unit_row(c)).sum()
+                        s = (a * unit_c).sum()
                     elif name == "qnorm":
-                        s = (unit_row(a) * c).sum()
+                        s = (unit_a * c).sum()
                     elif name == "qknorm-hs":
-                        s = parameters["qk_scale"][h].double() * (unit_row(a) * unit_row(c)).sum()
+                        s = parameters["qk_scale"][h].double() * (unit_a * unit_c).sum()
                     elif name == "qknorm-ds":
                         scale = parameters["q_scale"].double() * parameters["k_scale"].double()
-                        s = (scale * unit_row(a) * unit_row(c)).sum()
+                        s = (scale * unit_a * unit_c).sum()
                     elif name == "qknorm":
                         scale = parameters["q_scale"][h].double() * parameters["k_scale"][h].double()
-                        s = (scale * unit_row(a) * unit_row(c)).sum()
+                        s = (scale * unit_a * unit_c).sum()
                     elif family == "qknorm-ln":
                         s = (normed(a, "q_norm") * normed(c, "k_norm")).sum() / dim**0.5
                     elif family == "elliptical":
                         s = (a * m * c).sum() / dim**0.5
                     elif family == "elliptical-quest":
                         # S Q̄ M K̄ᵀ as the paper writes it
-                        s = (a * a).sum().sqrt() * (unit_row(a) * m * unit_row(c)).sum()
+                        s = (a * a).sum().sqrt() * (unit_a * m * unit_c).sum()
                     elif family == "qk-rms":
                         left = a if options.get("on") == "keys" else rms_row(a, "q_norm")
                         head_scale = parameters["head_scale"][h].double() if options.get("scale") == "heads" else 1.0
@@ -401,8 +403,8 @@ def slow_scores(
                         s = (turned[0] * turned[1]).sum() / dim**0.5 + parameters.get("alpha", 1.0) * network
                     else:
                         raise KeyError(name)
-                    logits[b, h, i, j] = s
-    return logits
+                    logits.append(s.reshape(()))
+    return torch.stack(logits).view(samples, heads, tokens, tokens)
 
 
 def slow_vit(
