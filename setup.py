@@ -67,7 +67,7 @@ setup(
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
             "transformers>=5.12",  # its checkpoints, and its pipeline to check against
             "open_clip_torch>=3.3",  # likewise
-            *("onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.1"),  # run exported graphs; torch.onnx writes them
+            *("onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.6"),  # run exported graphs; torch.onnx writes them
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
         "hf": ["transformers>=5.12"],

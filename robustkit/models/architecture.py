@@ -63,9 +63,25 @@ def is_factory(arch: str) -> bool:
 
 def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, int] | None) -> nn.Module:
     """Build the network with random weights; a factory takes those kwargs that it names. Raises ModelError."""
-    if is_factory(arch):
-        return _call(arch, dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size})
-    return create(arch, kwargs=kwargs, img_size=img_size)
+    return build_filled(arch, None, kwargs=kwargs, img_size=img_size)[0]
+
+
+def build_filled(
+    arch: str,
+    tensors: Mapping[str, Tensor] | None,
+    *,
+    kwargs: Mapping[str, Any],
+    img_size: int | tuple[int, int] | None,
+) -> tuple[nn.Module, bool]:
+    """Build as `build` does; return also whether the weights are in it. A factory with an argument `state_dict` gets
+    `tensors` and loads them itself, since a network whose weights are quantised or folded has other names for them.
+    """
+    if not is_factory(arch):
+        return create(arch, kwargs=kwargs, img_size=img_size), False
+    given = {**kwargs, **({} if img_size is None else {"img_size": img_size})}
+    given |= {} if tensors is None else {"state_dict": dict(tensors)}
+    network, taken = _call(arch, given)
+    return network, "state_dict" in taken
 
 
 def code_digest(arch: str) -> str | None:
@@ -133,7 +149,8 @@ def _module(place: str, arch: str) -> ModuleType:
     return module
 
 
-def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
+def _call(arch: str, kwargs: Mapping[str, Any]) -> tuple[nn.Module, set[str]]:
+    """Return the network of the user's function, and the names of the arguments that it took."""
     (place, _, name), where = arch.rpartition(":"), f"architecture {arch!r}"
     try:
         module = _module(place, arch)
@@ -148,7 +165,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
         raise ModelError(f"{where}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
     try:
         accepted = inspect.signature(factory).parameters
-        taken = {*accepted, *(_OF_MOST if any(p.kind is p.VAR_KEYWORD for p in accepted.values()) else ())}
+        taken = {*accepted, *(_OF_MOST if any(p.kind is p.VAR_KEYWORD for p in accepted.values()) else ())} & {*kwargs}
         with importing_from(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
             network = factory(**{key: value for key, value in kwargs.items() if key in taken})
     except Exception as error:  # the user's own code
@@ -156,7 +173,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise ModelError(f"{where}: {name}() returned a {type(network).__name__}; expected a torch nn.Module")
     _check_methods(network, arch)
-    return network
+    return network, taken
 
 
 def _check_methods(network: nn.Module, arch: str) -> None:

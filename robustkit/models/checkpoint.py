@@ -17,7 +17,7 @@ import re
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,7 @@ def _reason(path: Path, error: Exception) -> str:
         if any(name.endswith("constants.pkl") for name in names):
             return f"{path}: a TorchScript archive, which contains code as well as weights; save its state_dict"
         if any(name.endswith(_PROGRAMS) for name in names):
-            what = "a program of torch.export, which torch reads with pickles and rebuilds as code"
-            return f"{path}: {what}; export it with torch.onnx.export, and give onnx:FILE"
+            return f"{path}: a program of torch.export, not weights; robustkit audit takes it as pt2:{path}"
         if not any(name.endswith("data.pkl") for name in names):
             return f"{path}: a zip archive without torch weights in it; give a file that torch.save wrote"
     if refused := foreign_globals(path):
@@ -143,6 +142,9 @@ JSON_KEYS = (
     *("decoder_kwargs", "stride", "short_side", "vocabulary", "text_tower", "logit_scale"),
 )
 
+_FLOATS = (
+    "give the weights as floats; a function of --arch FILE.py:FUNCTION with an argument state_dict may quantise them"
+)
 _HEADER = 16 << 20  # bytes of a safetensors header; ten thousand tensors take one million
 _ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
 
@@ -200,7 +202,7 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
             inside = ", ".join(map(str, list(content)[:8])) or "nothing"
             expected = "weights at the top or under a name such as state_dict, model or model_ema"
             raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); expected {expected}")
-    _refuse_expanded(path, held.tensors)
+    refuse_odd(path, held.tensors)
     part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
     found = Checkpoint(path, sha256(path), part.tensors, metadata, part.weights, part.notes + held.notes, sources)
     return _sound(replace(found, held=held if prefixes else None))
@@ -238,14 +240,31 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the hex digest of weights that came without a file: names, types, shapes and bytes, sorted by name."""
+def digest_of(tensors: Mapping[str, Any]) -> str:
+    """Return the hex digest of weights that came without a file: names, types, shapes and bytes, sorted by name. What a
+    state_dict of a quantised network has instead of a tensor counts by its parts.
+    """
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    for name, part in (part for key in sorted(tensors) for part in _parts(key, tensors[key])):
+        if isinstance(part, Tensor):
+            tensor = part.detach().cpu().contiguous()
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(f"{name} {part!r}\n".encode())
     return digest.hexdigest()
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, tuple | list):  # packed: weight and bias
+        inner = enumerate(value)
+    elif hasattr(value, "__tensor_flatten__"):
+        inner = ((each, getattr(value, each)) for each in value.__tensor_flatten__()[0])
+    else:
+        yield name, value.dequantize() if isinstance(value, Tensor) and value.is_quantized else value
+    for key, each in inner:
+        yield from _parts(f"{name}.{key}", each)
 
 
 def _kind(path: Path) -> str:
@@ -325,7 +344,7 @@ def _sound(checkpoint: Checkpoint) -> Checkpoint:
         raise CheckpointError(f"{path}: {what}; save the model after loading its weights")
     odd = [n for n, t in tensors.items() if t.is_quantized or t.is_complex() or t.layout != torch.strided]
     if odd:
-        raise CheckpointError(f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats")
+        raise CheckpointError(f"{path}: quantised, sparse or complex weights ({_groups(odd)}); {_FLOATS}")
     short = {name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.itemsize < 4}
     for dtype, count in sorted(Counter(str(tensors[name].dtype).removeprefix("torch.") for name in short).items()):
         notes.append(f"{count} of {len(tensors)} tensors are stored as {dtype}; computed in float32")
@@ -342,8 +361,12 @@ def _sound(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, tensors=tensors, notes=tuple(notes))
 
 
-def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError for a tensor that repeats the few numbers of its storage, until it is computed with."""
+def refuse_odd(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError for tensors of a library's own kind, and for those that repeat the few numbers of their
+    storage until they are computed with."""
+    if odd := [name for name, tensor in tensors.items() if type(tensor) not in (Tensor, nn.Parameter)]:
+        kind = type(tensors[odd[0]]).__name__
+        raise CheckpointError(f"{path}: tensors of kind {kind} ({_groups(odd)}), not plain ones; {_FLOATS}")
     dense = [t for t in tensors.values() if t.layout == torch.strided and not t.is_meta]
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in dense}
     claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in dense), sum(held.values())
@@ -376,8 +399,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
         raise CheckpointError(f"{checkpoint.path}: does not fit {type(model).__name__} ({found}); {remedy}")
     if whole := [n for n, t in fits.items() if expected[n].is_floating_point() and not t.is_floating_point()]:
         raise CheckpointError(
-            f"{checkpoint.path}: whole numbers where {type(model).__name__} has weights ({_groups(whole)}); quantised "
-            "weights are not read: save it as float32"
+            f"{checkpoint.path}: whole numbers where {type(model).__name__} has weights ({_groups(whole)}); {_FLOATS}"
         )
     model.load_state_dict(fits, strict=False)
     return (f"partially loaded, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()

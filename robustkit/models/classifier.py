@@ -20,9 +20,10 @@ from ..common.held import held_object
 from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
-from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
+from .architecture import build_filled, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
+from .exported_program import load_program
 from .identity import (
     Classifier,
     ModelIdentity,
@@ -62,14 +63,16 @@ def load(
     features: bool = False,
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
+    custom_ops: str | Path | None = None,
 ) -> Classifier:
-    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or
-    `onnx:FILE`.
+    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
+    `onnx:FILE` or `pt2:FILE`.
 
     spec: or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
 
-    arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network. Left
-        out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
+    arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network; one
+        with an argument `state_dict` gets the weights and loads them itself, as for a quantised network. Left out, it
+        comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
     attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
     img_size: builds the network for that size and resamples position embeddings where they differ.
     mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
@@ -78,6 +81,8 @@ def load(
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
     classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them,
         `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
+    custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
+        runs, as `arch` does.
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -88,8 +93,12 @@ def load(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    text = (str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts))
-    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *text)
+    text = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
+    said = text[0], text[1], custom_ops
+    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
+    if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
+        shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
+        raise ModelError(f"--custom-ops {custom_ops} does not apply to {shown}: expected onnx:FILE; leave it out")
     if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
         classifier = _from_source(str(spec), wanted, use_ema, allow_partial, features)
         warn_of_assumptions(classifier.identity)
@@ -125,11 +134,11 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
     if source.open_clip:
         made = load_open_clip(source, spec, wanted, features)
         return as_features(made) if features else made
-    if source.onnx:
+    if source.exported:
         refuse_text(wanted, spec)
         if features:
             raise ModelError(f"{spec}: an exported graph has no head to take off; expected the weights themselves")
-        return load_onnx(source, spec, wanted)
+        return (load_onnx if source.exported == "onnx" else load_program)(source, spec, wanted)
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
     if checkpoint.metadata.get("task") == ZERO_SHOT:
@@ -216,21 +225,22 @@ def _from_file(
         kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
-            network = build(arch, kwargs=kwargs, img_size=size)
-        checkpoint = select_network(checkpoint, network.state_dict())
+            network, filled = build_filled(arch, checkpoint.tensors, kwargs=kwargs, img_size=size)
+        checkpoint = checkpoint if filled else select_network(checkpoint, network.state_dict())
         metadata, (tensors, more) = checkpoint.metadata, rename_layer_scale(checkpoint.tensors)
         notes = more + notes
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
-    if wanted.img_size is not None:
+    if wanted.img_size is not None and not filled:
         said = "input_size" in metadata
         trained = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if said else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     if features and not is_factory(arch):
         tensors = without_head(network, tensors)
-    partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    notes += partial
+    given = replace(checkpoint, tensors=tensors)
+    partial = () if filled else load_into(network, given, allow_partial=allow_partial)
+    notes += (f"{arch} put the weights in itself",) if filled else partial
     where, said_by, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
     preprocessing, sources, more = resolve_preprocessing(
         network, wanted, metadata, where, said_by=said_by, config_of="code" if code else "architecture"

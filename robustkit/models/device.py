@@ -6,7 +6,6 @@ import platform
 import re
 import time
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,9 +13,7 @@ from torch import Tensor
 from ..common.determinism import seeded
 from ..common.environment import count_in
 from ..errors import ModelError, unknown
-
-if TYPE_CHECKING:
-    from .identity import Classifier
+from .identity import Classifier, has_gradients
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
 
@@ -128,10 +125,13 @@ def free_memory(device: torch.device) -> None:
 
 
 def _rate(classifier: Classifier, images: Tensor, dtype: torch.dtype) -> float:
+    whole = has_gradients(classifier)
+
     def both() -> None:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=dtype is not torch.float32):
-            total = classifier(images.requires_grad_()).float().square().sum()
-        torch.autograd.grad(total, images)
+            total = classifier(images.requires_grad_(whole)).float().square().sum()
+        if whole:
+            torch.autograd.grad(total, images)
 
     def now() -> float:
         if images.device.type != "cpu":

@@ -7,6 +7,7 @@ is the network's; where no linear layer is last, the network has no head, and it
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from ..attention.apply import attention_kind, set_attention
 from ..attention.formulas import find_formula
+from ..common.determinism import seeded
 from ..common.preprocessing import UNPROVEN, Preprocessing
 from ..errors import ModelError, warn
 from .claims import formula_in
@@ -76,9 +78,11 @@ class Classifier(nn.Module):
     """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, frozen parameters.
 
     network: the model behind the normalisation. identity: what it is. of_channels: the shape that mean and std have.
+    passes_gradients: what `has_gradients` found, None before.
     """
 
     of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1, 1)
+    passes_gradients: bool | None = None
     mean: Tensor
     std: Tensor
 
@@ -263,9 +267,36 @@ def as_features(classifier: Classifier) -> Classifier:
     return classifier
 
 
-def has_gradients(network: nn.Module) -> bool:
-    """Whether what a network returns has gradients; an exported graph, which another runtime computes, has none."""
-    return bool(getattr(network, "differentiable", True))
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def has_gradients(classifier: Classifier) -> bool:
+    """Whether all layers pass on gradients, tried once by a backward through a grey image. Graphs of another runtime
+    have none. Kernels of whole numbers drop them in silence or with a warning, while other branches still have some.
+    """
+    if classifier.passes_gradients is None:
+        grey = torch.full((1, 3, *classifier.identity.preprocessing.input_size), 0.5, device=classifier.mean.device)
+        dropped = list[nn.Module]()
+
+        def look(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            seen = [isinstance(each, Tensor) and each.requires_grad for each in (*inputs[:1], output)]
+            dropped.extend([layer] if seen == [True, False] else [])
+
+        layers = [part for part in nn.Module.modules(classifier) if isinstance(part, _LAYERS)]
+        hooks = [layer.register_forward_hook(look) for layer in layers]
+        with warnings.catch_warnings(record=True) as said, torch.enable_grad(), seeded(grey.device, 0):
+            warnings.simplefilter("always")
+            try:
+                logits = classifier(grey.requires_grad_())
+                found = torch.autograd.grad(logits.sum(), grey, allow_unused=True)[0] is not None
+            except (RuntimeError, NotImplementedError):  # no gradient at all, or an operator without one
+                found = False
+            finally:
+                for hook in hooks:
+                    hook.remove()
+        warned = any("autograd kernel was not registered" in str(each.message) for each in said)
+        classifier.passes_gradients = found and not dropped and not warned
+    return classifier.passes_gradients
 
 
 def embed(network: Any, images: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +37,7 @@ class InputOptions:
     img_size: int | tuple[int, int] | None = None
     classes: str | tuple[str, ...] | None = None
     prompts: str | tuple[str, ...] | None = None
+    custom_ops: str | Path | None = None
 
 
 def resolve_preprocessing(

@@ -1,13 +1,15 @@
 """Classifiers exported to ONNX, run by onnxruntime: what ships, without its gradients.
 
 Before a session is made, the graph alone is read and bounded: its size, its weights next to it, its operators, its
-input and its output. onnxruntime runs operators of its own only, and no code that is in a file.
+input and its output. onnxruntime runs operators of its own, and no code that is in a file; `custom_ops` names a library
+of the user's that has others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -15,57 +17,33 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from ..common.files import bytes_of, check_plain, first_line, reason_of
 from ..errors import CheckpointError, ModelError
-from .architecture import classes_of
-from .checkpoint import metadata_of
-from .identity import Classifier, ModelIdentity, display_name
-from .input_config import InputOptions, resolve_preprocessing
+from .checkpoint import metadata_of, sha256
+from .exported import ExportedNetwork, exported_classifier, refuse_options
+from .identity import Classifier
+from .input_config import InputOptions
 from .specs import ModelFile
 
 _LARGEST = 2 << 30  # bytes of a file: protocol buffers hold no more
 _ROOM = 1 << 26  # bytes that weights may take beyond four times what the files hold
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-_ATTENTION = ("Softmax", "Attention", "MultiHeadAttention", "GroupQueryAttention", "FusedMatMul")
-_SAID = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
+_ATTENTION = re.compile(r"\w*Attention|(QLinear)?Softmax|FusedMatMul")
 _NOTE = "an exported model without gradients: attacks and maps that need them do not apply"
 
 
 def load_onnx(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Return the classifier of an ONNX file. Raises ModelError or CheckpointError, one line with the remedy."""
-    for option in ("arch", "attention", "num_classes"):
-        if (given := getattr(wanted, option)) is not None:
-            what = f"--{option.replace('_', '-')} {given} does not apply to {spec}"
-            raise ModelError(f"{what}: an exported graph is run as it is; leave it out")
+    refuse_options(spec, wanted)
     libraries = _libraries(spec)
-    file = _File.read(source.path, libraries[0])
-    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1])
-    said = {name: value for name, value in file.metadata.items() if name in _SAID}
-    preprocessing, sources, notes = resolve_preprocessing(network, wanted, said, str(source.path))
-    if file.size is not None and file.size != preprocessing.input_size:
-        shown, fixed = (" x ".join(map(str, size)) for size in (preprocessing.input_size, file.size))
-        raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
-    classes, names = classes_of(network, preprocessing.input_size), said.get("class_names")
-    identity = ModelIdentity(
-        name=display_name(source.name),
-        spec=spec,
-        path=source.path,
-        sha256=file.digest(),
-        arch="onnx",
-        attention="other" if file.attends else "none",
-        attention_source="n/a",
-        num_classes=classes,
-        preprocessing=preprocessing,
-        preprocessing_source=sources,
-        weights="exported",
-        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
-        notes=(_NOTE, *notes),
-        metadata=said,
-    )
-    return Classifier(network, identity)
+    custom = None if wanted.custom_ops is None else Path(wanted.custom_ops)
+    file = _File.read(source.path, libraries[0], any_operator=custom is not None)
+    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1], custom)
+    more: dict[str, Any] = {"arch": "onnx", "sha256": file.digest(), "attends": file.attends, "notes": (_NOTE,)}
+    more["code_sha256"] = None if custom is None else sha256(custom)
+    return exported_classifier(network, source, spec, wanted, file.metadata, **more)
 
 
 def _libraries(spec: str) -> tuple[ModuleType, ModuleType]:
@@ -80,49 +58,48 @@ def _libraries(spec: str) -> tuple[ModuleType, ModuleType]:
     return onnx, onnxruntime
 
 
-class OnnxNetwork(nn.Module):
-    """Images (B, 3, H, W), normalised, to logits (B, K), by a session of onnxruntime on the CPU, without gradients.
+class OnnxNetwork(ExportedNetwork):
+    """A graph of ONNX, run by onnxruntime on the CPU, without gradients. custom: a library of operators, or None."""
 
-    fixed_size: (height, width) that the graph takes, None for any. rows: images of one pass where the graph fixes
-    their number, else None; the last pass is then filled with zeros.
-    """
-
-    differentiable = False
-
-    def __init__(self, path: Path, fixed_size: tuple[int, int] | None, rows: int | None, runtime: ModuleType) -> None:
-        super().__init__()
-        self.path, self.fixed_size, self.rows = path, fixed_size, rows
-        self._session = _session(path, runtime)
+    def __init__(
+        self,
+        path: Path,
+        fixed_size: tuple[int, int] | None,
+        rows: tuple[int, int | None],
+        runtime: ModuleType,
+        custom: Path | None = None,
+    ) -> None:
+        super().__init__(fixed_size, rows)
+        self.path, self.custom, self._session = path, custom, _session(path, runtime, custom)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._session = _session(self.path, _libraries(str(self.path))[1])
+        self._session = _session(self.path, _libraries(str(self.path))[1], self.custom)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
-    def forward(self, images: Tensor) -> Tensor:
-        rows = images.detach().to("cpu", torch.float32)
-        parts = torch.split(rows, self.rows or max(1, len(rows)))
-        return torch.cat([self._pass(part) for part in parts]).to(images.device)
-
-    def _pass(self, rows: Tensor) -> Tensor:
-        lacking = (self.rows or len(rows)) - len(rows)
-        filled = functional.pad(rows, (0, 0) * 3 + (0, lacking)).contiguous()
+    def logits(self, images: Tensor) -> Tensor:
         (entry,) = self._session.get_inputs()
         try:
-            (logits,) = self._session.run(None, {entry.name: filled.numpy()})
+            (logits,) = self._session.run(None, {entry.name: images.detach().to("cpu", torch.float32).numpy()})
         except Exception as fault:  # onnxruntime's own kinds are no subclasses of a usual one
             raise RuntimeError(f"onnxruntime failed: {first_line(fault)}") from fault
-        return torch.from_numpy(logits)[: len(rows)]
+        return torch.from_numpy(logits).to(images.device)
 
 
-def _session(path: Path, runtime: ModuleType) -> Any:
+def _session(path: Path, runtime: ModuleType, custom: Path | None) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.use_deterministic_compute = True
     options.log_severity_level = 4
+    if custom is not None:
+        try:
+            check_plain(custom)
+            options.register_custom_ops_library(str(custom.resolve()))
+        except Exception as fault:  # of the file, of the library's own code, and onnxruntime's kinds
+            why = f"cannot be loaded ({first_line(fault)})"
+            raise ModelError(f"--custom-ops {custom}: {why}; expected a library built for onnxruntime") from fault
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as fault:  # onnxruntime's own kinds, and those of damaged files
@@ -132,20 +109,20 @@ def _session(path: Path, runtime: ModuleType) -> Any:
 
 @dataclass(frozen=True)
 class _File:
-    """An ONNX file that was checked. outside: files of weights next to it. size, rows: that its input fixes, or None.
-    attends: whether it has a softmax that is not its output, or an operator of attention.
+    """An ONNX file that was checked. outside: files of weights next to it. size, rows: see `ExportedNetwork`. attends:
+    whether it has a softmax that is not its output, or an operator of attention.
     """
 
     path: Path
     outside: tuple[Path, ...]
     metadata: dict[str, Any]
     size: tuple[int, int] | None
-    rows: int | None
+    rows: tuple[int, int | None]
     attends: bool
 
     @classmethod
-    def read(cls, path: Path, onnx: ModuleType) -> _File:
-        """Read and check a graph. Raises CheckpointError."""
+    def read(cls, path: Path, onnx: ModuleType, any_operator: bool = False) -> _File:
+        """Read and check a graph. any_operator: a library of the user's may have it. Raises CheckpointError."""
         try:
             content = bytes_of(path, _LARGEST)
         except OSError as error:
@@ -158,13 +135,14 @@ class _File:
         if not model.graph.node:
             raise CheckpointError(f"{path}: not an ONNX file (it has no graph); expected one of torch.onnx.export")
         nodes = [node for graph in _graphs(model) for node in graph.node]
-        _check_operators(path, model, nodes)
+        if not any_operator:
+            _check_operators(path, model, nodes)
         outside = _check_weights(path, model, nodes, len(content), onnx)
         size, rows = _check_input(path, model.graph, onnx)
         (output,) = (entry.name for entry in model.graph.output)
         inner = (node for node in nodes if output not in node.output)
         metadata = metadata_of(path, {entry.key: entry.value for entry in model.metadata_props})
-        return cls(path, outside, metadata, size, rows, any(node.op_type in _ATTENTION for node in inner))
+        return cls(path, outside, metadata, size, rows, any(_ATTENTION.fullmatch(node.op_type) for node in inner))
 
     def digest(self) -> str:
         """Return the hex digest of the file and, by name, of what it keeps next to it."""
@@ -194,7 +172,8 @@ def _check_operators(path: Path, model: Any, nodes: list[Any]) -> None:
         named = sorted({f"{node.domain}:{node.op_type}"[:60] for node in strange})
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         what = f"operators that are not onnxruntime's own ({', '.join(named[:3])}{more})"
-        raise CheckpointError(f"{path}: {what}, which would need code; export it with standard operators")
+        remedy = "export it with standard operators, or give a library that you trust as --custom-ops"
+        raise CheckpointError(f"{path}: {what}, which need code; {remedy}")
 
 
 def _check_weights(path: Path, model: Any, nodes: list[Any], held: int, onnx: ModuleType) -> tuple[Path, ...]:
@@ -242,8 +221,8 @@ def _next_to(path: Path, location: str) -> Path:
     return file
 
 
-def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, int] | None, int | None]:
-    """Return (height, width) and the number of images that a graph's input fixes, None where it does not."""
+def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, int] | None, tuple[int, int | None]]:
+    """Return (height, width) and the numbers of images that a graph takes, as `ExportedNetwork` has them."""
     weights = {tensor.name for tensor in graph.initializer}
     entries = [entry for entry in graph.input if entry.name not in weights]
     for what, found, expected in (("input", entries, "images (B, 3, H, W)"), ("output", graph.output, "logits (B, K)")):
@@ -260,7 +239,7 @@ def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, i
         shown = " x ".join("?" if side is None else str(side) for side in sides)
         raise CheckpointError(f"{path}: its input is {shown}; expected images of 3 channels, B x 3 x H x W")
     rows, _, height, width = sides
-    return (None if height is None or width is None else (height, width)), rows
+    return (None if height is None or width is None else (height, width)), (rows or 1, rows)
 
 
 def _side(dimension: Any) -> int | None:

@@ -52,8 +52,9 @@ def _asked(address: str) -> bool:
         return "CERTIFICATE_VERIFY_FAILED" in str(fault)  # the Hub's client brings other certificates
 
 
-KINDS = ("hf", "hf-hub", "local-dir", "onnx", "timm", "zoo")
-EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME, local-dir:PATH or onnx:FILE"
+KINDS = ("hf", "hf-hub", "local-dir", "onnx", "pt2", "timm", "zoo")
+GRAPHS = frozenset({"onnx", "pt2"})  # run as they are
+EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME, local-dir:PATH, onnx:FILE or pt2:FILE"
 OPEN_CLIP = "open_clip_config.json"  # in the layout of open_clip
 TEXT_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
@@ -70,15 +71,15 @@ def text_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The weights, or the folder of a checkpoint of transformers or open_clip, or an ONNX graph. metadata: timm's
-    config.json next to the weights."""
+    """The weights, or the folder of a checkpoint of transformers or open_clip, or an exported graph. metadata: timm's
+    config.json next to the weights. exported: the format of a graph, `onnx` or `pt2`."""
 
     path: Path
     name: str
     metadata: dict[str, Any] = field(default_factory=dict)
     transformers: bool = False
     open_clip: bool = False
-    onnx: bool = False
+    exported: str = ""
 
 
 def find(spec: str) -> ModelFile:
@@ -89,8 +90,8 @@ def find(spec: str) -> ModelFile:
         return _folder(Path(rest), Path(rest).resolve().name)
     if kind == "hf-hub":
         return _from_hub(rest)
-    if kind == "onnx":
-        return ModelFile(Path(rest), Path(rest).stem, onnx=True)
+    if kind in GRAPHS:
+        return ModelFile(Path(rest), Path(rest).stem, exported=kind)
     path = Path(spec)
     if not spec:
         raise CheckpointError(f"the name of a checkpoint is empty; {EXPECTED}")

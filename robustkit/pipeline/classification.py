@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import describe_preprocessing
@@ -30,6 +32,7 @@ from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..models.classifier import load
 from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names, evaluated_under, has_gradients
+from ..models.specs import GRAPHS
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
@@ -73,16 +76,14 @@ def _maps(request: ClassificationRequest, usual: str) -> tuple[MapSpec, ...]:
 
 
 def _usual_map(classifiers: Sequence[Classifier]) -> str:
-    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too; rise where
-    one of them has no gradients."""
-    if _without_gradients(classifiers):
-        return "rise"
-    try:
-        for classifier in classifiers:
-            check_explainable(classifier, classifier.identity.name, [MapSpec("agcam")])
-    except ModelError:
-        return "grad-cam"
-    return "agcam"
+    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too; else rise,
+    which needs neither gradients nor layers."""
+    for method in ("agcam", "grad-cam"):
+        with suppress(ModelError):
+            for classifier in classifiers:
+                check_explainable(classifier, classifier.identity.name, [MapSpec(method)])
+            return method
+    return "rise"
 
 
 def next_to(
@@ -272,7 +273,7 @@ def _open(
     """
     opened, lines = list[tuple[Classifier, Images]](), list[str]()
     for spec in request.checkpoints:
-        classifier = load(str(spec), **request.model)
+        classifier = load(str(spec), **_model_options(request, str(spec)))
         under = evaluated_under(classifier, request.card.attention)
         identity = classifier.identity
         lines += (f"{identity.name}: {note}" for note in (*identity.notes, *filter(None, [under])))
@@ -292,6 +293,20 @@ def _open(
             what = f"{first} and {other.identity.name} number the classes of {shared.root} differently"
             raise DataError(f"{what}; audit them in separate runs")
     return opened, lines
+
+
+_OF_WEIGHTS = ("arch", "attention", "num_classes", "use_ema", "allow_partial")
+
+
+def _model_options(request: ClassificationRequest, spec: str) -> dict[str, Any]:
+    """Return the options of a checkpoint: of a graph next to weights without what says how these are built."""
+    kinds = {str(each).partition(":")[0] for each in request.checkpoints}
+    kind, idle = spec.partition(":")[0], set[str]()
+    if kind in GRAPHS and kinds - GRAPHS:
+        idle.update(_OF_WEIGHTS)
+    if kind != "onnx" and "onnx" in kinds:
+        idle.add("custom_ops")
+    return {name: value for name, value in request.model.items() if name not in idle}
 
 
 def _inputs_in_words(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
@@ -330,7 +345,7 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
 
 
 def _without_gradients(classifiers: Sequence[Classifier]) -> list[str]:
-    return [each.identity.name for each in classifiers if not has_gradients(each.network)]
+    return [each.identity.name for each in classifiers if not has_gradients(each)]
 
 
 def _attacks_that_apply(

@@ -120,6 +120,9 @@ class ClassifierOptions(NetworkOptions):
     prompts: str | None = option(
         "Model", "Its templates, with {} for the class: a file, simple or clip-80; default: simple."
     )
+    custom_ops: str | Path | None = option(
+        "Model", "Native code to run: a library with the custom operators of an ONNX file.", type=Path
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

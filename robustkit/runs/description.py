@@ -69,7 +69,7 @@ def _code(words: Sequence[str]) -> str:
     for place, word in enumerate(words):
         name, given, value = word.partition("=")
         value = value if given else "".join(words[place + 1 : place + 2])
-        if name in ("--plugin", "--trust-config") or (name in ("--arch", "--ray") and ":" in value):
+        if name in ("--plugin", "--trust-config", "--custom-ops") or (name in ("--arch", "--ray") and ":" in value):
             return name
     return ""
 

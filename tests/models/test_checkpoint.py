@@ -231,7 +231,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, kind: str, words: str) -> No
         ({"a": torch.tensor([1e39], dtype=torch.float64), "b": torch.ones(1)}, r"NaN or infinite values in 1 of 2"),
         (
             {"a": torch.ones(2, dtype=torch.complex64)},
-            r"sparse or complex weights \(a\); expected floats",
+            r"sparse or complex weights \(a\); give the weights as floats",
         ),
         (
             {"a": torch.tensor([1.0, float("nan")]), "b": torch.ones(1)},
@@ -241,7 +241,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, kind: str, words: str) -> No
             {"blocks.0.w": torch.tensor(float("inf")), "blocks.1.w": torch.tensor(float("inf"))},
             r"2 of 2 tensors \(blocks.\*.w \(2\)\)",
         ),
-        ({"a": torch.eye(3).to_sparse()}, r"sparse or complex weights \(a\); expected floats"),
+        ({"a": torch.eye(3).to_sparse()}, r"sparse or complex weights \(a\); give the weights as floats"),
     ],
 )
 def test_unsound_weights_are_one_line(tmp_path: Path, content: Any, words: str) -> None:

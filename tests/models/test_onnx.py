@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 import robustkit
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
+from robustkit.models.checkpoint import sha256
 from robustkit.pipeline.audit import audit
+from robustkit.runs.description import why_not_repeated
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install .[onnx]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install .[onnx]")
@@ -75,7 +77,7 @@ def test_a_graph_of_a_fixed_number_of_images_is_filled(tmp_path: Path) -> None:
     found = robustkit.load(f"onnx:{path}", **HALF)
     with torch.no_grad():
         torch.testing.assert_close(found(images), network((images - 0.5) / 0.5), rtol=0, atol=1e-4)
-    assert found.identity.attention == "none" and found.network.rows == 3
+    assert found.identity.attention == "none" and found.network.rows == (3, 3)
 
 
 def test_what_a_file_says_about_its_input_counts_and_what_nobody_says_is_flagged(tmp_path: Path) -> None:
@@ -139,7 +141,10 @@ def custom() -> Any:
         (lambda: outside("gone.bin"), r"its weights 'gone\.bin' cannot be read \(No such file"),
         (lambda: of_size(1 << 20, 1 << 10), "0 MB of files claim to be 4096 MB of weights; refused"),
         (lambda: of_size(-1, 4), "tensor 'w' has a negative side"),
-        (custom, r"operators that are not onnxruntime's own \(com.example:Run\), which would need code"),
+        (
+            custom,
+            r"operators that are not onnxruntime's own \(com.example:Run\), which need code; export .*--custom-ops",
+        ),
         (lambda: graph(opsets=[onnx.helper.make_opsetid("", 99)]), "onnxruntime .* does not load it .*opset"),
         (lambda: graph(inputs=[information("x", ["b", 3, 2, 2], "UINT8")]), "its input is uint8; expected float32"),
         (
@@ -184,10 +189,32 @@ def test_other_files_and_options_that_do_not_apply_are_refused(tmp_path: Path) -
     path.write_bytes(b"no graph at all")
     with pytest.raises(CheckpointError, match="not an ONNX file"):
         robustkit.load(spec)
-    program = torch.export.export(nn.Linear(3, 2), (torch.rand(1, 3),))
-    torch.export.save(program, tmp_path / "m.pt2")
-    with pytest.raises(CheckpointError, match=r"a program of torch\.export, .*torch\.onnx\.export.* give onnx:FILE"):
-        robustkit.load(tmp_path / "m.pt2")
+
+
+def test_a_library_of_operators_runs_only_where_it_is_named(tmp_path: Path) -> None:
+    helper, domain = onnx.helper, "ai.onnx.contrib"
+    parts = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("NegPos", ["f"], ["n", "p"], domain=domain)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    made = graph(nodes=[*parts, helper.make_node("MatMul", ["p", "w"], ["y"])], opsets=opsets)
+    path, images = tmp_path / "m.onnx", torch.rand(3, 3, 2, 2)
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(CheckpointError, match=r"\(ai\.onnx\.contrib:NegPos\), which need code"):
+        robustkit.load(f"onnx:{path}", **HALF)
+    with pytest.raises(
+        ModelError, match=r"--custom-ops .*m\.onnx: cannot be loaded \(.*\); expected a library built for"
+    ):
+        robustkit.load(f"onnx:{path}", custom_ops=path, **HALF)
+    with pytest.raises(ModelError, match=r"--custom-ops .* does not apply to zoo:shapes-cnn: expected onnx:FILE"):
+        robustkit.load("zoo:shapes-cnn", custom_ops=path)
+    command = f"robustkit audit onnx:m.onnx --custom-ops {path} --data-dir val"
+    assert "it would run custom code (--custom-ops)" in why_not_repeated(command)
+    library = pytest.importorskip("onnxruntime_extensions", reason="onnxruntime_extensions is not installed")
+    place = Path(library.get_library_path())
+    found = robustkit.load(f"onnx:{path}", custom_ops=place, **HALF)
+    sums = ((images - 0.5) / 0.5).clamp(min=0).flatten(1).sum(1, keepdim=True).expand(3, 4)
+    torch.testing.assert_close(found(images), sums)
+    assert found.identity.code_sha256 == sha256(place)
+    assert torch.equal(pickle.loads(pickle.dumps(found))(images), found(images))
 
 
 def test_an_audit_asks_for_answers_alone(tmp_path: Path) -> None:
@@ -195,7 +222,7 @@ def test_an_audit_asks_for_answers_alone(tmp_path: Path) -> None:
     asked = {"data_dir": "embedded:shapes", "limit": 6, "setup_check": False, "model": HALF, "device": "cpu"}
     for given, message in (
         ({"attacks": "square,pgd"}, r"pgd\(eps=1/255,steps=20\): needs gradients, which vit lacks; expected attacks"),
-        ({"attacks": "none", "cams": "grad-cam"}, "grad-cam needs gradients, which an exported graph does not have"),
+        ({"attacks": "none", "cams": "grad-cam"}, "grad-cam needs gradients, which it does not have; use rise"),
     ):
         with pytest.raises(RobustkitError, match=message):
             audit([f"onnx:{path}"], out=tmp_path / "refused", **asked, **given)

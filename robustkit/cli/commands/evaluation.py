@@ -44,8 +44,8 @@ def audit(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     """Evaluate checkpoints clean and under attack; write records, summary and report.
 
     Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR,
-    hf-hub:ORG/NAME, local-dir:PATH or onnx:FILE; or predictions:FILE, a CSV or Parquet file of predictions that another
-    system made, for which --data-dir is optional. Rerun the same command to resume an interrupted run.
+    hf-hub:ORG/NAME, local-dir:PATH, onnx:FILE or pt2:FILE; or predictions:FILE, a CSV or Parquet file of predictions
+    that another system made, for which --data-dir is optional. Rerun the same command to resume an interrupted run.
 
     \b
     robustkit audit vit.safetensors --arch vit_tiny_patch16_224 --data-dir imagenet/val --limit 1000 --out runs/vit

@@ -146,9 +146,9 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
     """Raise ModelError where a method, with its options, does not work for a model; the message lists those that do."""
     plain = torch.zeros(2, 3, *model.identity.preprocessing.input_size, device=model.mean.device)
     for method, options in dict.fromkeys((spec.method, spec.options) for spec in wanted):
-        if needs_gradients(method) and not has_gradients(model.network):
+        if needs_gradients(method) and not has_gradients(model):
             remedy = f"use rise, or the controls {', '.join(CONTROLS)}"
-            raise ModelError(f"{name}: {method} needs gradients, which an exported graph does not have; {remedy}")
+            raise ModelError(f"{name}: {method} needs gradients, which it does not have; {remedy}")
         try:
             explainer = EVERY_EXPLAINER[method](model, **as_numbers(method, options))
             # A network that fails by itself does so on clean images, too, and there it is said in one line.
