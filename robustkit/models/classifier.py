@@ -124,7 +124,7 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
     if wanted.attention is not None:
         find_formula(wanted.attention)
     source = find(spec)
-    if (use_ema or allow_partial) and (source.transformers or source.open_clip):
+    if (use_ema or allow_partial) and (source.transformers or source.open_clip or source.exported):
         option = "--use-ema" if use_ema else "--allow-partial"
         raise ModelError(f"{option} does not apply to {spec}, whose weights must all fit; leave it out")
     if source.transformers:

@@ -178,6 +178,8 @@ def test_other_files_and_options_that_do_not_apply_are_refused(tmp_path: Path) -
     assert robustkit.load(spec, **HALF)(torch.rand(2, 3, 2, 2)).shape == (2, 4)
     for given, message in (
         ({"arch": "resnet18"}, "--arch resnet18 does not apply"),
+        ({"use_ema": True}, "--use-ema does not apply"),
+        ({"allow_partial": True}, "--allow-partial does not apply"),
         ({"num_classes": 4}, "--num-classes 4 does not apply"),
         ({"img_size": 8}, "images of 8 x 8, but its graph takes 2 x 2 only; leave --img-size out"),
         ({"features": True}, "an exported graph has no head to take off"),
