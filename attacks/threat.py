@@ -132,8 +132,10 @@ def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
     wide = torch.promote_types(clean.dtype, torch.float32)
     if norm == "patch":
         return (adversarial != clean).any(dim=1).flatten(1).to(wide).mean(dim=1)
-    change = (adversarial.to(wide) - clean.to(wide)).flatten(1)
-    size: Tensor = torch.linalg.vector_norm(change, ord=_ORDERS[norm], dim=1)
+    change = adversarial.to(wide) - clean.to(wide)
+    if norm == "linf":  # a tenth of vector_norm's time on a CPU
+        return change.abs_().amax(dim=tuple(range(1, change.ndim)))
+    size: Tensor = torch.linalg.vector_norm(change.flatten(1), ord=_ORDERS[norm], dim=1)
     return size
 
 
@@ -316,20 +318,22 @@ def step_to_hyperplane(
     sign = w.sign() * gaps.sign()[:, None]
     weight, want = w.abs(), gaps.abs()
     low, high = bounds or (-_FAR, _FAR)
-    room = torch.where(sign > 0, high - t, t - low).clamp_(min=0)
-    pace = torch.ones_like(weight) if norm == "linf" else weight
+    # Masks of 0 and 1: on a CPU a product takes a tenth of the time of torch.where.
+    up = sign.clamp(min=0)
+    room = (high - t).mul_(up).add_((t - low).mul_(1 - up)).clamp_(min=0)
+    gain = weight if norm == "linf" else weight * weight
     way = torch.zeros_like(weight)
     length, reached = torch.zeros_like(want), torch.zeros_like(want)
     unseen = 1 if t.device.type == "cpu" else _UNSEEN
     for step in range(1, _ROUNDS + 1):
-        slope = (weight * pace * (way < room)).sum(dim=1)
+        slope = (room - way).sign_().mul_(gain).sum(dim=1)
         more = (want - reached) / slope
         go = (slope > 0) & (more > length * torch.finfo(t.dtype).eps)
         if step % unseen == 0 and not go.any():
             break
         length = torch.where(go, length + more, length)
-        way = torch.minimum(pace * length[:, None], room)
+        way = torch.minimum(length[:, None] if norm == "linf" else weight * length[:, None], room)
         reached = (weight * way).sum(dim=1)
-    # Out of reach: all the way.
-    way = torch.where((slope <= 0)[:, None] & (reached < want)[:, None], room, way)
-    return (sign * way).reshape(points.shape)
+    short = ((slope <= 0) & (reached < want)).to(way.dtype)[:, None]  # out of reach: all the way
+    way = way.mul_(1 - short).add_(room * short)
+    return way.mul_(sign).reshape(points.shape)

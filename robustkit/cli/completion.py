@@ -32,7 +32,7 @@ _FIXED = {
     "--preset": ("quick", "standard", "full", "quest"),
     "--constants": ("auto", "imagenet", "cifar"),
     "--variant": ("hendrycks", "bethgelab"),
-    "--dtype": ("float32", "bfloat16"),
+    "--dtype": ("float32", "bfloat16", "auto"),
     "--device": ("auto", "cpu", "cuda"),
     "--interpolation": ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming"),
     "--crop-mode": ("center", "center-floor", "squash", "border"),

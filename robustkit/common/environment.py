@@ -1,10 +1,12 @@
-"""Numbers in environment variables, as torchrun and batch systems set them, and how many threads a process may use."""
+"""What the environment has: numbers in variables, as torchrun and batch systems set them; threads; libraries."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import Any
 
-from ..errors import RunError
+from ..errors import ModelError, RunError
 
 LATEST = 253402300799  # The last second of the year 9999, since 1970
 
@@ -31,3 +33,13 @@ def usual_workers() -> int:
     """Return how many threads decode images by default: one per usable core, shared among torchrun's processes."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // max(1, count_in("LOCAL_WORLD_SIZE", 1)))
+
+
+def import_extra(library: str, extra: str, what: str, instead: str = "") -> Any:
+    """Return an optional library. what: what needs it, in a message; instead: what else the user may do. ModelError
+    where it is not installed, with the extra that brings it."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        why = f"{what} needs {library}, which is not installed ({error})"
+        raise ModelError(f'{why}; pip install ".[{extra}]" in a clone of this project{instead}') from error

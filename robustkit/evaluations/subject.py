@@ -85,23 +85,30 @@ class ScoringModel(nn.Module):
 
 
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy for autocast whose large weights are cast once, not in each pass; the same results to the bit."""
+    """Return a copy for autocast whose large weights are cast once, not in each pass; the same results to the bit.
+    On a CPU timm's fused attention is off: its backward takes 1.5 times as long in bfloat16."""
     if dtype is torch.float32:
         return network
     copied = copy.deepcopy(network)
     for part in nn.Module.modules(copied):
         if type(part) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):  # subclasses may use their weights in other ways
             part.to(dtype)
+        if getattr(part, "fused_attn", False) is True and next(part.parameters()).device.type == "cpu":
+            setattr(part, "fused_attn", False)  # noqa: B010 - not in the type of a module
     return copied
 
 
 T = TypeVar("T")
 
 
+SEARCH = "attacks search in "
+
+
 @dataclass(frozen=True)
 class Settings:
     """How to compute. Except for the seed, nothing here changes results beyond float rounding; the batch size also
-    decides which run of an attack that stops early breaks a sample.
+    decides which run of an attack that stops early breaks a sample. search: the dtype in which attacks search, where it
+    is not `dtype`; what they find counts once float32 confirms it.
     """
 
     seed: int = 0
@@ -111,6 +118,18 @@ class Settings:
     dtype: torch.dtype = torch.float32
     compile: bool = False
     frost_dir: str | None = None
+    search: torch.dtype | None = None
+
+    @property
+    def searches_in(self) -> torch.dtype:
+        """The dtype in which attacks search."""
+        return self.dtype if self.search is None else self.search
+
+    @property
+    def named_dtype(self) -> str:
+        """What run.json calls it: `bfloat16`, or `float32, attacks search in bfloat16`."""
+        own, search = (str(each).removeprefix("torch.") for each in (self.dtype, self.searches_in))
+        return own if own == search else f"{own}, {SEARCH}{search}"
 
 
 @dataclass(frozen=True)
@@ -203,8 +222,11 @@ class EvaluatedModel:
         self.exact = ScoringModel(self.classifier, card, torch.float32, competing)
         whole = settings.dtype == torch.float32
         self.fast = self.exact if whole else ScoringModel(self.classifier, card, settings.dtype, competing)
+        searches_in = settings.searches_in
+        same = searches_in == settings.dtype
+        self.search = self.fast if same else ScoringModel(self.classifier, card, searches_in, competing)
         if settings.compile:
-            self.fast.network = torch.compile(classifier.network)
+            self.search.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
         self.scorer = ScoringModel(self.classifier, card, torch.float16, competing) if autocast else self.exact
 

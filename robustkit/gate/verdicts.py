@@ -69,7 +69,8 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
     given: dict[str, Any] = {key: asked.get(key) for key in kept}
     given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest.seed or None}
     deciding = manifest.deciding
-    given |= {"dtype": deciding.dtype if deciding.dtype != "float32" else None, "compile": deciding.compile or None}
+    dtype = "auto" if "search" in deciding.dtype else deciding.dtype
+    given |= {"dtype": dtype if dtype != "float32" else None, "compile": deciding.compile or None}
     for key, value in given.items():
         if key in _OPTIONS and value is not None and value is not False:  # run.json may be someone else's
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)

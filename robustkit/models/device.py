@@ -56,6 +56,15 @@ def _own(device: torch.device, name: str) -> torch.device:
 
 
 @cache
+def is_fast_in_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for products of bfloat16 matrices: CUDA from 8.0 on, a CPU with AMX."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return device.type == "cpu" and amx is not None and bool(amx())
+
+
+@cache
 def has_float64(device: torch.device) -> bool:
     """Whether a device computes in float64; Apple's and some of Intel's do not."""
     try:

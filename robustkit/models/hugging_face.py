@@ -27,6 +27,7 @@ from ..attention.apply import attention_layers
 from ..attention.interface import NOTED
 from ..attention.layers import SCALES
 from ..common.determinism import seeded
+from ..common.environment import import_extra
 from ..common.files import json_of, reason_of
 from ..common.plugins import digest_of_files
 from ..common.preprocessing import ASSUMED, Preprocessing
@@ -210,12 +211,7 @@ def _key(entry: Any) -> str:
 
 
 def import_transformers(spec: str) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        why = f"{spec} is a checkpoint of transformers, which is not installed ({error})"
-        raise ModelError(f'{why}; install it: pip install ".[hf]" in a clone of this project') from error
-    return transformers
+    return import_extra("transformers", "hf", spec)
 
 
 _SHAPES = ((1.7, 2.3), (2.5, 1.4), (0.6, 0.8), (1.3, 1.3))

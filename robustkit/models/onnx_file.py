@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..common.environment import import_extra
 from ..common.files import bytes_of, check_plain, first_line, reason_of
 from ..errors import CheckpointError, ModelError
 from .checkpoint import metadata_of, sha256
@@ -37,25 +38,13 @@ _NOTE = "an exported model without gradients: attacks and maps that need them do
 def load_onnx(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Return the classifier of an ONNX file. Raises ModelError or CheckpointError, one line with the remedy."""
     refuse_options(spec, wanted)
-    libraries = _libraries(spec)
+    libraries = [import_extra(name, "onnx", spec) for name in ("onnx", "onnxruntime")]
     custom = None if wanted.custom_ops is None else Path(wanted.custom_ops)
     file = _File.read(source.path, libraries[0], any_operator=custom is not None)
     network = OnnxNetwork(source.path, file.size, file.rows, libraries[1], custom)
     more: dict[str, Any] = {"arch": "onnx", "sha256": file.digest(), "attends": file.attends, "notes": (_NOTE,)}
     more["code_sha256"] = None if custom is None else sha256(custom)
     return exported_classifier(network, source, spec, wanted, file.metadata, **more)
-
-
-def _libraries(spec: str) -> tuple[ModuleType, ModuleType]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise ModelError(
-            f"{spec}: {error.name}, which reads and runs such files, is not installed ({error}); "
-            'pip install ".[onnx]" in a clone of this project'
-        ) from error
-    return onnx, onnxruntime
 
 
 class OnnxNetwork(ExportedNetwork):
@@ -77,7 +66,7 @@ class OnnxNetwork(ExportedNetwork):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._session = _session(self.path, _libraries(str(self.path))[1], self.custom)
+        self._session = _session(self.path, import_extra("onnxruntime", "onnx", str(self.path)), self.custom)
 
     def logits(self, images: Tensor) -> Tensor:
         (entry,) = self._session.get_inputs()

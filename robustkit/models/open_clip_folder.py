@@ -20,6 +20,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from ..common.determinism import seeded
+from ..common.environment import import_extra
 from ..common.files import first_line, json_of, reason_of
 from ..common.plugins import digest_of_files
 from ..errors import CheckpointError, ModelError
@@ -95,7 +96,7 @@ class _Folder:
 
 def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
     """Load an image tower with a head of text. headless: without one. Raises CheckpointError or ModelError."""
-    open_clip = _library(spec)
+    open_clip = import_extra("open_clip", "clip", spec)
     folder = _Folder.read(source.path)
     if wanted.img_size is not None:
         raise ModelError(f"--img-size does not apply to {spec}, whose config sets the size; leave it out")
@@ -148,15 +149,6 @@ def _guarded(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: refused by open_clip ({first_line(error)}); check its config") from error
     finally:
         logging.disable(before)
-
-
-def _library(spec: str) -> Any:
-    try:
-        import open_clip
-    except ImportError as error:
-        why = f"{spec} is a checkpoint of open_clip, which is not installed ({error})"
-        raise ModelError(f'{why}; install it: pip install ".[clip]" in a clone of this project') from error
-    return open_clip
 
 
 def _encoder(open_clip: Any, model: Any, place: str) -> Callable[[Sequence[str]], Tensor]:

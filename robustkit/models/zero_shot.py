@@ -30,6 +30,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..common.environment import import_extra
 from ..common.files import first_line, reason_of, text_of, write_whole
 from ..data.class_names import CIFAR10, descriptions, printable, synsets
 from ..errors import CheckpointError, ModelError, RobustkitError, unknown
@@ -128,13 +129,7 @@ def read_templates(given: Words) -> tuple[str, ...]:
     if given == "simple":
         return SIMPLE
     if given == "clip-80":
-        try:
-            import open_clip
-        except ImportError as error:
-            raise ModelError(
-                f"--prompts clip-80: open_clip, which has these templates, is not installed ({error}); "
-                'pip install ".[clip]" in a clone of this project, or give a file'
-            ) from error
+        open_clip = import_extra("open_clip", "clip", "--prompts clip-80", ", or give a file")
         return tuple(template("{}") for template in open_clip.OPENAI_IMAGENET_TEMPLATES)
     templates = _lines(given, "--prompts", ("simple", "clip-80"))
     if without := [template for template in templates if "{}" not in template]:

@@ -173,7 +173,7 @@ def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
             seed=settings.seed,
             protocol=card.tag,
             data_digest=digest,
-            dtype=str(settings.dtype).removeprefix("torch."),
+            dtype=settings.named_dtype,
             compile=settings.compile,
         ),
         bad_images=(),

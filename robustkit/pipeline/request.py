@@ -203,7 +203,12 @@ class Request:
     shard_size: int | None = option("Run", "Samples per unit of work; fixed when a run begins.")
     workers: int | None = option("Run", "Threads that decode images; default: one per core.")
     device: str = option("Run", "auto, cpu, cuda, cuda:N, mps, xpu or any other torch device.", "auto")
-    dtype: str = option("Run", "float32 or bfloat16; attacks are scored in float32.", "float32")
+    dtype: str = option(
+        "Run",
+        "float32, bfloat16, or auto: attacks search in bfloat16 where the device is fast in it, all else in float32. "
+        "Attacks are always scored in float32.",
+        "float32",
+    )
     compile: bool = option("Run", "torch.compile the model.", False)
     seed: int = option("Run", "Seed of every random draw.", 0, type=int)
     part: str | None = option(
@@ -236,8 +241,8 @@ class Request:
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
-        if self.dtype not in DTYPES:
-            raise ProtocolError(unknown("dtype", self.dtype, DTYPES))
+        if self.dtype not in (*DTYPES, "auto"):
+            raise ProtocolError(unknown("dtype", self.dtype, (*DTYPES, "auto")))
         if self.out is not None and not str(self.out).strip():
             raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
         for name in self.lists:
@@ -300,7 +305,7 @@ class Request:
     def settings(self) -> Settings:
         """How to compute, with the usual batch size where none is given. Raises ModelError for an unusable device."""
         from ..evaluations.subject import Settings
-        from ..models.device import DTYPES, pick_device
+        from ..models.device import DTYPES, is_fast_in_bfloat16, pick_device
 
         where = pick_device(self.device)
         usual = self.usual_batch["cpu"]
@@ -308,7 +313,9 @@ class Request:
             usual = self.usual_batch.get("accelerator", usual)
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
         workers = usual_workers() if self.workers is None else self.workers
-        return Settings(self.seed, batch, workers, where, DTYPES[self.dtype], self.compile, self.frost)
+        low = self.dtype == "auto" and is_fast_in_bfloat16(where)
+        search, dtype = DTYPES["bfloat16"] if low else None, DTYPES.get(self.dtype, DTYPES["float32"])
+        return Settings(self.seed, batch, workers, where, dtype, self.compile, self.frost, search)
 
     @cached_property
     def share(self) -> Part | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +99,6 @@ def _point(results: Results, name: str, entry: Asked) -> Point:
     return point.complement if _is_error(entry.metric) else point
 
 
-_MORE = re.compile(r"(About [\d\u202f]+|A few) more ")  # how a finding begins that says how many would settle it
 WIDE = 4  # the number of checkpoints up to which a narrow screen shows the table as cards
 
 
@@ -204,7 +202,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
     """Yield a chip for each area of the first page: of its first row, which is the strongest attack of several."""
     names, many = results.manifest.names, results.manifest.protocol.samples.many
     best = {each.area: each for each in standings(results, tests)} if tests.all_pairs else {}
-    more = next((said[1] for each in findings(results) if (said := _MORE.match(each.text))), "")
+    more = next((each.more for each in findings(results) if each.more), "")
     detail = f"{more} more would probably settle the closest undecided comparison" if more else ""
     yield Chip(many, f"{results.manifest.data.n:,}".replace(",", "\u202f"), detail.lower(), section="reproduce")
     areas = dict[str, list[Asked]]()

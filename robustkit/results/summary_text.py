@@ -112,7 +112,7 @@ _SMALL = 0.25  # share of a difference that one on clean images may have at most
 class Finding:
     """A sentence, and what it is about. text: to be escaped. checkpoints: the one that it is about first. group: the
     family of conditions; empty for the whole run. difference: the first checkpoint minus the second. interval: its 95
-    %. p_value: Holm's."""
+    %. p_value: Holm's. more: `About 340`, samples that would probably settle it."""
 
     text: str
     checkpoints: tuple[str, ...] = ()
@@ -123,6 +123,7 @@ class Finding:
     interval: tuple[float, float] = (math.nan, math.nan)
     p_value: float = math.nan
     n: int = 0
+    more: str = ""
 
     @property
     def significant(self) -> bool:
@@ -169,8 +170,8 @@ def _overall(results: Results) -> list[Finding]:
     names = labels(results.manifest.names, _LONGEST)
     kept = [Finding(text, (name,)) for name, text in parity_sentences(results)][:MOST]
     shown = [_finding(row, results, tests, names) for row in _ranked(results, tests)]
-    left = open_difference(results, tests, names)
-    return [*kept, *[Finding(verdict(results, tests, names)), *shown][:MOST], *([Finding(left)] if left else [])]
+    whole = Finding(verdict(results, tests, names))
+    return [*kept, *[whole, *shown][:MOST], *open_difference(results, tests, names)]
 
 
 # The verdict
@@ -256,8 +257,8 @@ def listed(texts: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(kept[:-1]), kept[-1])))
 
 
-def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
-    """Return a sentence on the clearest difference of the first page that is not significant, where no checkpoint is
+def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -> list[Finding]:
+    """Return a finding on the clearest difference of the first page that is not significant, where no checkpoint is
     best if there is one, and how many more samples would settle it if it is real; else what these could have shown."""
     many = results.manifest.protocol.samples.many
     decided = {each.area for each in standings(results, tests) if each.leaders or each.mixed}
@@ -277,10 +278,11 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         corrected = "" if len(tests.rows) < 2 else f", not significant after correction for {len(tests.rows)} tests"
         amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
         whole = f"{clearest}{corrected}"
-        return f"{amount} more {many} would probably settle the closest undecided comparison ({whole})."
+        text = f"{amount} more {many} would probably settle the closest undecided comparison ({whole})."
+        return [Finding(text, more=amount)]
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
-        return f"The smallest detectable difference is about {math.ceil(100 * reach)} points."
-    return ""
+        return [Finding(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
+    return []
 
 
 def _reach(row: ComparisonRow, tests: Tested) -> float:

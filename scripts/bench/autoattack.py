@@ -19,6 +19,7 @@ stays in float32.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import platform
 import time
@@ -49,11 +50,12 @@ STAGES = ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
 class Counting(nn.Module):
     """A classifier in some dtype that counts the rows it is asked about."""
 
-    def __init__(self, classifier: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, classifier: nn.Module, dtype: torch.dtype, ours: bool) -> None:
         super().__init__()
-        self.classifier = low_precision(classifier, dtype)
-        if self.classifier is not classifier and not any("attn" in name for name, _ in classifier.named_modules()):
-            self.classifier.to(memory_format=torch.channels_last)  # as the audit does with a CNN
+        self.classifier, self.layout = low_precision(classifier, dtype), torch.contiguous_format
+        if ours and not any("attn" in name for name, _ in classifier.named_modules()):
+            self.layout = torch.channels_last  # as in an audit
+            self.classifier = copy.deepcopy(self.classifier).to(memory_format=self.layout)
         self.dtype = dtype
         self.rows = 0
 
@@ -170,13 +172,14 @@ def main() -> None:
         rng = SampleRng.of(here, seed=0, condition="autoattack", device=options.device)
         for who, runner, kind in (("ours", attack, dtype), ("theirs", other, peer_dtype)):
             judge = classifier if who == "ours" and kind is not torch.float32 else None
-            counting = Counting(classifier, kind)
+            counting = Counting(classifier, kind, who == "ours")
+            shown = images[chunk]
+            if who == "ours":
+                shown = shown.contiguous(memory_format=counting.layout)
             if options.compile:
                 counting.classifier = torch.compile(counting.classifier)
             with judgements() as counts:
-                result = runner.run(
-                    counting, images[chunk], labels[chunk], rng=rng, judge=judge, batch_size=options.batch_size
-                )
+                result = runner.run(counting, shown, labels[chunk], rng=rng, judge=judge, batch_size=options.batch_size)
             judged = [before + new for before, new in zip(judged, counts, strict=True)]
             if torch.cuda.is_available():
                 torch.cuda.synchronize()

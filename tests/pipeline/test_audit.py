@@ -344,6 +344,8 @@ def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
         net = timm.create_model("resnet18", num_classes=7).eval()
     else:
         net = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=7).eval()
+        for block in net.blocks:
+            block.attn.fused_attn = False  # as in the copy
         if name != "vit":
             robustkit.attention.set_attention(net, name)
     before = {key: value.clone() for key, value in net.state_dict().items()}

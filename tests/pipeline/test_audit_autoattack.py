@@ -13,12 +13,14 @@ from small_audit import FACTORY, audit, command, files
 
 import attacks
 import robustkit
-from robustkit.errors import ProtocolError
+from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import readable_rows
 from robustkit.evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from robustkit.evaluations.attacks.results import stages_of
+from robustkit.evaluations.condition import pattern_of
 from robustkit.evaluations.family import AnyFamily
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Evaluation
+from robustkit.gate.verdicts import missing_command
 from robustkit.pipeline.units import evaluate
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
@@ -194,6 +196,28 @@ def test_bfloat16_counts_what_float32_confirms(place: Path, tmp_path: Path) -> N
     assert sum(row["forwards"] for row in rows if row["broken_by"] == "clean") > sum(
         row["broken_by"] == "clean" for row in rows
     )  # the judge was asked about them as well
+
+
+def test_dtype_auto_searches_in_bfloat16_and_records_float32(
+    place: Path, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the device is fast in it; elsewhere the run is that of float32. Clean figures are float32's in both."""
+    options = {"attacks": SMALL, "eps": "4/255", "dtype": "auto"}
+    for fast in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr("robustkit.models.device.is_fast_in_bfloat16", lambda device, fast=fast: fast)
+            run = audit(place, tmp_path / str(fast), **options)
+        name, same = run.manifest.checkpoints[0].name, run.manifest.deciding == finished.manifest.deciding
+        assert run.manifest.deciding.dtype == "float32" + ", attacks search in bfloat16" * fast and same is not fast
+        assert run.table(name, "clean").equals(finished.table(name, "clean"))
+        rows, theirs = run.table(name, TEXT).to_pylist(), finished.table(name, TEXT).to_pylist()
+        assert [row["broken_by"] is None for row in rows] == [row["correct"] for row in rows]
+        asked = [sum(row["forwards"] for row in each if row["broken_by"] == "clean") for each in (rows, theirs)]
+        assert (asked[0] > asked[1]) is fast  # the judge was asked
+        assert sum(row["correct"] for row in rows) == sum(row["correct"] for row in theirs)
+    with pytest.raises(RunError, match="dtype is float32, attacks search in bfloat16 there and float32 here"):
+        audit(place, tmp_path / "True", **options | {"dtype": "float32"})
+    assert "--dtype auto" in missing_command(Run(tmp_path / "True").manifest, name, pattern_of("fgsm"), tmp_path)
 
 
 def test_without_pyautoattack_the_remedy_is_named(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

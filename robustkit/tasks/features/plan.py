@@ -100,7 +100,7 @@ class FeatureSubject(ImageSubject):
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
         attack = build_attack(condition, self.card)
         assert isinstance(attack, FeaturePGD)
-        return attack.run(self.fast, inputs, rng=rng)
+        return attack.run(self.search, inputs, rng=rng)
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
         features, samples = logits.float(), batch.samples

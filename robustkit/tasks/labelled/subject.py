@@ -62,13 +62,13 @@ class LabelledSubject(EvaluatedModel):
             labels = upload(self.accepted(batch.samples), inputs.device)
         assert attack is not None and not isinstance(attack, DenseAttack)  # those are of segmenters
         if isinstance(attack, FeaturePGD):  # loss=embedding, which needs no labels
-            return attack.run(self.fast.embed, inputs, rng=rng, tell=batch.tell)
+            return attack.run(self.search.embed, inputs, rng=rng, tell=batch.tell)
         return attack.run(
-            self.fast,
+            self.search,
             inputs,
             labels,
             rng=rng,
-            judge=None if self.exact is self.fast else self.exact,
+            judge=None if self.exact is self.search else self.exact,
             batch_size=self.settings.batch_size,
             tell=batch.tell,
         )

@@ -68,7 +68,7 @@ class SegmenterSubject(ImageSubject):
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
         attack = build_attack(condition, self.card)
         assert isinstance(attack, DenseAttack)
-        return attack.run(self.fast, inputs, self._label_maps(batch), rng=rng)
+        return attack.run(self.search, inputs, self._label_maps(batch), rng=rng)
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
         return self._counted(logits, self._label_maps(batch)) | {"sample_id": [sample.id for sample in batch.samples]}
