@@ -56,7 +56,7 @@ def _columns(table: Path, header: Sequence[str]) -> tuple[int, dict[str, int]]:
             what = f"is called {header[place][:40]!r}" if name else "has no name"
             raise DataError(f"{table}: column {place + 1} {what}; expected a name of at most {CELL} letters, no comma")
         if lower.index(name) < place:
-            raise DataError(f"{table}: column {header[place]!r} is there twice; rename one of the two")
+            raise DataError(f"{table}: column {header[place]!r} appears twice; rename one of the two")
         if name in RESERVED and place != key:
             raise DataError(f"{table}: column {header[place]!r} is one that every run has; rename or delete it")
     if not 1 < len(header) <= COLUMNS:

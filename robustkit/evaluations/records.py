@@ -154,6 +154,13 @@ class CheckpointRecords:
             )
         return kept
 
+    def keep(self, condition: str, read: pa.Table, columns: Sequence[str]) -> None:
+        """Keep these columns of the readable rows of a condition, so that no record is opened for them again."""
+        ids, order = self._sorted(read["sample_id"].combine_chunks())
+        there = [name for name in columns if name in read.column_names]
+        values = {name: read[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
+        self._samples[condition] = Samples(ids, values)
+
     def _sorted(self, ids: pa.Array) -> tuple[pa.Array, Any]:
         """Return the sorted ids and the places they had; conditions mostly share both."""
         import pyarrow.compute as pc

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
-from ..evaluations.condition import check_condition, shares_of
+from ..evaluations.condition import check_condition, shares_of, words_of
 from ..evaluations.maps.condition import is_control
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import chief_figures, unfinished_line
@@ -17,6 +17,7 @@ from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
+from ..tasks.labelled.parity import AGREEMENT, DIFFERS
 from ..tasks.registry import find_metric, metric_of
 from .identity import heads_of, settings_of
 from .output import plain_line
@@ -110,6 +111,10 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     for checkpoint, some in [("", names)] if clean.keys() == subject.checkpoints.keys() else [(n, [n]) for n in clean]:
         if some:
             yield from _rule("no samples lost", f"n under clean >= {min(clean[name] for name in some)}", checkpoint)
+    for name in names:
+        for (condition, metric), row in subject.cells[name].items():
+            if metric == AGREEMENT.name and (condition == CLEAN.text or words_of(condition).images_of_under):
+                yield from _bound(row, name, f"agreement with {plain_line(str(subject.manifest.parity))}")
     for condition, metric, why in chief_figures(subject.cells.values(), subject.task.headline):
         if _is_understood(condition):
             what = f"clean {metric_of(metric).word}" if condition == CLEAN.text else why
@@ -211,10 +216,11 @@ def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
 
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
     every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
-    for flag in filter(is_of_setup, every):
+    open_ = [flag for flag in every if is_of_setup(flag) or flag.startswith(DIFFERS)]
+    for flag in open_:
         yield f"\n# to be settled first, since no rule here accepts it: {plain_line(flag)}\n"
     essences = dict[str, None]()
-    for flag in (flag for flag in every if not (is_of_missing(flag) or is_of_setup(flag))):
+    for flag in (flag for flag in every if not (is_of_missing(flag) or flag in open_)):
         # The longest part without numbers, which differ from run to run; all of it if that is short.
         part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
         essences[part if sum(map(str.isalnum, part)) >= FEWEST else flag] = None

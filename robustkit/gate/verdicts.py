@@ -138,7 +138,7 @@ def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> 
     if any(matches(wanted, text) for text in manifest.conditions if text not in manifest.conditions_of(name)):
         return CannotTell(
             f"{wanted.text} needs gradients, which {name} lacks; use an attack without them, such as square, or "
-            f"transfer({wanted.text},from=NAME)"
+            f"transfer_accuracy under transfer({wanted.text},from=NAME)"
         )
     command = missing_command(manifest, name, wanted, subject.run.path)
     return CannotTell(f"{wanted.text} was not evaluated", command)
@@ -314,6 +314,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
             verdicts.append(of_identity(rule, "", rule.statement, subject))
             continue
         names = matching(rule.checkpoint, [*subject.checkpoints])
+        if getattr(rule.statement, "metric", "") == "parity" and len(names) > 1:  # not of the one that it is with
+            names = [name for name in names if name != subject.manifest.parity]
         if not names:
             there = ", ".join(subject.checkpoints)
             verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {there}"))

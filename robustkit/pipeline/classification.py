@@ -14,13 +14,13 @@ from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
-from ..evaluations.attacks.evaluate import attacked_labels, build_attack
+from ..evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from ..evaluations.attacks.evidence import bearing_evidence, extents
 from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.attention.logit_decomposition.condition import ledger_condition
-from ..evaluations.condition import is_attack, shows
+from ..evaluations.condition import is_attack, kind_of, pattern_of, shows
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
@@ -37,7 +37,7 @@ from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
 from ..report.run import Run
-from ..runs.manifest import CheckpointEntry, digest_of
+from ..runs.manifest import CheckpointEntry, Manifest, digest_of
 from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
@@ -219,12 +219,12 @@ def plan(request: ClassificationRequest) -> Plan:
     entries = [describe(classifier.identity, images.preprocessing) for classifier, images in opened]
     explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
     conditions = (*_watched(request, shown), *others, *explained)
-    unsuited = _unsuited(classifiers, conditions, request.card)
+    run = Run(request.folder(entries[0].name))
+    unsuited = _unsuited(classifiers, conditions, request.card, run.read_manifest())
     passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries, unsuited)
     conditions = (*conditions, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
     located = dict.fromkeys((each.text for each in explained if each.needs_truth), truth.digest or "none")
-    run = Run(request.folder(entries[0].name))
     classes = len(dataset.valid_labels or dataset.class_names)
     return Plan(
         request=request,
@@ -382,14 +382,27 @@ def _needs_gradients(condition: Condition, card: Card) -> bool:
 
 
 def _unsuited(
-    classifiers: Sequence[Classifier], conditions: Sequence[Condition], card: Card
+    classifiers: Sequence[Classifier], conditions: Sequence[Condition], card: Card, before: Manifest | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return, by the name of a checkpoint without gradients, what needs these: attacks, and what uses their images."""
-    names = _without_gradients(classifiers)
-    needing = {each.text for each in conditions if _needs_gradients(each, card)} if names else set()
+    """Return, by the name of a checkpoint without gradients, what needs these: attacks, and what uses their images.
+    before: of a run that this one continues, whose conditions count, too."""
+    if not (names := _without_gradients(classifiers)):
+        return {}
+    needing = {each.text for each in conditions if _needs_gradients(each, card)}
     above = ((each.text, [under.text for under in (each.under, each.after) if under]) for each in conditions)
     needing |= {text for text, under in above if needing.intersection(under)}
-    return dict.fromkeys(names, tuple(each.text for each in conditions if each.text in needing)) if needing else {}
+    earlier = [text for text in (before.conditions if before else ()) if _text_needs_gradients(text, card)]
+    texts = dict.fromkeys((*earlier, *(each.text for each in conditions if each.text in needing)))
+    return dict.fromkeys(names, tuple(texts)) if texts else {}
+
+
+def _text_needs_gradients(text: str, card: Card) -> bool:
+    if is_attack(kind_of(text)):
+        with suppress(ProtocolError):  # of another card
+            return _needs_gradients(parse_condition(text, card), card)
+        return False
+    given = pattern_of(text).given
+    return "from" not in given and "under" in given and _text_needs_gradients(given["under"], card)
 
 
 _OTHERS = "attacks that ask for answers alone: square, spsa or hopskipjump"

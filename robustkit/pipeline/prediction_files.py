@@ -178,7 +178,7 @@ def _kinds(names: Sequence[str]) -> dict[str, pa.DataType]:
     if len(names) > _COLUMNS:
         raise ValueError(f"{len(names)} columns, more than {_COLUMNS}")
     if twice := next((name for name, times in Counter(names).items() if times > 1), None):
-        raise ValueError(f"column {twice!r} is there twice")
+        raise ValueError(f"column {twice!r} appears twice")
     if missing := [name for name in ("sample_id", "label") if name not in names]:
         raise ValueError(f"no column {missing[0]}")
     numbers = {int(form[1]) for form in map(_NUMBERED.fullmatch, names) if form}

@@ -8,14 +8,27 @@ from typing import Any
 from ..display.table import TextTable
 from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Estimate, Results
-from ..evaluations.condition import check_condition, matches, name_of
+from ..evaluations.condition import check_condition, matches, name_of, words_of
 from ..evaluations.metrics import Metric, figure_cell
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..tasks.labelled.tables import stacked_grids
 from ..tasks.task import task_of
-from .slices import FEWEST, MOST, Columns, Slice, WeakSlice, WeakSlices, divisible, shown_conditions, slices_of
+from .slices import (
+    FEWEST,
+    MOST,
+    SINGLES,
+    TEXTS,
+    Columns,
+    Slice,
+    WeakSlice,
+    WeakSlices,
+    divisible,
+    searched,
+    shown_conditions,
+    slices_of,
+)
 
 _SHOWN = 10  # weak slices of a condition in a table
 _ROWS = 200  # slices of a condition in a table of those that are asked for
@@ -62,7 +75,7 @@ def _row(figure: Estimate) -> dict[str, Any]:
 
 def search_note(results: Results) -> str:
     """Return how weak slices were searched, how many were found, and the control; empty where none was tested."""
-    searches = results.gathered(WeakSlices).searches
+    searches, manifest = results.gathered(WeakSlices).searches, results.manifest
     if not searches:
         return ""
     columns = dict.fromkeys(name for each in searches for names, _ in each.search.names for name in names)
@@ -70,7 +83,7 @@ def search_note(results: Results) -> str:
     found = [len(each.found) for each in searches]
     count = " to ".join(dict.fromkeys(map(str, (tested[0], tested[-1]))))
     parts = [
-        f"Tested for each checkpoint and condition: {count} slices by {', '.join(columns)}, alone and two together, of "
+        f"Tested for each checkpoint and condition: {count} slices by {', '.join(columns)}, singly and in pairs, of "
         f"at least {FEWEST} samples each.",
         "" if any(found) else "None is significantly worse than all other samples.",
         f"At most {_SHOWN} of a condition are shown." if max(found) > _SHOWN else "",
@@ -85,7 +98,13 @@ def search_note(results: Results) -> str:
     often = f"{' to '.join(dict.fromkeys(map(str, (hits[0], hits[-1]))))} of {' or '.join(map(str, made))}"
     parts.append(f"Control: with right and wrong shuffled among samples, a slice is found in {often} shuffles.")
     for name in dict.fromkeys(name for each in searches for name in each.search.unsearched):
-        parts.append(f"{name} has too many different texts to be searched.")
+        parts.append(f"{name} has more than {TEXTS} distinct values and was not searched.")
+    for name in dict.fromkeys(name for each in searches for name in each.search.idle):
+        parts.append(
+            f"{name} has no slice to test: each value has fewer than {FEWEST} samples, or all samples have one."
+        )
+    if (single := sum(words_of(text).in_means for text in manifest.conditions)) > SINGLES:
+        parts.append(f"The {single} single corruptions were not searched.")
     if left := max(each.search.left_out for each in searches):
         parts.append(f"{left} columns or pairs of columns are left out, as there are more than {MOST} slices.")
     return " ".join(filter(None, parts))
@@ -110,7 +129,7 @@ def columns_asked(by: str | Sequence[str]) -> tuple[str, ...]:
 def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...]) -> TextTable:
     task, rows, more = task_of(side.manifest), list[tuple[str, ...]](), 0
     metrics = [metric for metric in task.metrics if metric.name in task.paired]
-    for condition in shown_conditions(side):
+    for condition in shown_conditions(side.conditions):
         headline = slices_of(side, columns, condition, task.headline, names)
         figures = [_figures_of(side, columns, condition, metric, names, len(headline)) for metric in metrics]
         called, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
@@ -148,15 +167,19 @@ def frame_rows(results: Results, by: Sequence[str], metric: str, condition: str)
 
     if not any(map(meant, results.manifest.conditions)):
         raise RunError(f"{run.path} has no {condition}; it has {', '.join(results.manifest.conditions)}")
+    searches = results.gathered(WeakSlices).searches
+    columns, there = Columns(run), {(each.checkpoint, each.condition) for each in searches}
     if not by:
-        for found in results.gathered(WeakSlices).searches:
+        sides = [CheckpointRecords(run, name) for name in results.manifest.names] if wanted is not None else []
+        more = [(side, text) for side in sides for text in filter(meant, side.conditions)]
+        searches = [*searches, *(searched(s, columns, t) for s, t in more if (s.checkpoint, t) not in there)]
+        for found in searches:
             for weak in found.found if meant(found.condition) else ():
                 yield _weak_row(found.checkpoint, found.condition, weak)
         return
-    columns = Columns(run)
     for name in results.manifest.names:
         side = CheckpointRecords(run, name)
-        for text in filter(meant, shown_conditions(side) if wanted is None else side.conditions):
+        for text in filter(meant, shown_conditions(side.conditions) if wanted is None else side.conditions):
             for each in slices_of(side, columns, text, metric, by):
                 yield {**_named(name, text, each), "metric": metric, **_row(each.figure)}
 

@@ -12,8 +12,10 @@ Holm's correction is over all slices of a checkpoint under a condition.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -42,7 +44,10 @@ FEWEST = 20  # samples of a slice below which nothing is said about it
 MOST = 5000  # slices that are tested
 SHUFFLES, _WORK = 200, 1 << 26  # shuffles; figures to count in all, above which there are fewer, 50 or more
 _ALPHA = 0.05
-_NUMBERS, _TEXTS = 12, 200  # different numbers of a column that stay as they are; texts of one that is searched
+_NUMBERS, TEXTS = 12, 200  # different numbers of a column that stay as they are; texts of one that is searched
+_NO_NUMBER = ("NA", "None")  # among numbers, R's and Python's missing value
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+SINGLES = 8  # single corruptions up to which each is searched
 _DIGITS = range(4, 18)  # of the bounds of a quarter: as few as distinguish them
 
 Ints = NDArray[np.int64]
@@ -71,7 +76,7 @@ def column_of(name: str, texts: Sequence[str], codes: Ints) -> Column:
     if (numbers := _numbers(texts)) is None:
         named = [text or MISSING for text in texts]
         values, places = np.unique(np.array(named, dtype=object), return_inverse=True)
-        return Column(name, tuple(values.tolist()), places.astype(np.int64)[codes], len(values) <= _TEXTS)
+        return Column(name, tuple(values.tolist()), places.astype(np.int64)[codes], len(values) <= TEXTS)
     known = np.isfinite(numbers)
     different, first, own = np.unique(numbers[known], return_index=True, return_inverse=True)
     if len(different) > _NUMBERS:
@@ -83,19 +88,18 @@ def column_of(name: str, texts: Sequence[str], codes: Ints) -> Column:
 
 
 def _numbers(texts: Sequence[str]) -> Floats | None:
-    """Return the finite numbers that texts are, nan for an empty one; None where a text is no number, or all are
-    empty."""
-    found = np.full(len(texts), math.nan)
+    """Return the finite numbers that texts are, nan for an empty one or NA; None where a text is no number, all are
+    empty, or they are codes: `007`, and whole numbers that floats cannot tell apart."""
+    found, exact = np.full(len(texts), math.nan), set[Decimal]()
     for place, text in enumerate(texts):
-        if not text:
+        if not text or text in _NO_NUMBER:
             continue
-        try:
-            found[place] = float(text) if text.isascii() and "_" not in text else math.nan
-        except ValueError:
+        if not _NUMBER.fullmatch(text) or not math.isfinite(number := float(text)):
             return None
-        if not math.isfinite(found[place]):
-            return None
-    return found if np.isfinite(found).any() else None
+        found[place] = number
+        exact.add(Decimal(text))
+    known = found[np.isfinite(found)]
+    return found if len(known) and len(np.unique(known)) == len(exact) else None
 
 
 def _quarters(name: str, numbers: Floats) -> Column:
@@ -311,6 +315,12 @@ class Search:
     left_out: int = 0
     unsearched: tuple[str, ...] = ()
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """The columns without a slice to test: of too few samples each, or all samples have one value."""
+        tested = {name for names, _ in self.names for name in names}
+        return tuple(name for name in self.single if name not in tested)
+
     @classmethod
     def among(cls, columns: Sequence[Column], n: int) -> Search:
         """Return the slices of at least FEWEST samples, but not of all, by one column and by two; at most MOST."""
@@ -458,29 +468,48 @@ def searched(side: CheckpointRecords, columns: Columns, condition: str) -> Searc
 
 
 class WeakSlices(Gatherer):
-    """What was found for each checkpoint under each condition of the table of results. It reads the records by itself,
-    since it compares all samples of a condition with each other."""
+    """What was found for each checkpoint under each of `shown_conditions`. run: what is gathered is of."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, run: RunFolder | None = None) -> None:
         super().__init__(manifest)
         self.searches: list[Searched] = []
+        self._run, self._columns = run, list[Columns]()
+        task = task_of(manifest)
+        self._needed = ("label", task.paired[task.headline]) if divisible(task) else ()
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return bool(self._needed) and condition in shown_conditions(self.manifest.conditions)
+
+    def needs(self, column: str) -> bool:
+        return column in ("sample_id", *self._needed)
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        assert self._run is not None
+        if len(read):
+            side = CheckpointRecords(self._run, checkpoint)
+            side.keep(condition, read, self._needed)
+            self._search(side, condition)
 
     def read(self, run: RunFolder) -> None:
-        if not divisible(task_of(self.manifest)):
-            return
-        columns = Columns(run)
-        for name in self.manifest.names:
+        self._run = run
+        for name in self.manifest.names if self._needed else ():
             side = CheckpointRecords(run, name)
-            for condition in shown_conditions(side):
-                try:
-                    found = searched(side, columns, condition)
-                except DamagedRecord:
-                    raise
-                except RunError:  # such as images without labels
-                    continue
-                self.searches += [found] if found.search.names else []
+            for condition in shown_conditions(side.conditions):
+                self._search(side, condition)
+
+    def _search(self, side: CheckpointRecords, condition: str) -> None:
+        self._columns = self._columns or [Columns(side.run)]
+        try:
+            found = searched(side, self._columns[0], condition)
+        except DamagedRecord:
+            raise
+        except RunError:  # such as images without labels
+            return
+        self.searches += [found] if found.search.names else []
 
 
-def shown_conditions(side: CheckpointRecords) -> Iterator[str]:
-    """Yield the conditions of the table of results that a checkpoint has records of."""
-    yield from (condition for condition in side.conditions if words_of(condition).in_results)
+def shown_conditions(conditions: Sequence[str]) -> list[str]:
+    """Return the conditions of the table of results among these, and the single corruptions, where they are few."""
+    results = [text for text in conditions if words_of(text).in_results]
+    singles = [text for text in conditions if words_of(text).in_means and text not in results]
+    return [*results, *(singles if len(singles) <= SINGLES else ())]

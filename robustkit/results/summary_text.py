@@ -105,6 +105,7 @@ MOST = 3  # the number of lines
 POWER = 0.8  # how often samples of this number show a difference that a sentence names as one they can show
 _ALPHA = 0.05
 _FEW = 10  # samples below which no number is given
+_SHOWN = 0.0005  # a difference that is not shown as 0.0 points
 _SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
 
 
@@ -266,7 +267,7 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
     found = [(row, areas[key]) for row in tests.rows if (key := (row.condition, row.metric)) in areas]
     found = [(row, area) for row, area in found if not row.significant and is_in_points(row.metric)]
     reaches = {id(row): _reach(row, tests) for row, _ in found}
-    known = [each for each in found if math.isfinite(reaches[id(each[0])]) and each[0].difference.value]
+    known = [each for each in found if math.isfinite(reaches[id(each[0])]) and abs(each[0].difference.value) > _SHOWN]
     if known:
         row, _ = max(known, key=lambda at: (at[1] not in decided, abs(at[0].difference.value) / reaches[id(at[0])]))
         n = row.difference.n

@@ -18,6 +18,7 @@ from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
+from .slices import WeakSlices
 
 
 @plugin_session()
@@ -30,6 +31,8 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
     collected: Parts = ([], [], [])
     unread: dict[str, str] = {}
     gatherers = {kind: kind(manifest) for kind in (task.gatherers(manifest) if for_page else ())}
+    if for_page:
+        gatherers[WeakSlices] = WeakSlices(manifest, run)
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         parts = task.rows(
             RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]

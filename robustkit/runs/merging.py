@@ -84,6 +84,8 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
     yield from ((name, before.get(name), value) for name, value in after)
     yield "shard size", there.shard_size, here.shard_size
     yield "--shuffle", there.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
+    if UNSET not in (there.parity, here.parity):
+        yield "the first checkpoint of --parity", there.parity, here.parity
     earlier = {entry.name: entry for entry in there.checkpoints}
     for new in here.checkpoints:
         one, other = earlier.get(new.name, new).to_plain(), new.to_plain()

@@ -61,7 +61,7 @@ ROWS = "a/1.png,1\na/2.png,2\nb/3.png,3\n"
         ("", "m.csv: no column names the samples; expected one of sample_id, filename, "),
         (f"sample,x\n{ROWS}", "m.csv: no column names the samples"),
         ("sample_id\na/1.png\n", "m.csv: 1 columns; expected one that names samples, and 1 to 63 more"),
-        (f"sample_id,x,X\n{ROWS}", "m.csv: column 'X' is there twice; rename one of the two"),
+        (f"sample_id,x,X\n{ROWS}", "m.csv: column 'X' appears twice; rename one of the two"),
         (f"sample_id,Class\n{ROWS}", "m.csv: column 'Class' is one that every run has; rename or delete it"),
         (f"sample_id,difficulty\n{ROWS}", "m.csv: column 'difficulty' is one that every run has"),
         (f"sample_id,\n{ROWS}", "m.csv: column 2 has no name; expected a name of at most 256 letters, no comma"),

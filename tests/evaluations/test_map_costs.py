@@ -52,4 +52,5 @@ def test_what_is_announced_is_asked(data: str, options: dict[str, Any], named: s
     texts, card = run.manifest.conditions, load_card("standard")
     assert any(named in text for text in texts), texts
     announced = sum((cost_of(text, card) for text in texts), Cost(0))
-    assert asked == SAMPLES * announced.forwards + min(SAMPLES, 4)  # which are asked alone, too
+    alone, grey = min(SAMPLES, 4), 1  # asked alone, too; and a grey image, which shows whether gradients pass
+    assert asked == SAMPLES * announced.forwards + alone + grey

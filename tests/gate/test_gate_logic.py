@@ -209,4 +209,4 @@ def test_a_lead_over_controls_is_no_rule_of_a_draft_of_everything() -> None:
     assert all(lead is not None and not (lead.drafted or lead.paired or lead.hub) for lead in leads)
     of_slices = {name for task, name in (("text", "perplexity"), ("features", "knn")) if task not in DELETED}
     drafted = {name for name, one in metrics().items() if one.drafted}
-    assert drafted == {"top1", "mean_error", "mce", "miou", "cam_iou", *of_slices}
+    assert drafted == {"top1", "parity", "mean_error", "mce", "miou", "cam_iou", *of_slices}

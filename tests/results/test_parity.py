@@ -15,8 +15,9 @@ from small_audit import UNCHECKED, files, pages
 
 import robustkit
 from robustkit.common.intervals import wilson
-from robustkit.errors import ModelError, ProtocolError
+from robustkit.errors import ModelError, ProtocolError, RunError
 from robustkit.evaluations.presenting import missing_units
+from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, judge
 from robustkit.report.refresh import merge
@@ -143,6 +144,11 @@ def test_an_artefact_without_gradients_is_spared_what_needs_them(run: Run, nets:
     assert agreement(audit(nets, one.path)).keys() == agreement(run).keys() and missing_units(one) == (0, 64)
     audit(nets, one.path, ["float"], parity=False)
     assert len(agreement(one)) == 10 and missing_units(one) == (0, 64)
+    apart = audit(nets, tmp_path / "apart", ["float"], attacks=FGSM, parity=False)
+    audit(nets, apart.path, ["same"], attacks=SQUARE, parity=False)
+    assert FGSM not in apart.manifest.conditions_of("same") and missing_units(apart, "same") == (0, 12)
+    with pytest.raises(RunError, match="the first checkpoint of --parity is float there and same here"):
+        audit(nets, one.path, ["same", "float"])
 
 
 def test_gate_page_and_terminal(run: Run) -> None:
@@ -151,8 +157,11 @@ def test_gate_page_and_terminal(run: Run) -> None:
     agreed, attacked, passed = judge(policy, run).verdicts
     assert (agreed.state, attacked.state, passed.state) == (PASS, UNDECIDED, PASS)
     assert attacked.why.startswith("fgsm needs gradients, which same lacks; use an attack without them, such as square")
-    (rough,) = judge(parse_policy(f"[[rule]]\nrequire = '{rules[0]}'\ncheckpoint = 'rough'", "policy"), run).verdicts
-    assert rough.state == FAIL
+    same, rough = judge(parse_policy(f"[[rule]]\nrequire = '{rules[0]}'", "policy"), run).verdicts  # not of float
+    assert (same.checkpoint, same.state, rough.checkpoint, rough.state) == ("same", PASS, "rough", FAIL)
+    drafted = draft(run)
+    assert 'parity under clean >= 0.93"\ncheckpoint = "same"' in drafted.replace("'", '"')
+    assert "settled first, since no rule here accepts it: accuracy differs from that of float" in drafted
     page = (run.path / "report.html").read_text()
     assert "rough and float: how often both predict the same class" in page and 'id="parity"' in page
     same, rougher = (table for table in short_tables(survey(run)) if table.checkpoint in ("same", "rough"))

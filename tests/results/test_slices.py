@@ -116,7 +116,9 @@ def test_columns_of_numbers_and_texts() -> None:
     numbers = column("size", [*map(str, range(100, 0, -1)), ""])
     assert numbers.values == ("1 to 25", "26 to 50", "51 to 75", "76 to 100", MISSING)
     assert [numbers.codes[place] for place in (0, 24, 25, 99, 100)] == [3, 3, 2, 0, 4]
-    assert column("hour", ["10", "09", "9.0", ""]).values == ("9.0", "10", MISSING)
+    assert column("hour", ["10", "9.00", "9.0", "", "NA"]).values == ("9.00", "10", MISSING)
+    for codes in (["007", "07", "7"], [f"7656119800000000{n}" for n in range(1, 4)], ["NA", "b", "c"]):
+        assert column("code", codes).values == tuple(sorted(codes))  # floats would merge them
     assert column("flat", ["7"] * 90 + [str(n) for n in range(20)]).values[:2] == ("0 to 7", "8 to 19")
     fine = column("near", [str(1 + k / 1e6) for k in range(16)])
     assert fine.values[0] == "1 to 1.000003" and len({*fine.values}) == 4
@@ -199,6 +201,25 @@ def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None
     assert "Slices that do significantly worse" in page and "Slices by lens" in page and "camera = camera1" in page
     frame = run.slices()
     assert {*frame["slice"]} == NAMES and (frame["p_holm"] < 0.05).all() and (frame["difference"] < -0.1).all()
+
+
+def test_single_corruptions_are_searched_where_they_are_few(tmp_path: Path) -> None:
+    """All conditions of which one is asked for are searched; idle columns are named."""
+    cells = {**CELLS, "serial": [f"0{n}" for n in range(4000)], "flat": ["x"] * 4000}
+    noise = [f"corruption({name},severity=3)" for name in ("fog", "snow", "frost")]
+    every = {"clean": outcomes(CELLS, [], 2), **{text: outcomes(CELLS, PLANTED, 3) for text in noise}}
+    few = run_of(tmp_path / "few", cells, every)
+    assert {*few.slices()["condition"]} == {*noise} and "single corruptions were not searched" not in search_note(
+        survey(few)
+    )
+    note = search_note(survey(few))
+    assert "serial has more than 200 distinct values" in note and "flat has no slice to test" in note
+    more = {f"corruption(fog,severity={level})": outcomes(CELLS, PLANTED, 3) for level in range(1, 6)}
+    many = run_of(
+        tmp_path / "many", CELLS, every | more | {f"corruption(snow,severity={k})": every["clean"] for k in (1, 2)}
+    )
+    assert not len(many.slices()) and "The 10 single corruptions were not searched." in search_note(survey(many))
+    assert {*many.slices(condition="corruption(fog,severity=3)")["slice"]} == NAMES
 
 
 HOSTILE = {

@@ -492,9 +492,9 @@ def test_a_run_with_examples_makes_its_page_once(folder: Path, tmp_path: Path, m
     written: list[bool] = []
     write = page.write_report
 
-    def counting(run: Any, rows: Any) -> None:
+    def counting(run: Any, rows: Any, *more: Any) -> None:
         written.append((run.path / "scenes" / "examples.png").exists())
-        write(run, rows)
+        write(run, rows, *more)
 
     monkeypatch.setattr(page, "write_report", counting)
     segment(folder, tmp_path / "run", attacks="none", corruptions=None, limit=2, examples=1)

@@ -50,7 +50,8 @@ def depends_on_batch(
         return ()
     return (
         f"predictions depend on the other samples of the batch: alone, figures change by up to {apart:.2g} of their "
-        "size (is batch normalisation still in training mode?); all numbers depend on batch size and order",
+        "size (batch normalisation in training mode, or int8 activations scaled by the batch?); all numbers depend on "
+        "batch size and order",
     )
 
 

@@ -355,7 +355,8 @@ class MapsEvaluator(Evaluator):
         merged, pictures = Columns(), dict[str, Picture]()
         for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
             label = None if labels is None else labels[place]
-            logits, columns, maps = stability(subject, inputs[place], shown[place], part, label, wanted, rng)
+            own = rng.take(torch.arange(len(batch))[place])
+            logits, columns, maps = stability(subject, inputs[place], shown[place], part, label, wanted, own)
             pictures |= subject.pictures(part, heat=maps)
             rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
             for name, values in rows.items():

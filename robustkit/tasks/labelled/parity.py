@@ -16,9 +16,9 @@ from ...evaluations.presenting import short_names
 from ...evaluations.records import common_places
 from ...protocol.condition import CLEAN
 
-AGREEMENT = Metric("parity", scale=100, better=1, binary=True, noun="agreement")
+AGREEMENT = Metric("parity", scale=100, better=1, binary=True, drafted=True, noun="agreement")
 _COLUMNS = ("sample_id", "error", "prediction", "correct")
-_DIFFERS = "accuracy differs from that of "
+DIFFERS = "accuracy differs from that of "
 _LEVEL = 0.05
 _SINGLES = 8  # single corruptions in a table: those with the lowest agreement
 
@@ -67,7 +67,7 @@ def _flags(first: str, difference: Difference, p: float, conditions: int) -> lis
     if not p < _LEVEL:
         return []
     values = f"{100 * difference.second:.1f} % against {100 * difference.first:.1f} %"
-    return [f"{_DIFFERS}{first}: {values} (p = {p:.2g}, corrected for {conditions} conditions)"]
+    return [f"{DIFFERS}{first}: {values} (p = {p:.2g}, corrected for {conditions} condition{'s' * (conditions > 1)})"]
 
 
 def parity_tables(results: Results) -> list[TextTable]:
@@ -86,7 +86,7 @@ def parity_tables(results: Results) -> list[TextTable]:
                 str(agreed[text]["n"]),
                 figure_cell(agreed[text]),
                 *(_accuracy(results, each, text) for each in (first, name)),
-                "⚑" * any(flag.startswith(_DIFFERS) for flag in agreed[text]["flags"]),
+                "⚑" * any(flag.startswith(DIFFERS) for flag in agreed[text]["flags"]),
             )
             for text in shown
         )
@@ -133,15 +133,11 @@ def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
             continue
         start = agreed.get(CLEAN.text) or next(iter(agreed.values()))
         worst, row = min(agreed.items(), key=lambda pair: pair[1]["value"])
-        said = f"{called[name]} predicts what {called[first]} does on {100 * start['value']:.1f} % of {start['n']} "
+        said = f"{called[name]} agrees with {called[first]} on {100 * start['value']:.1f} % of {start['n']} "
         said += manifest.protocol.samples.many
         if row["value"] < start["value"]:
             said += f", on {100 * row['value']:.1f} % at worst ({name_of(worst, 'sentence', manifest)})"
-        odd = [text for text in agreed if any(flag.startswith(_DIFFERS) for flag in agreed[text]["flags"])]
-        under = f"{len(odd)} of {len(agreed)} conditions" if odd else f"any of {len(agreed)} conditions"
-        yield (
-            name,
-            f"{said}; accuracy differs significantly under {under}."
-            if odd
-            else (f"{said}; accuracy does not differ significantly under {under}."),
-        )
+        odd = [text for text in agreed if any(flag.startswith(DIFFERS) for flag in agreed[text]["flags"])]
+        conditions = f"{len(agreed)} condition{'s' * (len(agreed) > 1)}"
+        how = f"differs significantly under {len(odd)} of" if odd else "shows no significant difference in"
+        yield name, f"{said}; accuracy {how} {conditions}."

@@ -71,6 +71,9 @@ class Labelled(Task):
             note = f"95 % intervals in brackets; n is the number of {called}; ⚑ marks flagged figures (see above)."
             headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
             yield CardPart("Clean and under attack", note, [("", headings, [tuple(row.values()) for row in rows])])
+        for parity in parity_tables(results):
+            if parity.checkpoint == checkpoint:
+                yield CardPart("Parity", parity.note, [(parity.title, parity.headings, parity.rows)])
         for family in families_of(results.manifest, results):
             yield from family.presenter.card(results)
 
