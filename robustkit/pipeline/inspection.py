@@ -197,7 +197,7 @@ class Search:
         end = self.bench.reach(min(MOST, self.bench.count))
         nll = float(self.bench.losses([final], end)[0][:, 0].mean())
         lines = [fit.text for fit in fits]
-        if min(nll, *(fit.best.nll for fit in fits if fit.best.name != fit.in_use)) >= self.guessing:
+        if min([nll, *(fit.best.nll for fit in fits if fit.best.name != fit.in_use)]) >= self.guessing:
             lines = [
                 f"set-up: inconclusive, no candidate is better than chance (NLL {nll:.2f}, chance "
                 f"{self.guessing:.2f}); check the labels and the weights"
