@@ -21,7 +21,6 @@ from ..errors import BadImageError, ModelError, RobustkitError
 from ..models.setup_check import (
     AS_GIVEN,
     BETTER,
-    FIRST,
     NORMALISATIONS,
     Bench,
     PartFit,
@@ -39,7 +38,7 @@ from .subject import Batch, EvaluatedModel, SampleSource
 STATED, MOST, SCENES = 64, 1024, 32
 """Images that are looked at, class by class in turn, at most: for a part that is stated and for a crop, for attention
 and normalisation that are assumed, and of a segmenter."""
-GLANCE = 16  # images after which the candidates of a stated part and of a crop are dropped that are behind
+FIRST = 16  # images on which every candidate is tried; those of a stated part, and of a crop, that are behind end there
 FORMULAS = 5  # formulas of attention, about, that the tensors of a standard ViT allow besides its own
 COST = Cost(len(NORMALISATIONS) + 1 + FORMULAS)
 """Of one of these images: each normalisation, the other order of the channels, each formula."""
@@ -119,8 +118,8 @@ def check_setup(
     images = _Images(supply, preprocessing, most, decoded, run.manifest.seed)
     first = min(FIRST, images.count)
     progress.start(name, CHECK, first)
-    readable = images.reach(GLANCE)
-    readable = images.reach(images.count) if readable < GLANCE else readable
+    readable = images.reach(FIRST)
+    readable = images.reach(images.count) if readable < FIRST else readable
     failed = f"{readable} of {images.count} images could be read; at least {FEWEST} are needed"
     failed = _checked(run, subject, images, assumed, scenes) if readable >= FEWEST else failed
     progress.advance(first)
@@ -162,9 +161,9 @@ def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, gues
     for _ in range(2):
         before = now
         for part in parts:
-            options: dict[str, Any] = {"most": STATED, "glance": GLANCE // 2 if scenes else GLANCE}
+            options: dict[str, Any] = {"most": STATED, "glance": FIRST // 2 if scenes else FIRST}
             if part in assumed:
-                options = {"hasty": True} if part in DECISIVE else options | {"least": _MATTERS}
+                options = {"hasty": True, "first": FIRST} if part in DECISIVE else options | {"least": _MATTERS}
             used = now.with_part(part, start)
             found[part] = fit = fit_part(bench, part, used, {AS_GIVEN: ()}, guessing, _LEVEL, **options)
             now = fit.best.setup if fit.verdict == BETTER else used

@@ -320,9 +320,9 @@ class Bench:
             return network(inputs.flip(1) if setup.bgr else inputs).float().cpu()  # type: ignore[no-any-return]
 
 
-def looks(last: int) -> list[int]:
-    """Return the numbers of images after which candidates are compared: 8, then twice as many, and all."""
-    ends = [FIRST]
+def looks(first: int, last: int) -> list[int]:
+    """Return the numbers of images after which candidates are compared: each twice the one before, then all."""
+    ends = [first]
     while ends[-1] < last:
         ends.append(2 * ends[-1])
     return [*ends[:-1], last]
@@ -336,6 +336,7 @@ def fit_part(
     guessing: float,
     level: float = 0.05,
     *,
+    first: int = FIRST,
     glance: int = 0,
     most: int | None = None,
     least: float = 0.0,
@@ -348,14 +349,14 @@ def fit_part(
     another is significantly better, those that are worse than that one are dropped.
 
     guessing: the NLL of a model that knows nothing, above which no candidate is believed. most: images. least: nats
-    below which none is better. alike: nats within which two are equivalent. hasty: whether one that is better ends it,
-    though others may be as good. glance: images after which all are dropped that are behind the one in use; there is no
-    other look before the last.
+    below which none is better. first: images of the first look. alike: nats within which two are equivalent. hasty:
+    whether one that is better ends it, though others may be as good. glance: images after which all are dropped that
+    are behind the one in use; there is no other look before the last.
     """
     candidates = alternatives(part, setup, numbered, bench.formulas.names if bench.formulas else ())
     used, staying, held = next(iter(candidates)), list(candidates), dict[str, Tensor]()
     last = min(most or bench.count, bench.count)
-    ends = ([glance] if glance < last else []) + [last] if glance else looks(last)
+    ends = ([glance] if glance < last else []) + [last] if glance else looks(first, last)
     bench.watch.begin(part, sum(min(bench.known(each), last) for each in candidates.values()))
     for end in ends:
         share = 1.0 if glance or end == last else end / sum(ends[:-1])

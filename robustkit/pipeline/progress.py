@@ -19,8 +19,7 @@ from ..evaluations.corruptions.condition import Corrupted, corruption_condition,
 from ..evaluations.family import family_of
 from ..evaluations.maps.condition import map_condition, parse_cams
 from ..evaluations.maps.evaluate import cost_lines
-from ..evaluations.setup import CHECK, COST
-from ..models.setup_check import FIRST
+from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card, samples_of
 from ..protocol.condition import Condition
 from ..runs.folder import RunFolder
