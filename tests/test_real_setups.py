@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from places import SHARED, SUPPORT
+from setup_oracles import check_same_verdicts
 
 import robustkit
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.models import load
 from robustkit.models.setup_check import BETTER, FITS, UNKNOWN, PartFit
-from robustkit.pipeline.inspection import fit_on
+from robustkit.pipeline.inspection import Search
 
 CIFAR = SHARED / "data" / "cifar10-test.zip"
 VAL = SHARED / "data" / "imagenet-val" / "val"
@@ -18,6 +19,7 @@ RESNET = SHARED / "weights" / "cifar10" / "resnet20-12fca82f.th"
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 ARCH = {"arch": f"{SUPPORT / 'cifar_resnets.py'}:resnet20"}
 NONE = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 pytestmark = [
     pytest.mark.shared,
     pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data and weights of ../shared"),
@@ -28,7 +30,7 @@ def fits(checkpoint: str | Path, data: Path, count: int, **options: Any) -> dict
     model = load(checkpoint, **options)
     names = model.identity.class_names
     dataset: Dataset = open_dataset(data, num_classes=model.identity.num_classes, class_names=names)
-    return {fit.part: fit for fit in fit_on(model, dataset.select(limit=count), 20, 0)[0]}
+    return {fit.part: fit for fit in Search(model, dataset.select(limit=count), 20, 0).fit()[0]}
 
 
 @pytest.mark.slow
@@ -68,7 +70,27 @@ def test_the_real_vit_tiny_names_its_own() -> None:
     assert (own["channels"].verdict, own["labels"].verdict) == (FITS, FITS)
     assert "0.9" in {own["crop"].best.name, *own["crop"].open}
     assert "bicubic" in {own["interpolation"].best.name, *own["interpolation"].open}
-    wrong = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-    found = fits(VIT, VAL, 100, arch="vit_tiny_patch16_224", **wrong)
+    found = fits(VIT, VAL, 100, arch="vit_tiny_patch16_224", **IMAGENET)
     assert found["normalisation"].verdict == BETTER
     assert found["normalisation"].best.name in ("0.5 / 0.5", "127 / 128 of 255")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("checkpoint", "data", "count", "options", "most"),
+    [
+        (VIT, VAL, 60, {"arch": "vit_tiny_patch16_224"}, 15),
+        (VIT, VAL, 60, {"arch": "vit_tiny_patch16_224", **IMAGENET}, 16),
+        (VIT, VAL, 60, {"arch": "vit_tiny_patch16_224", "attention": "quest"}, 22),
+        (RESNET, CIFAR, 300, ARCH, 12),
+        (RESNET, CIFAR, 300, ARCH | NONE, 24),
+        ("zoo:cifar10-vit-quest", CIFAR, 100, NONE, 24),
+    ],
+)
+def test_halving_has_the_verdicts_of_the_full_search(
+    checkpoint: str | Path, data: Path, count: int, options: dict[str, Any], most: float
+) -> None:
+    model = load(checkpoint, **options)
+    names = model.identity.class_names
+    dataset = open_dataset(data, num_classes=model.identity.num_classes, class_names=names)
+    assert check_same_verdicts(model, dataset.select(limit=count)) <= most

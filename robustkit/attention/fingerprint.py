@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
 from scipy.special import stdtrit
 from torch import Tensor, nn
 
-from ..errors import ModelError, NothingEvaluated
+from ..errors import ModelError
 from .apply import get_attention, set_attention
 from .formulas import find_formula
 from .registry import EVERY_FORMULA
@@ -37,6 +37,7 @@ class Fit:
     difference: float  # from the best one's NLL, image by image, with a 95 % interval of the mean
     ci_low: float
     ci_high: float
+    n: int  # images
 
     @property
     def in_words(self) -> str:
@@ -58,48 +59,14 @@ class Fingerprint:
     source: str = "declared"  # or `assumed`, where nothing says which formula it is
 
 
-def rank_formulas(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, source: str = "declared"
-) -> Fingerprint:
-    """Rank the formulas by clean NLL on batches (images, labels), read once; `model` is left as it is.
-
-    The variants of a family are ranked where it leads after the first batch, or is the model's own.
-
-    source: who said which formula it has now: `declared` or `assumed`. Raises ModelError for a model without timm's
-    attention, NothingEvaluated when there is no image.
-    """
-    formulas = Formulas(model)
-    was_training, guessing = model.training, math.inf
-    losses: dict[str, list[Tensor]] = {name: [] for name in formulas.names}
-    try:
-        model.eval()
-        with torch.inference_mode():
-            for images, labels in batches:
-                for name in losses:
-                    logits = formulas.network(name)(images)
-                    guessing = math.log(logits.shape[1])
-                    losses[name].append(_fit(logits, labels))
-                for name in _variants(losses, formulas.current):
-                    losses[name] = [_fit(formulas.network(name)(images), labels)]
-    finally:
-        model.train(was_training)
-    if not losses[formulas.current]:
-        raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    found = {name: torch.cat(parts) for name, parts in losses.items()}
-    return judge(found, formulas.current, formulas.left_out, guessing, source)
-
-
 def _family(name: str) -> str:
     return name.partition("(")[0]
 
 
-def _variants(losses: dict[str, list[Tensor]], current: str) -> list[str]:
-    """Return the variants that take part from the first batch on; none after it."""
-    if any(len(parts) != 1 for parts in losses.values()):
-        return []
-    leader = min(losses, key=lambda name: float(losses[name][0][:, 0].mean()))
-    families = dict.fromkeys(map(_family, (leader, current)))
-    return [name for family in families for name in VARIANTS.get(family, ()) if name not in losses]
+def variants_of(families: Iterable[str], tried: Collection[str]) -> list[str]:
+    """Return the variants of the families of these formulas that have not been tried."""
+    kin = dict.fromkeys(map(_family, families))
+    return [name for family in kin for name in VARIANTS.get(family, ()) if name not in tried]
 
 
 class Formulas:
@@ -137,7 +104,7 @@ def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, .
     return names, tuple(left)
 
 
-def _fit(logits: Tensor, labels: Tensor) -> Tensor:
+def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Return (n, 2) float64: NLL, and 1 where right; for labels of pixels means over those that are not negative."""
     nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=-1).double()
     right = (logits.argmax(dim=1) == labels).double()
@@ -145,20 +112,21 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
         return torch.stack((nll, right), dim=1).cpu()
     pixels = (labels >= 0).flatten(1).sum(dim=1)
     means = torch.stack([part.flatten(1).sum(dim=1) / pixels for part in (nll, right)], dim=1)
-    return means[pixels > 0].cpu()
+    return means.cpu()
 
 
 def judge(
     fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float, source: str = "declared"
 ) -> Fingerprint:
-    """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed.
+    """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed. Those
+    that were dropped earlier have shorter tables, and are compared with the best on the images that they have.
 
     Variants of the best one that are not significantly worse fit as well as it does: the verdict is on the others.
     """
-    order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
-    best = order[0]
-    rows = tuple(Fit(name, *fit_figures(fits[name], fits[best])) for name in order)
-    n, verdict = len(fits[best]), "inconclusive"
+    n, verdict = max(map(len, fits.values())), "inconclusive"
+    best = min((name for name in fits if len(fits[name]) == n), key=lambda name: float(fits[name][:, 0].mean()))
+    compared = [Fit(name, *fit_figures(table, fits[best])) for name, table in fits.items()]
+    rows = tuple(sorted(compared, key=lambda row: (row.name != best, row.n < n, row.difference)))
     kin = [row for row in rows[1:] if _family(row.name) == _family(best)]
     alike = [row for row in kin if not row.ci_low > 0]
     right = declared in (best, *(row.name for row in alike))
@@ -195,10 +163,10 @@ def judge(
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out, source)
 
 
-def fit_figures(losses: Tensor, best: Tensor) -> tuple[float, float, float, float, float]:
-    """Return top-1, the mean NLL, and its difference from that of the best, with an interval, from (n, 2) tables."""
+def fit_figures(losses: Tensor, best: Tensor) -> tuple[float, float, float, float, float, int]:
+    """Return top-1, the mean NLL, its difference from that of the best, with an interval, and n, from (n, 2) tables."""
     interval = paired_interval(losses[:, 0] - best[: len(losses), 0])
-    return float(losses[:, 1].mean()), float(losses[:, 0].mean()), *interval
+    return float(losses[:, 1].mean()), float(losses[:, 0].mean()), *interval, len(losses)
 
 
 def paired_interval(differences: Tensor, level: float = 0.05) -> tuple[float, float, float]:

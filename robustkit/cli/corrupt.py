@@ -24,7 +24,6 @@ from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_as_it_is, print_tables
 from ..display.progress import Bars
 from ..display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
-from ..display.text import clock_time
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
 from ..evaluations.corruptions.plan import choose_texture, native_size, texture_digest
@@ -352,12 +351,7 @@ def _size_of(tree: CorruptedTree, dataset: Dataset) -> int | None:
 @contextmanager
 def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
     bars = Bars(console, "files")
-
-    def left() -> str:
-        seconds = next((task.time_remaining for task in bars.tasks), None)
-        return "" if seconds is None else f"about {clock_time(seconds)} left"
-
-    bars.overall = left
+    bars.overall = bars.time_left
     with bars:
         task = bars.begin([text], total)
         yield lambda files: bars.advance(task, files)

@@ -258,6 +258,10 @@ class Dataset:
             samples = _balanced(samples, limit, seed)
         return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
 
+    def in_turns(self, seed: int) -> Dataset:
+        """Return the samples in the order in which `limit` takes them: the first are class-balanced, however many."""
+        return replace(self, samples=tuple(_balanced(self.samples, len(self.samples), seed)))
+
     def shuffled(self, seed: int) -> Dataset:
         """Return the samples in the order of a hash of (seed, id): the first are a random part, however many."""
 

@@ -47,6 +47,11 @@ class Bars(Progress):
         self.begun = {other: None for other in self.begun if other != task} | {task: None}
         return task
 
+    def time_left(self) -> str:
+        """Return how long the first bar will take, as a line for `overall`; empty until that is known."""
+        seconds = next((task.time_remaining for task in self.tasks), None)
+        return "" if seconds is None else f"about {clock_time(seconds)} left"
+
     def get_renderables(self) -> Iterable[RenderableType]:
         below = wrap(line, self.screen.width) if (line := self.overall()) else []
         latest = set([*self.begun][-max(1, self.screen.height - 1 - len(below)) :])

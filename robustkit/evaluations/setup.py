@@ -1,14 +1,13 @@
 """A check, before an audit, of what nobody stated about a checkpoint: does another set-up fit the labels better?
 
-Every part of a set-up is looked at on 16 images, which is enough to see a wrong one. A part that was only assumed is
-looked at on more, until the data confirms it, contradicts it, or ends.
+Every part of a set-up is looked at on 16 images, which is enough to see a wrong one. The candidates of a part that was
+only assumed are halved on more and more, until the data confirms it, contradicts it, or ends.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,11 +24,9 @@ from ..models.setup_check import (
     NORMALISATIONS,
     Bench,
     PartFit,
-    Screen,
     Setup,
     alternatives,
     fit_part,
-    spread_first,
 )
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
@@ -39,16 +36,13 @@ from .setup_flags import DECISIVE, FEWEST
 from .subject import Batch, EvaluatedModel, SampleSource
 
 STATED, MOST, SCENES = 64, 1024, 32
-"""Images that are looked at, at most and at even distances: for a part that is stated and for a crop, for attention and
-normalisation that are assumed, and of a segmenter."""
-LOOKS = (32, 64, 128, 256, 512)  # images after which an assumed part may be decided
-FIRST = 16  # images on which every candidate is tried
+"""Images that are looked at, class by class in turn, at most: for a part that is stated and for a crop, for attention
+and normalisation that are assumed, and of a segmenter."""
+FIRST = 16  # images on which every candidate is tried; those of a stated part, and of a crop, that are behind end there
 FORMULAS = 5  # formulas of attention, about, that the tensors of a standard ViT allow besides its own
 COST = Cost(len(NORMALISATIONS) + 1 + FORMULAS)
 """Of one of these images: each normalisation, the other order of the channels, each formula."""
 CHECK = "set-up check"
-_ANY = Screen(FIRST, 0.0, behind_used=True)
-_SURE = Screen(FIRST, 3.8, behind_used=True)
 _LEVEL = 0.01 / 3  # of attention, normalisation and channels
 _MATTERS = 0.05  # nats by which another crop must be better to be named
 _BATCH = 16
@@ -70,12 +64,10 @@ class _Images:
         preprocessing: Preprocessing,
         most: int,
         decoded: Callable[[Sequence[Sample]], list[tuple[Sample, Tensor]]],
+        seed: int,
     ) -> None:
-        samples = supply.dataset.samples
-        count = min(most, len(samples))
-        even = [samples[place * len(samples) // count] for place in range(count)]
-        self._left = spread_first(even, FIRST)
-        self.count, self.supply, self.preprocessing, self._decoded = count, supply, preprocessing, decoded
+        self._left = supply.dataset.in_turns(seed).samples[:most]
+        self.count, self.supply, self.preprocessing, self._decoded = len(self._left), supply, preprocessing, decoded
         self.samples: list[Sample] = []
         self.truths: list[Any] = []
         self._pixels: list[Tensor] = []
@@ -123,10 +115,10 @@ def check_setup(
     scenes = "correct" not in subject.schema.names
     assumed = run.manifest.checkpoint(name).assumed
     most = SCENES if scenes else MOST if set(assumed) & set(DECISIVE) else STATED
-    images = _Images(supply, preprocessing, most, decoded)
+    images = _Images(supply, preprocessing, most, decoded, run.manifest.seed)
     first = min(FIRST, images.count)
     progress.start(name, CHECK, first)
-    readable = images.reach(first)
+    readable = images.reach(FIRST)
     readable = images.reach(images.count) if readable < FIRST else readable
     failed = f"{readable} of {images.count} images could be read; at least {FEWEST} are needed"
     failed = _checked(run, subject, images, assumed, scenes) if readable >= FEWEST else failed
@@ -147,9 +139,7 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
     network, device = subject.classifier.network, subject.settings.device
     known = _formulas(network)
     size, reach = 1 if scenes else min(_BATCH, subject.settings.batch_size), images.reach
-    bench = Bench(
-        network, images.read, images.count, score, size, device, _ANY, reach=reach, formulas=known, numbered=False
-    )
+    bench = Bench(network, images.read, images.count, score, size, device, reach=reach, formulas=known, numbered=False)
     start = Setup(images.preprocessing, attention=known.current if known else "")
     rng = subject.rng(images.samples, CLEAN)
     try:
@@ -171,9 +161,9 @@ def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, gues
     for _ in range(2):
         before = now
         for part in parts:
-            options: dict[str, Any] = {"most": STATED, "screen": replace(_ANY, samples=FIRST // 2) if scenes else _ANY}
+            options: dict[str, Any] = {"most": STATED, "glance": FIRST // 2 if scenes else FIRST}
             if part in assumed:
-                options = {"screen": _SURE, "looks": LOOKS} if part in DECISIVE else options | {"least": _MATTERS}
+                options = {"hasty": True, "first": FIRST} if part in DECISIVE else options | {"least": _MATTERS}
             used = now.with_part(part, start)
             found[part] = fit = fit_part(bench, part, used, {AS_GIVEN: ()}, guessing, _LEVEL, **options)
             now = fit.best.setup if fit.verdict == BETTER else used

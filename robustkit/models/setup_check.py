@@ -3,6 +3,12 @@
 A model that is shown pixels in another normalisation, crop or channel order than in its training gives plausible, wrong
 numbers. Its loss on labelled images distinguishes them, paired image by image. One part is varied at a time; where
 another candidate is significantly better it is taken for the parts that follow, and all are looked at once more.
+
+Candidates are compared on 8 images, then on twice as many, and so on; what is settled is dropped (successive halving:
+Jamieson and Talwalkar, AISTATS 2016). Only one side of a test can drop or name a candidate wrongly, so the last look,
+at the two-sided level, has half of the error that is allowed. The looks before it share the other half in proportion
+to their images (Bonferroni). A few images may all be easy, with differences that are small and alike: before the last
+look a candidate is settled only if it is worse by more than what counts as the same, or well within that on 32 images.
 """
 
 from __future__ import annotations
@@ -10,19 +16,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ..attention.fingerprint import FEWEST, Fit, Formulas, fit_figures, paired_interval
+from ..attention.fingerprint import (
+    FEWEST,
+    Fingerprint,
+    Fit,
+    Formulas,
+    fit_figures,
+    judge,
+    paired_interval,
+    variants_of,
+)
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
 from ..data.class_names import class_names
 from ..data.images import to_unit_range
+from ..errors import NothingEvaluated
 
 AS_GIVEN = "as given"
-PARTS = ("attention", "normalisation", "crop", "interpolation", "channels", "labels")
+PARTS = ("normalisation", "crop", "interpolation", "channels", "labels")
 _CIFAR = (0.4914, 0.4822, 0.4465)
 NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
@@ -38,9 +53,9 @@ NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of Ef
 CROPS = (0.875, 0.9, 0.95, 1.0)
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest")
 _SAME = 5e-4  # means and stds that differ by less are the same, written with fewer digits
-T = TypeVar("T")
+FIRST, SURE = 8, 32  # Images of the first look, and from which on two may count as equivalent
+DOUBT = 0.05  # 1 minus the confidence with which each other candidate must be worse
 HOPELESS = 64  # Images after which nothing more is looked at where no candidate is better than guessing
-LAST = 0.8  # The share of the level that the last of several looks has: there most runs are decided
 FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "inconclusive"
 ALIKE = 0.02  # Nats by which losses may differ and still count as the same: 2 % of a likelihood
 Score = Callable[[Tensor, Sequence[int], str], Tensor]
@@ -141,7 +156,6 @@ class SetupFit(Fit):
     """
 
     setup: Setup
-    n: int
     p_value: float
 
     @property
@@ -206,13 +220,12 @@ class PartFit:
         return tuple(row.name for row in self.rows[1:] if not row.ci_low > 0)
 
 
-@dataclass(frozen=True)
-class Screen:
-    """When a candidate is dropped: after `samples`, `errors` standard errors behind the best, or the one in use."""
+class Watch:
+    """Hears how far a search is: how many answers may be needed for a while, and are there or are needed no longer."""
 
-    samples: int = 32
-    errors: float = 4.0
-    behind_used: bool = False
+    def plan(self, answers: int) -> None: ...
+    def begin(self, part: str, known: int) -> None: ...
+    def advance(self, answers: int) -> None: ...
 
 
 class Bench:
@@ -229,59 +242,90 @@ class Bench:
         score: Score,
         batch_size: int,
         device: torch.device,
-        screen: Screen = Screen(),
         *,
         reach: Callable[[int], int] | None = None,
         formulas: Formulas | None = None,
         numbered: bool = True,
     ) -> None:
         self.network, self.read, self.count, self.score = network, read, count, score
-        self.device, self.screen, self.batch_size = device, screen, batch_size
+        self.device, self.batch_size, self.watch = device, batch_size, Watch()
         self.reach = reach or (lambda end: min(end, self.count))
         self.formulas, self.numbered, self.forwards = formulas, numbered, 0
         self._losses: dict[Setup, Tensor] = {}
         self._logits: dict[Setup, Tensor] = {}
 
     def losses(self, setups: Sequence[Setup], end: int) -> list[Tensor]:
-        """Return (n, 2) of each set-up on the first n places, at most `end`: NLL, and 1 where right."""
-        kept = [self._losses.get(setup) for setup in setups]
-        starts = [0 if part is None else len(part) for part in kept]
-        end = self.reach(end)
-        for start in range(min(starts, default=0), end, self.batch_size):
-            places, pixels = range(start, min(start + self.batch_size, end)), dict[Preprocessing, Tensor]()
+        """Return (n, 2) of each set-up on the first n places, at most `end`: NLL, and 1 where right. A set-up that
+        shows the same pixels as the first one has its answers."""
+        starts = [self.known(setup) for setup in setups]
+        for start in range(min(starts, default=end), end, self.batch_size):
+            places = range(start, self.reach(min(start + self.batch_size, end)))
+            pixels = dict[Preprocessing, Tensor]()
             for setup, own in zip(setups, starts, strict=True):
-                if own < places.stop:
-                    part = range(max(own, start), places.stop)
-                    self._add(setup, part, pixels if len(part) == len(places) else {})
-        return [self._losses[setup][:end] for setup in setups]
+                part = range(max(own, start), places.stop)
+                if part:
+                    self._add(setup, setups[0], part, pixels if len(part) == len(places) else {})
+        return [self._losses.get(setup, torch.empty(0, 2))[:end] for setup in setups]
 
-    def logits(self, setup: Setup) -> Tensor:
-        self.losses([setup], self.count)
-        return self._logits[replace(setup, labels=AS_GIVEN)]
+    def known(self, setup: Setup) -> int:
+        """Return of how many places the losses are kept."""
+        return len(self._losses.get(setup, ()))
 
-    def _add(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> None:
-        key, before = replace(setup, labels=AS_GIVEN), self._losses.get(setup)
-        known = self._logits.get(key)
-        if known is not None and len(known) >= places.stop:
-            logits = known[places.start : places.stop]
-        else:
-            logits = self._answer(setup, places, pixels)
+    def logits(self, setup: Setup, end: int) -> Tensor:
+        self.losses([setup], end)
+        return self._logits[replace(setup, labels=AS_GIVEN)][:end]
+
+    def _add(self, setup: Setup, first: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> None:
+        key, rows = replace(setup, labels=AS_GIVEN), slice(places.start, places.stop)
+        known = self._logits.get(key, torch.empty(0))
+        if len(known) >= places.stop:
+            logits = known[rows]
+        elif self._shows_the_same(setup, first, places, pixels):
+            self._keep(self._losses, setup, self._losses[first][rows])
             if self.numbered:
-                self._logits[key] = logits if known is None else torch.cat([known, logits])
-        scored = self.score(logits, places, setup.labels)
-        self._losses[setup] = scored if before is None else torch.cat([before, scored])
+                self._keep(self._logits, key, self._logits[replace(first, labels=AS_GIVEN)][rows])
+            return
+        else:
+            logits = self._answer(setup, self._shown(setup, places, pixels))
+            if self.numbered:
+                self._keep(self._logits, key, logits)
+        self._keep(self._losses, setup, self.score(logits, places, setup.labels).nan_to_num(nan=1e6, posinf=1e6))
 
-    def _answer(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> Tensor:
+    def _keep(self, kept: dict[Setup, Tensor], setup: Setup, found: Tensor) -> None:
+        kept[setup] = torch.cat([kept[setup], found]) if setup in kept else found
+        if kept is self._losses:
+            self.watch.advance(len(found))
+
+    def _shows_the_same(self, setup: Setup, first: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> bool:
+        """Whether a set-up differs from the first one in how images are resized, and these images do not."""
+        alike = setup.with_part("crop", first).with_part("interpolation", first) == first
+        if setup == first or not alike:
+            return False
+        return torch.equal(self._shown(setup, places, pixels), self._shown(first, places, pixels))
+
+    def _shown(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> Tensor:
         p = setup.preprocessing
         bare = replace(p, mean=(), std=())
         if bare not in pixels:
             pixels[bare] = torch.stack([self.read(place, p) for place in places]).to(self.device)
+        return pixels[bare]
+
+    def _answer(self, setup: Setup, shown: Tensor) -> Tensor:
+        p = setup.preprocessing
         mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
-        inputs = (to_unit_range(pixels[bare]) - mean) / std
+        inputs = (to_unit_range(shown) - mean) / std
         network = self.formulas.network(setup.attention) if self.formulas and setup.attention else self.network
-        self.forwards += len(places)
+        self.forwards += len(shown)
         with torch.inference_mode():
             return network(inputs.flip(1) if setup.bgr else inputs).float().cpu()  # type: ignore[no-any-return]
+
+
+def looks(first: int, last: int) -> list[int]:
+    """Return the numbers of images after which candidates are compared: each twice the one before, then all."""
+    ends = [first]
+    while ends[-1] < last:
+        ends.append(2 * ends[-1])
+    return [*ends[:-1], last]
 
 
 def fit_part(
@@ -292,45 +336,57 @@ def fit_part(
     guessing: float,
     level: float = 0.05,
     *,
-    screen: Screen | None = None,
-    looks: Sequence[int] = (),
+    first: int = FIRST,
+    glance: int = 0,
     most: int | None = None,
     least: float = 0.0,
+    alike: float = ALIKE,
+    hasty: bool = False,
 ) -> PartFit:
-    """Compare the candidates of one part of a set-up. guessing: the NLL of a model that knows nothing, above which no
-    candidate is believed. looks: numbers of images after which it ends where decided, or drops candidates; the level is
-    shared among them, mostly for the last (Bonferroni). most: images. least: nats below which none is better.
+    """Compare the candidates of one part of a set-up, on twice as many images at each look, until all are settled.
+
+    A candidate is settled, and dropped, where it is significantly worse than the one in use or equivalent to it. Once
+    another is significantly better, those that are worse than that one are dropped.
+
+    guessing: the NLL of a model that knows nothing, above which no candidate is believed. most: images. least: nats
+    below which none is better. first: images of the first look. alike: nats within which two are equivalent. hasty:
+    whether one that is better ends it, though others may be as good. glance: images after which all are dropped that
+    are behind the one in use; there is no other look before the last.
     """
     candidates = alternatives(part, setup, numbered, bench.formulas.names if bench.formulas else ())
-    screen, used, names = screen or bench.screen, next(iter(candidates)), list(candidates)
-    last = bench.count if most is None else min(most, bench.count)
-    ends = [*(end for end in looks if screen.samples < end < last), last]
-    held = dict(zip(names, bench.losses([*candidates.values()], screen.samples), strict=True))
-    ahead = used if screen.behind_used else min(names, key=lambda name: float(held[name][:, 0].mean()))
-    staying = [name for name in names if name == used or not _behind(held[name], held[ahead]) > screen.errors]
+    used, staying, held = next(iter(candidates)), list(candidates), dict[str, Tensor]()
+    last = min(most or bench.count, bench.count)
+    ends = ([glance] if glance < last else []) + [last] if glance else looks(first, last)
+    bench.watch.begin(part, sum(min(bench.known(each), last) for each in candidates.values()))
     for end in ends:
-        if len(staying) > 1:
-            held |= zip(staying, bench.losses([candidates[name] for name in staying], end), strict=True)
-        share = 1.0 if len(ends) == 1 else LAST if end == last else (1 - LAST) / (len(ends) - 1)
-        fit = _judged(part, held, candidates, used, guessing, level * share, 0.05 * share, least)
-        hopeless = fit.used.n >= HOPELESS and fit.best.nll >= guessing
-        if fit.verdict != UNKNOWN or hopeless or len(held[used]) < end:
+        share = 1.0 if glance or end == last else end / sum(ends[:-1])
+        held |= zip(staying, bench.losses([candidates[name] for name in staying], end), strict=True)
+        fit = _judged(part, held, candidates, used, guessing, level * share, DOUBT * share, least)
+        if len(held[used]) < end or _is_hopeless(held[fit.best.name], guessing, DOUBT * share):
             break
-        staying = [n for n in staying if n == used or not _is_settled(held[n], held[used], 0.05 * share)]
+        leader = fit.best.name if fit.verdict == BETTER and not glance else used
+        if glance:
+            settled = [name for name in staying if held[name][:, 0].mean() > held[used][:, 0].mean()]
+        else:
+            within = alike / 2 if leader == used and end >= SURE else 0.0
+            settled = [n for n in staying if _is_settled(held[n], held[leader], DOUBT * share, ALIKE, within)]
+        staying = [name for name in staying if name in (used, leader) or name not in settled]
+        if (hasty and leader != used) or (set(staying) == {used, leader} and (glance or end >= FEWEST)):
+            break
+    bench.watch.advance(sum(max(0, last - bench.known(each)) for each in candidates.values()))
     return fit
 
 
-def _is_settled(losses: Tensor, used: Tensor, level: float) -> bool:
+def _is_hopeless(best: Tensor, guessing: float, level: float) -> bool:
+    """Whether the best candidate is no better than guessing: significantly, or on as many images as are tried."""
+    mean, low, _ = paired_interval(best[:, 0] - (guessing - ALIKE), level)
+    return low > 0 or (len(best) >= HOPELESS and mean > 0)
+
+
+def _is_settled(losses: Tensor, used: Tensor, level: float, least: float = 0.0, within: float = ALIKE) -> bool:
+    """Whether a candidate is worse than another one by more than `least`, or equivalent `within` so many nats."""
     _, low, high = paired_interval(losses[:, 0] - used[: len(losses), 0], level)
-    return low > 0 or max(abs(low), abs(high)) <= ALIKE
-
-
-def _behind(losses: Tensor, best: Tensor) -> float:
-    differences = losses[:, 0] - best[:, 0]
-    if len(differences) < 2:
-        return 0.0
-    error = float(differences.std()) / math.sqrt(len(differences))
-    return float(differences.mean()) / error if error > 0 else 0.0
+    return low > least or max(abs(low), abs(high)) <= within
 
 
 def _judged(
@@ -345,15 +401,13 @@ def _judged(
 ) -> PartFit:
     """Return the candidates with a verdict. doubt: 1 minus the confidence with which the others must be worse."""
     count = len(held[used])
-    finite = {name: losses.nan_to_num(nan=1e6, posinf=1e6) for name, losses in held.items()}
-    whole = [name for name in finite if len(finite[name]) == count]
-    best = min(whole, key=lambda name: float(finite[name][:, 0].mean()))
-    others = [name for name in finite if name != used]
-    corrected = holm([_p_value(finite[name][:, 0] - finite[used][: len(finite[name]), 0]) for name in others])
+    best = min((name for name in held if len(held[name]) == count), key=lambda name: float(held[name][:, 0].mean()))
+    others = [name for name in held if name != used]
+    corrected = holm([_p_value(held[name][:, 0] - held[used][: len(held[name]), 0]) for name in others])
     p_values = {used: math.nan, **dict(zip(others, corrected, strict=True))}
     rows = [
-        SetupFit(name, *fit_figures(losses, finite[best]), candidates[name], len(losses), p_values[name])
-        for name, losses in finite.items()
+        SetupFit(name, *fit_figures(losses, held[best]), candidates[name], p_values[name])
+        for name, losses in held.items()
     ]
     rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))
     verdict = UNKNOWN
@@ -362,7 +416,7 @@ def _judged(
         if not in_use.does_the_same and in_use.difference > least and rows[0].p_value < level:
             verdict = BETTER
         elif in_use.does_the_same and all(
-            row.does_the_same or _is_settled(finite[row.name], finite[used], doubt) for row in rows if row is not in_use
+            row.does_the_same or _is_settled(held[row.name], held[used], doubt) for row in rows if row is not in_use
         ):
             verdict = FITS
     return PartFit(part, tuple(rows), used, verdict)
@@ -373,22 +427,36 @@ def _p_value(differences: Tensor) -> float:
     return of_means(0 * values, values, binary=False).p_value
 
 
-def spread_first(items: Sequence[T], count: int) -> list[T]:
-    """Return items in an order whose first `count` are at even distances: those of a data set are sorted by class."""
-    step = max(1, len(items) // count)
-    return [items[place] for start in range(step) for place in range(start, len(items), step)]
+def rank_formulas(bench: Bench, setup: Setup, guessing: float, source: str = "declared") -> Fingerprint:
+    """Rank the formulas of attention by clean NLL. The variants of a family are ranked where it leads, or is the
+    model's own. source: who said which formula it has now: `declared` or `assumed`. NothingEvaluated without images."""
+    formulas = bench.formulas
+    assert formulas is not None
+    if not bench.reach(1):
+        raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
+    bench.watch.plan(len(formulas.names) * bench.count)
+    fit = fit_part(bench, "attention", setup, {}, guessing, alike=0.0)
+    if more := variants_of((fit.best.name, formulas.current), formulas.names):
+        formulas.names += more
+        bench.watch.plan(len(formulas.names) * bench.count)
+        fit = fit_part(bench, "attention", setup, {}, guessing, alike=0.0)
+    tables = {row.name: bench.losses([row.setup], row.n)[0] for row in fit.rows}
+    return judge(tables, formulas.current, formulas.left_out, guessing, source)
 
 
-def fit_setup(bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]], guessing: float) -> list[PartFit]:
+def fit_setup(
+    bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]], guessing: float, most: int | None = None
+) -> list[PartFit]:
     """Return what fits, part by part in the order of `PARTS`; once one has a better candidate, all again under it."""
     now, found = setup, dict[str, PartFit]()
-    parts = PARTS if bench.formulas else PARTS[1:]
+    tried = sum(len(alternatives(part, setup, numbered)) for part in PARTS)
     for _ in range(2):
         before = now
-        for part in parts:
+        bench.watch.plan(tried * min(most or bench.count, bench.count))
+        for part in PARTS:
             used = now.with_part(part, setup)
-            found[part] = fit = fit_part(bench, part, used, numbered, guessing)
+            found[part] = fit = fit_part(bench, part, used, numbered, guessing, most=most)
             now = fit.best.setup if fit.verdict == BETTER else used
         if before == setup == now:
             break
-    return [found[part] for part in parts]
+    return [found[part] for part in PARTS]

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..attention.apply import get_attention, set_attention
-from ..attention.fingerprint import Fingerprint, rank_formulas
+from ..attention.apply import get_attention
+from ..attention.fingerprint import Fingerprint, Fit, Formulas, losses_of
 from ..common.held import PREFIX
 from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
 from ..display.notebook import as_html, as_json
+from ..display.progress import Bars
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
@@ -38,11 +39,11 @@ from ..models.setup_check import (
     UNKNOWN,
     Bench,
     PartFit,
-    Screen,
     Setup,
+    Watch,
     fit_setup,
     label_numberings,
-    spread_first,
+    rank_formulas,
 )
 from .audit import Checkpoint, grouped, in_memory
 from .inputs import labelled_data
@@ -51,13 +52,14 @@ from .request import ClassificationRequest, SegmentationRequest
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL.Image import Image
+    from rich.progress import TaskID
 
 MOST = 512  # Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held
 
 _MIXED = (
-    "n: images that a candidate was tried on; one that is clearly behind is dropped early. NLL minus best's: of both "
-    "on "
-    "the same n images. "
+    "n: images that a candidate was tried on; one that is settled earlier is dropped. NLL minus best's: of both on the "
+    "same n images. "
 )
 _NOTE = (
     "Fits better: significantly, corrected for the number of candidates (Holm). Fits best: each of the others is "
@@ -66,56 +68,145 @@ _NOTE = (
 
 
 class _Images:
-    """The readable images of a data set, as pixels under any preprocessing; those under the model's own are held."""
+    """The readable images of a data set, class by class in turn, each read when it is first asked about. look: returns
+    pixels (3, H, W) under a preprocessing, and the truth. held: how many are kept, besides those of the last batch."""
 
-    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, batch_size: int) -> None:
-        self.own, self.samples = _bare(preprocessing), list[Sample]()
-        self._held: list[Tensor] = []
-        for sample in spread_first(dataset.samples, Screen().samples):
+    def __init__(
+        self,
+        dataset: Dataset,
+        own: Preprocessing,
+        seed: int,
+        look: Callable[[Sample, Preprocessing], tuple[Tensor, Tensor]],
+        held: int,
+        batch_size: int,
+    ) -> None:
+        self.own, self.bad, self.samples = _bare(own), list[str](), list[Sample]()
+        self.count, self._left = len(dataset.samples), iter(dataset.in_turns(seed).samples)
+        self._look, self._kept = look, dict[int, tuple[Tensor, Tensor]]()
+        self._held, self._batch = held, batch_size
+
+    def reach(self, end: int) -> int:
+        """Read more images until there are `end`, or none are left; return how many there are, at most `end`."""
+        while len(self.samples) < end and (sample := next(self._left, None)) is not None:
             try:
-                self._held.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
-                self.samples.append(sample)
-            except BadImageError:
+                pixels, truth = self._look(sample, self.own)
+            except BadImageError as fault:
+                self.bad.append(str(fault))
                 continue
-        self.picture = lru_cache(batch_size)(lambda place: dataset.image(self.samples[place]))
+            if not (truth >= 0).any():  # no pixel counts
+                continue
+            self._kept[len(self.samples)] = pixels, truth
+            self.samples.append(sample)
+            if (old := len(self.samples) - self._batch - 1) >= self._held:
+                self._kept.pop(old, None)
+        return min(end, len(self.samples))
 
     def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
-        if _bare(preprocessing) == self.own:
-            return self._held[place]
-        return to_pixels(self.picture(place), preprocessing, self.samples[place].id)
+        own = _bare(preprocessing) == self.own
+        return self._own(place)[0] if own else self._look(self.samples[place], preprocessing)[0]
+
+    def truths(self, places: Sequence[int]) -> Tensor:
+        return torch.stack([self._own(place)[1] for place in places])
+
+    def _own(self, place: int) -> tuple[Tensor, Tensor]:
+        return self._kept.get(place) or self._look(self.samples[place], self.own)
+
+
+def _pixels(picture: Callable[[Sample], Image], sample: Sample, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
+    return to_pixels(picture(sample), preprocessing, sample.id), torch.tensor(sample.label)
+
+
+def _scene(scenes: LabelledScenes, sample: Sample, _: Preprocessing) -> tuple[Tensor, Tensor]:
+    """Return a whole image and its labels (H, W)."""
+    pixels = read_whole(scenes.dataset, sample)
+    return pixels, torch.from_numpy(scenes.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
 
 
 def _bare(preprocessing: Preprocessing) -> Preprocessing:
     return replace(preprocessing, mean=(), std=())
 
 
-def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> tuple[list[PartFit], list[str]]:
-    """Return what fits a classifier on labelled images, part by part, and lines on it. `model` is on its device."""
-    dataset = dataset.select(limit=MOST, seed=seed)
-    images = _Images(dataset, model.identity.preprocessing, batch_size)
-    if not images.samples:
-        return [], ["set-up: inconclusive, no image could be read"]
-    labels = torch.tensor([sample.label for sample in images.samples])
-    numbered = label_numberings(dataset.class_names, model.identity.num_classes)
-    guessing = math.log(model.identity.num_classes)
+class _Shown(Watch):
+    """A bar of the answers that there are, of those that may be needed."""
 
-    def score(logits: Tensor, places: Sequence[int], order: str) -> Tensor:
-        theirs = torch.tensor(numbered[order])[labels[list(places)]]
-        nll = torch.nn.functional.cross_entropy(logits, theirs, reduction="none").double()
-        return torch.stack([nll, (logits.argmax(dim=1) == theirs).double()], dim=1)
+    def __init__(self, bars: Bars, name: str) -> None:
+        self.bars, self.name = bars, name
+        self.task: TaskID | None = None
+        bars.overall = bars.time_left
 
-    bench = Bench(model.network, images.read, len(labels), score, batch_size, model.mean.device)
-    fits = fit_setup(bench, Setup(model.identity.preprocessing), numbered, guessing)
-    lines = [fit.text for fit in fits]
-    if not any(fit.best.nll < guessing for fit in fits):
-        lines = [
-            f"set-up: inconclusive, no candidate is better than chance (NLL {fits[0].best.nll:.2f}, chance "
-            f"{guessing:.2f}); check the labels and the weights"
-        ]
-    if fits[-1].verdict != BETTER:
-        predictions = bench.logits(fits[-1].used.setup).argmax(dim=1)  # under what the other parts have found
-        lines += [line for line in [other_order(labels.numpy(), predictions.numpy())] if line]
-    return fits, lines
+    def plan(self, answers: int) -> None:
+        self.task = self.bars.begin([self.name], answers, self.task)
+
+    def begin(self, part: str, known: int) -> None:
+        if self.task is not None:
+            self.bars.update(self.task, stage=part)
+        self.advance(known)
+
+    def advance(self, answers: int) -> None:
+        if self.task is not None:
+            self.bars.advance(self.task, answers)
+
+
+class Search:
+    """A model, on its device, and labelled images, on which formulas and set-ups are compared: what it answers to an
+    image under one of them is kept for the others."""
+
+    def __init__(self, model: Classifier, data: Dataset | LabelledScenes, batch_size: int, seed: int) -> None:
+        self.model, own, classes = model, model.identity.preprocessing, model.identity.num_classes
+        formulas = None if _unranked(model) else Formulas(model.network)
+        self.guessing, self.setup = math.log(classes), Setup(own, attention=formulas.current if formulas else "")
+        if isinstance(data, LabelledScenes):
+            look, most, batch_size, dataset, numbered = partial(_scene, data), 0, 1, data.dataset, {}
+        else:
+            picture = lru_cache(batch_size)(data.image)
+            look, most, dataset = partial(_pixels, picture), MOST, data
+            numbered = label_numberings(data.class_names, classes)
+        self.images, self.numbered = _Images(dataset, own, seed, look, most, batch_size), numbered
+        self.bench = Bench(
+            model.network,
+            self.images.read,
+            self.images.count,
+            self._score,
+            batch_size,
+            model.mean.device,
+            reach=self.images.reach,
+            formulas=formulas,
+            numbered=bool(numbered),
+        )
+
+    def _score(self, logits: Tensor, places: Sequence[int], order: str) -> Tensor:
+        labels = self.images.truths(places)
+        return losses_of(logits, torch.tensor(self.numbered[order])[labels] if self.numbered else labels)
+
+    def show(self, bars: Bars | None) -> None:
+        """Show in bars, if there are any, how far a search is."""
+        self.bench.watch = Watch() if bars is None else _Shown(bars, self.model.identity.name)
+
+    def rank(self) -> Fingerprint:
+        """Rank the formulas of attention, on all images if they do not decide it earlier."""
+        source = "assumed" if self.model.identity.attention_source == "default" else "declared"
+        return rank_formulas(self.bench, self.setup, self.guessing, source)
+
+    def fit(self, attention: str = "") -> tuple[list[PartFit], list[str]]:
+        """Return what fits, part by part, and lines on it. attention: the formula, if it is not the model's own."""
+        if not self.bench.reach(1):
+            return [], ["set-up: inconclusive, no image could be read"]
+        start = replace(self.setup, attention=attention) if attention else self.setup
+        fits = fit_setup(self.bench, start, self.numbered, self.guessing, MOST)
+        final = fits[-1].used.setup  # under what the other parts have found
+        end = self.bench.reach(min(MOST, self.bench.count))
+        nll = float(self.bench.losses([final], end)[0][:, 0].mean())
+        lines = [fit.text for fit in fits]
+        if min([nll, *(fit.best.nll for fit in fits if fit.best.name != fit.in_use)]) >= self.guessing:
+            lines = [
+                f"set-up: inconclusive, no candidate is better than chance (NLL {nll:.2f}, chance "
+                f"{self.guessing:.2f}); check the labels and the weights"
+            ]
+        if fits[-1].verdict != BETTER:
+            predictions = self.bench.logits(final, end).argmax(dim=1)
+            labels = self.images.truths(range(end))
+            lines += [line for line in [other_order(labels.numpy(), predictions.numpy())] if line]
+        return fits, lines
 
 
 def setup_table(fits: Sequence[PartFit]) -> TextTable:
@@ -159,14 +250,11 @@ class _Found:
         identity = opened.identity
         return cls(identity.attention, identity.preprocessing, describe(identity, identity.preprocessing).assumed)
 
-    @contextmanager
-    def under_formula(self, opened: Classifier) -> Iterator[None]:
-        own = opened.identity.attention
-        if self.formula != own:
-            set_attention(opened.network, self.formula)
-        yield
-        if self.formula != own:
-            set_attention(opened.network, own)
+    def take_formula(self, fingerprint: Fingerprint) -> None:
+        if fingerprint.verdict != "inconclusive":
+            self.unsure = [part for part in self.unsure if part != "attention"]
+        if fingerprint.verdict == "another-fits-better":
+            self.formula = fingerprint.best
 
     def take_fits(self, fits: Sequence[PartFit]) -> None:
         for fit in fits:
@@ -307,15 +395,16 @@ def look_into(
     stability: bool = False,
     segments: bool = False,
     check: Callable[[bool], None] = lambda segments: None,
+    bars: Callable[[], AbstractContextManager[Bars | None]] = nullcontext,
 ) -> Iterator[tuple[str, str] | str | Ranked | Stated]:
     """Yield what `inspect` returns, as it is found: facts as pairs, lines, tables, at last the set-up. data, scenes:
     options of images for classifiers, of masks for segmenters. segments: whether it is a segmenter in memory. check:
-    raises for options that do not fit the kind."""
+    raises for options that do not fit the kind. bars: makes what shows how far a search is."""
     if stability and data_dir is None:
         raise ProtocolError(
             "--stability measures attention on images, and --data-dir is missing; give a folder of them"
         )
-    where, bad = pick_device(device), list[str]()
+    where = pick_device(device)
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in kept}
     segments = segments or (not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint))
@@ -331,46 +420,51 @@ def look_into(
         raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     if stability:
         _check_stable(opened)
-    images: Iterable[tuple[Tensor, Tensor]]
+    images: Dataset | LabelledScenes
     if segments:
         scenes |= {"classes": model.get("classes"), "num_classes": opened.identity.num_classes}
-        labelled = open_scenes(data_dir, **scenes).select(limit, ids, seed)
-        notes, images = labelled.notes, _scenes(labelled, bad)
+        images = open_scenes(data_dir, **scenes).select(limit, ids, seed)
+        yield from images.notes
     else:
-        dataset = labelled_data(data_dir, opened.identity, data, limit=limit, ids=ids, seed=seed)
-        notes, images = dataset.notes, _batches(dataset, opened.identity.preprocessing, batch_size, bad)
-        if dataset.valid_labels is not None:
-            notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
-    yield from notes
+        images = labelled_data(data_dir, opened.identity, data, limit=limit, ids=ids, seed=seed)
+        yield from images.notes
+        if images.valid_labels is not None:
+            yield f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data"
+    yield from _searched(Search(opened.to(where), images, batch_size, seed), unranked, found, bars)
+    if stability and isinstance(images, Dataset):
+        heads = _heads(opened, _batches(images, opened.identity.preprocessing, batch_size))
+        yield Ranked(layer_table(heads, f"attention on {heads.n} images, layer by layer"))
+    yield _stated(checkpoint, data_dir, scenes if segments else data, model, opened, found)
+
+
+def _searched(
+    search: Search, unranked: str, found: _Found, bars: Callable[[], AbstractContextManager[Bars | None]]
+) -> Iterator[str | Ranked]:
+    """Yield tables and lines on which formula and which set-up fit, and tell `found`. unranked: why no formula is."""
+    segments = isinstance(search.model, Segmenter)
     if unranked:
         yield f"attention formulas are not ranked: {unranked}"
     else:
-        pairs = ((to_unit_range(pixels.to(where)), labels.to(where)) for pixels, labels in images)
-        source = "assumed" if opened.identity.attention_source == "default" else "declared"
-        fingerprint = rank_formulas(opened.to(where), pairs, source=source)
-        if bad:
+        with bars() as shown:
+            search.show(shown)
+            fingerprint = search.rank()
+        if bad := search.images.bad:
             yield f"{len(bad)} images could not be read, the first: {bad[0]}"
-        rows = (_candidate("attention", row, fingerprint.n, fingerprint.best) for row in fingerprint.rows)
-        yield Ranked(fingerprint_table(fingerprint, fingerprint.n, segments), tuple(rows))
+        rows = (_candidate("attention", row, fingerprint.best) for row in fingerprint.rows)
+        yield Ranked(fingerprint_table(fingerprint, segments), tuple(rows))
         yield fingerprint.text
-        if fingerprint.verdict != "inconclusive":
-            found.unsure = [part for part in found.unsure if part != "attention"]
-        if fingerprint.verdict == "another-fits-better":
-            found.formula = fingerprint.best
+        found.take_formula(fingerprint)
     if segments:
         yield "set-up: preprocessing candidates are compared for classifiers only"
-    else:
-        with found.under_formula(opened):
-            fits, lines = fit_on(opened.to(where), dataset, batch_size, seed)
-        if fits:
-            tried = (_candidate(fit.part, row, row.n, fit.best.name) for fit in fits for row in fit.rows)
-            yield Ranked(setup_table(fits), tuple(tried))
-        yield from lines
-        found.take_fits(fits)
-    if stability:
-        heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
-        yield Ranked(layer_table(heads, f"attention on {heads.n} images, layer by layer"))
-    yield _stated(checkpoint, data_dir, scenes if segments else data, model, opened, found)
+        return
+    with bars() as shown:
+        search.show(shown)
+        fits, lines = search.fit("" if unranked else found.formula)
+    if fits:
+        tried = (_candidate(fit.part, row, fit.best.name) for fit in fits for row in fit.rows)
+        yield Ranked(setup_table(fits), tuple(tried))
+    yield from lines
+    found.take_fits(fits)
 
 
 def _check_stable(opened: Classifier) -> None:
@@ -383,9 +477,9 @@ def _check_stable(opened: Classifier) -> None:
 _CANDIDATE = ["part", "name", "n", "top1", "nll", "difference", "ci_low", "ci_high", "best"]
 
 
-def _candidate(part: str, row: Any, n: int, best: str) -> dict[str, Any]:
-    figures = (row.top1, row.nll, row.difference, row.ci_low, row.ci_high)
-    return dict(zip(_CANDIDATE, (part, row.name, n, *figures, row.name == best), strict=True))
+def _candidate(part: str, row: Fit, best: str) -> dict[str, Any]:
+    figures = (row.n, row.top1, row.nll, row.difference, row.ci_low, row.ci_high)
+    return dict(zip(_CANDIDATE, (part, row.name, *figures, row.name == best), strict=True))
 
 
 def _stated(
@@ -430,9 +524,9 @@ def _unranked(model: Classifier) -> str:
     return ""
 
 
-def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
+def _heads(model: Classifier, batches: Iterable[Tensor]) -> Heads:
     sums = HeadSums(Path(model.identity.name))
-    for pixels, _ in batches:
+    for pixels in batches:
         _, seen = watch(model.network, to_unit_range(pixels.to(model.mean.device)), model)
         sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
     heads = sums.heads()
@@ -440,32 +534,15 @@ def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads
     return heads
 
 
-def _batches(
-    dataset: Dataset, preprocessing: Preprocessing, batch_size: int, bad: list[str]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pixels (B, 3, H, W) and labels (B,); images that cannot be read go to `bad`."""
+def _batches(dataset: Dataset, preprocessing: Preprocessing, batch_size: int) -> Iterator[Tensor]:
+    """Yield pixels (B, 3, H, W) of the images that can be read."""
     for start in range(0, len(dataset.samples), batch_size):
-        pixels, labels = [], []
+        pixels = []
         for sample in dataset.samples[start : start + batch_size]:
-            try:
+            with suppress(BadImageError):
                 pixels.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
-                labels.append(sample.label)
-            except BadImageError as fault:
-                bad.append(str(fault))
         if pixels:
-            yield torch.stack(pixels), torch.tensor(labels)
-
-
-def _scenes(scenes: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pixels (1, 3, H, W) and labels (1, H, W), one image at a time."""
-    for sample in scenes.dataset.samples:
-        try:
-            pixels = read_whole(scenes.dataset, sample)
-            labels = torch.from_numpy(scenes.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
-        except BadImageError as fault:
-            bad.append(str(fault))
-            continue
-        yield pixels[None], labels[None]
+            yield torch.stack(pixels)
 
 
 def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
@@ -489,7 +566,7 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield from (("note", note) for note in identity.notes)
 
 
-def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> TextTable:
+def fingerprint_table(fingerprint: Fingerprint, pixels: bool = False) -> TextTable:
     """Return the ranking as a table. pixels: whether the figures are means over the pixels of an image."""
     right = "pixel acc. %" if pixels else "top-1 %"
     rows = []
@@ -498,6 +575,7 @@ def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) ->
         marks = ", ".join(word for word, name in named if row.name == name)
         interval = f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
         beyond = "" if row.name == fingerprint.best else interval
-        rows.append((row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", beyond, marks))
-    title = f"clean NLL of {n} samples under each formula, same weights"
-    return TextTable(title, ("formula", right, "NLL", "NLL minus best's [95 %]", ""), tuple(rows))
+        rows.append((row.name, str(row.n), f"{100 * row.top1:.1f}", f"{row.nll:.3f}", beyond, marks))
+    title, note = "clean NLL under each formula, same weights", _MIXED if len({row[1] for row in rows}) > 1 else ""
+    headings = ("formula", "n", right, "NLL", "NLL minus best's [95 %]", "")
+    return TextTable(title, headings, tuple(rows), (), note).said_once("n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
 from collections.abc import Callable
@@ -13,13 +14,15 @@ import timm
 import torch
 from attack_oracles import slow_scores, slow_vit
 from places import SHARED
+from ranked import ranked
+from scipy import stats
 from timm.layers import RmsNorm, RmsNormFp32
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from vits import small_vit
 
 from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
-from robustkit.attention.fingerprint import judge, rank_formulas
+from robustkit.attention.fingerprint import judge
 from robustkit.attention.formulas import find_formula
 from robustkit.errors import ModelError, NothingEvaluated
 
@@ -407,51 +410,50 @@ def test_unknown_formula_names_the_nearest() -> None:
 # --- which formula fits ----------------------------------------------------------------------------------------------
 
 
-def labelled(model: nn.Module, name: str, n: int) -> list[tuple[Tensor, Tensor]]:
+def labelled(model: nn.Module, name: str, n: int) -> tuple[Tensor, Tensor]:
     pixels = torch.randn(n, 3, 16, 24, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         labels = set_attention(copy.deepcopy(model), name)(pixels).argmax(1)
-    return list(zip(pixels.split(20), labels.split(20), strict=True))
+    return pixels, labels
 
 
 def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     model = small_vit(sharp=40).requires_grad_(False)
     with torch.no_grad():
         model.head.weight.mul_(300)
-    batches = labelled(model, "quest", 100)
-    result = rank_formulas(set_attention(model, "quest"), batches)
-    assert (result.best, result.declared, result.verdict, result.n) == ("quest", "quest", "fits", 100)
+    pixels, labels = labelled(model, "quest", 100)
+    result = ranked(set_attention(model, "quest"), pixels, labels)
+    assert (result.best, result.declared, result.verdict) == ("quest", "quest", "fits")
+    assert result.n == 100 and {row.n for row in result.rows} <= {8, 16, 32, 64, 100}
+    assert min(row.n for row in result.rows) < 64  # each ends once it is settled
     assert set(result.left_out) == {"qknorm", "qknorm-hs", "qknorm-ds", "qknorm-ln", "qk-rms", "qana"}
     assert "softcap" not in {row.name for row in result.rows}
     assert result.text.endswith("softcap is not ranked: below its cap, its logits equal those of standard")
     assert result.rows[0].top1 == 1.0
     assert "quest attention fits best, as declared; the next is" in result.text
-    # the paired interval, by hand for the last row
-    last = result.rows[-1]
-    nll = {}
-    for name in ("quest", last.name):
-        network = set_attention(copy.deepcopy(model), name)
-        nll[name] = torch.cat(
-            [nn.functional.cross_entropy(network(x), y, reduction="none") for x, y in batches]
-        ).double()
-    difference = nll[last.name] - nll["quest"]
-    half = 1.98422 * difference.std() / 10  # t for 99 degrees of freedom
-    assert last.difference == pytest.approx(float(difference.mean()), rel=1e-5)
-    assert last.ci_low == pytest.approx(float(difference.mean() - half), rel=1e-3)
-    assert last.ci_high == pytest.approx(float(difference.mean() + half), rel=1e-3)
+    for row in result.rows[1:]:  # the paired interval, by hand
+        nll = []
+        for name in ("quest", row.name):
+            logits = set_attention(copy.deepcopy(model), name)(pixels[: row.n])
+            nll.append(nn.functional.cross_entropy(logits, labels[: row.n], reduction="none").double())
+        difference = nll[1] - nll[0]
+        half = stats.t.ppf(0.975, row.n - 1) * float(difference.std()) / math.sqrt(row.n)
+        assert row.difference == pytest.approx(float(difference.mean()), rel=1e-4)
+        assert row.ci_low == pytest.approx(float(difference.mean()) - half, rel=1e-3)
+        assert row.ci_high == pytest.approx(float(difference.mean()) + half, rel=1e-3)
 
-    wrong = rank_formulas(set_attention(model, "standard"), batches)
+    wrong = ranked(set_attention(model, "standard"), pixels, labels)
     assert (wrong.best, wrong.declared, wrong.verdict) == ("quest", "standard", "another-fits-better")
     assert "WARNING: quest attention fits these weights better than standard" in wrong.text
     assert get_attention(model) == "standard"
-    few = rank_formulas(model, [(x[:6], y[:6]) for x, y in batches[:1]])
+    few = ranked(model, pixels[:6], labels[:6])
     assert (few.verdict, few.n) == ("inconclusive", 6)
     assert "give more images" in few.text
-    shuffled = rank_formulas(model, [(x, (y + 1) % 5) for x, y in batches])
+    shuffled = ranked(model, pixels, (labels + 1) % 5)
     assert shuffled.verdict == "inconclusive"
     assert "better than chance" in shuffled.text
     with pytest.raises(NothingEvaluated, match="no image"):
-        rank_formulas(model, [])
+        ranked(model, pixels[:0], labels[:0])
 
 
 def test_variants_of_a_formula_are_ranked_where_it_leads() -> None:
@@ -459,16 +461,12 @@ def test_variants_of_a_formula_are_ranked_where_it_leads() -> None:
     with torch.no_grad():
         model.head.weight.mul_(300)
     made_by = "elliptical(scale=mean,average=median)"
-    batches = labelled(model, made_by, 100)
-    runs: list[str] = []
-    model.register_forward_hook(lambda *_: runs.append("forward"))  # of copies as well
-    result = rank_formulas(set_attention(model, "elliptical"), batches)
+    result = ranked(set_attention(model, "elliptical"), *labelled(model, made_by, 100))
     assert (result.best, result.verdict) == (made_by, "another-fits-better") and result.rows[0].top1 == 1.0
-    assert len(result.rows) == 10 and len(runs) == 10 * len(batches)
+    assert len(result.rows) == 10
     assert {row.name for row in result.rows} >= {"elliptical(scale=mean)", "elliptical(average=median)", "quest"}
-    assert all(
-        "(" not in row.name for row in rank_formulas(set_attention(model, "quest"), labelled(model, "quest", 40)).rows
-    )
+    others = ranked(set_attention(model, "quest"), *labelled(model, "quest", 40)).rows
+    assert all("(" not in row.name for row in others)
 
 
 def test_options_that_images_do_not_show_leave_the_family_confirmed() -> None:
@@ -520,12 +518,11 @@ def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:
         nn.init.constant_(block.attn.qk_scale, 9.0)
     pixels = torch.rand(20, 3, 16, 24)
     labels = model(pixels).argmax(1)
-    result = rank_formulas(model.train(), [(pixels, labels)])
+    result = ranked(model, pixels, labels)
     own = next(row for row in result.rows if row.name == "qknorm-hs")
     assert own.nll == pytest.approx(float(nn.functional.cross_entropy(model(pixels), labels)), rel=1e-6)
     at_start = set_attention(set_attention(copy.deepcopy(model), "standard"), "qknorm-hs")(pixels)
     assert own.nll != pytest.approx(float(nn.functional.cross_entropy(at_start, labels)), rel=1e-4)
-    assert model.training
     assert torch.equal(model.blocks[0].attn.qk_scale, torch.full((2,), 9.0))
 
 

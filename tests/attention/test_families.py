@@ -9,13 +9,13 @@ import pytest
 import torch
 from cam_models import close
 from cam_oracles import upsampled_slowly
+from ranked import ranked
 from timm.layers import AttentionRope, apply_rot_embed_cat  # type: ignore[attr-defined, unused-ignore]
 from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
 import cam
 from robustkit.attention import capture, get_attention, set_attention
-from robustkit.attention.fingerprint import rank_formulas
 from robustkit.attention.logit_decomposition import ledger
 from robustkit.errors import ModelError
 from robustkit.models.families import CLASSES, SIZE, drawn, families, supported
@@ -190,7 +190,7 @@ def test_the_fingerprint_finds_the_formula_of_the_labels(family: str) -> None:
     for tensor in last.parameters():
         tensor *= 40
     labels = set_attention(model, "quest")(pixels).argmax(dim=1)
-    result = rank_formulas(set_attention(model, "standard"), zip(pixels.split(40), labels.split(40), strict=True))
+    result = ranked(set_attention(model.float(), "standard"), pixels.float(), labels)
     assert result.best == "quest" and get_attention(model) == "standard"
 
 

@@ -137,7 +137,7 @@ def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, t
 
 def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
     def row(name: str, n: int, nll: float, behind: float) -> SetupFit:
-        return SetupFit(name, 0.5, nll, behind, behind - 0.1, behind + 0.1, Setup(Preprocessing((4, 4))), n, 0.2)
+        return SetupFit(name, 0.5, nll, behind, behind - 0.1, behind + 0.1, n, Setup(Preprocessing((4, 4))), 0.2)
 
     names = ("CIFAR-10, std 0.2", "ImageNet, 0 to 255", "none, 0 to 255")
     rows = tuple(row(name, 64 - 32 * place, 0.5 + place, 1.0 * place) for place, name in enumerate(names[:2]))

@@ -9,13 +9,13 @@ import pytest
 import small_audit
 import timm
 import torch
+from ranked import ranked
 from torch import nn
 
 import robustkit
 from attacks import PGD
 from cam import AGCAM
 from robustkit.attention import get_attention, set_attention
-from robustkit.attention.fingerprint import rank_formulas
 from robustkit.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
@@ -50,8 +50,8 @@ def test_attention_of_such_a_network_is_found_changed_ranked_and_explained() -> 
     assert get_attention(set_attention(vit, "quest")) == "quest"
     set_attention(plain, "quest")
     labels = torch.tensor([0, 1])
-    ranked = [rank_formulas(model, [(images, labels)]) for model in (vit, plain)]
-    assert ranked[0] == ranked[1]
+    found = [ranked(model, images, labels) for model in (vit, plain)]
+    assert found[0] == found[1]
     for model in (vit, plain):
         model.train()
     assert torch.equal(*(PGD(steps=2, random_start=False)(model, images, labels) for model in (vit, plain)))

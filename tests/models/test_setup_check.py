@@ -1,25 +1,30 @@
 """Which preprocessing and numbering of labels a classifier fits."""
 
+import io
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+import setup_oracles as slow
 import torch
+from rich.console import Console
 from scipy import stats
 from torch import Tensor, nn
 
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
+from robustkit.display.progress import Bars
 from robustkit.evaluations.setup_flags import other_order
 from robustkit.models import load
+from robustkit.models.identity import Classifier
 from robustkit.models.setup_check import (
     BETTER,
     FITS,
     NORMALISATIONS,
     UNKNOWN,
     Bench,
-    Screen,
     Setup,
     _judged,
     _p_value,
@@ -27,9 +32,8 @@ from robustkit.models.setup_check import (
     fit_part,
     fit_setup,
     label_numberings,
-    spread_first,
 )
-from robustkit.pipeline.inspection import fit_on
+from robustkit.pipeline.inspection import Search
 
 TRUE = NORMALISATIONS["CLIP"]
 OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)
@@ -49,7 +53,7 @@ class Colours(nn.Module):
         return -2.6 * torch.cdist(x.mean(dim=(2, 3)), self.centres) ** 2
 
 
-def bench(n: int, shift: int = 0, swapped: bool = False, screen: Screen | None = None) -> tuple[Bench, Colours]:
+def bench(n: int, shift: int = 0, swapped: bool = False) -> tuple[Bench, Colours]:
     """A model of six colours on n images, whose labels are one too small, or channels swapped, if asked."""
     noise = torch.Generator().manual_seed(0)
     centres = torch.tensor(
@@ -67,7 +71,7 @@ def bench(n: int, shift: int = 0, swapped: bool = False, screen: Screen | None =
         nll = nn.functional.cross_entropy(logits, theirs, reduction="none").double()
         return torch.stack([nll, (logits.argmax(dim=1) == theirs).double()], dim=1)
 
-    return Bench(net, lambda place, _: pixels[place], n, score, 12, torch.device("cpu"), screen or Screen()), net
+    return Bench(net, lambda place, _: pixels[place], n, score, 12, torch.device("cpu")), net
 
 
 def named(fits: Sequence[object]) -> dict[str, tuple[str, str]]:
@@ -132,23 +136,23 @@ def test_eight_images_cannot_tell() -> None:
 
 
 def test_a_ranking_is_paired_and_interval_and_p_value_are_students() -> None:
-    model, _ = bench(60, screen=Screen(60))
+    model, _ = bench(60)
     fit = fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
     candidates = alternatives("normalisation", Setup(OWN), {})
     losses = dict(zip(candidates, model.losses([*candidates.values()], 60), strict=True))
-    assert [row.name for row in fit.rows] == sorted(losses, key=lambda name: float(losses[name][:, 0].mean()))
+    assert len({row.n for row in fit.rows}) > 2 and fit.rows[0].n == fit.used.n == max(row.n for row in fit.rows)
+    assert [row.difference for row in fit.rows[1:]] == sorted(row.difference for row in fit.rows[1:])
     raw = {}
     for row in fit.rows[1:]:
-        differences = (losses[row.name] - losses[fit.best.name])[:, 0].numpy()
-        interval = stats.t.interval(0.95, 59, differences.mean(), differences.std(ddof=1) / math.sqrt(60))
+        differences = (losses[row.name] - losses[fit.best.name])[: row.n, 0].numpy()
+        error = differences.std(ddof=1) / math.sqrt(row.n)
+        interval = stats.t.interval(0.95, row.n - 1, differences.mean(), error)
         assert (row.ci_low, row.ci_high) == pytest.approx(interval, rel=1e-2)
         assert row.difference == pytest.approx(differences.mean())
-    for name in losses:
-        raw[name] = stats.ttest_rel(losses[name][:, 0], losses["CLIP"][:, 0]).pvalue if name != "CLIP" else math.nan
-    order = sorted((name for name in raw if name != "CLIP"), key=raw.__getitem__)
+        raw[row.name] = stats.ttest_rel(losses[row.name][: row.n, 0], losses["CLIP"][: row.n, 0]).pvalue
     largest = 0.0
-    for rank, name in enumerate(order):  # Holm's, by hand
-        largest = max(largest, min(1.0, (len(order) - rank) * raw[name]))
+    for rank, name in enumerate(sorted(raw, key=raw.__getitem__)):  # Holm's, by hand
+        largest = max(largest, min(1.0, (len(raw) - rank) * raw[name]))
         row = next(row for row in fit.rows if row.name == name)
         assert math.log(row.p_value) == pytest.approx(math.log(largest), rel=0.1, abs=0.05)
     for n, size in ((10, 0.8), (10, 2.0), (64, 0.3)):
@@ -156,18 +160,18 @@ def test_a_ranking_is_paired_and_interval_and_p_value_are_students() -> None:
         assert _p_value(torch.tensor(draws)) == pytest.approx(stats.ttest_1samp(draws, 0).pvalue, rel=0.06)
 
 
-def test_what_is_far_behind_is_dropped_and_nothing_is_asked_twice() -> None:
+def test_what_is_settled_is_dropped_and_nothing_is_asked_twice() -> None:
     model, net = bench(240)
     fit = fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
-    counts = {row.name: row.n for row in fit.rows}
-    assert counts["CLIP"] == 240 and set(counts.values()) == {32, 240}
-    assert net.asked == sum(counts.values())
+    asked = sum(row.n for row in fit.rows)
+    assert {row.n for row in fit.rows} == {16, 32, 64, 240}
+    assert net.asked == model.forwards == asked < 5 * 240
     fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
-    assert net.asked == sum(counts.values())
-    model, net = bench(240, screen=Screen(16, 0.0, behind_used=True))
-    fit_part(model, "channels", Setup(OWN), {}, math.log(6))
+    assert fit_part(model, "interpolation", Setup(OWN), {}, math.log(6)).makes_no_difference  # the same pixels
+    assert net.asked == asked
+    model, net = bench(240)
+    fit_part(model, "channels", Setup(OWN), {}, math.log(6), glance=16)
     assert net.asked == 32  # nothing is ahead of the right one on 16 images, so the rest is not looked at
-    assert spread_first(range(7), 3) == [0, 2, 4, 6, 1, 3, 5]
 
 
 def test_no_candidate_is_believed_where_the_model_is_no_better_than_guessing() -> None:
@@ -222,9 +226,6 @@ def looks_on(differences: dict[float, Tensor], n: int) -> tuple[Bench, list[int]
     return Bench(Pixels(), read, n, score, 16, torch.device("cpu")), asked
 
 
-LOOKS = (32, 64, 128, 256, 512)
-
-
 def crops(means: Sequence[float], n: int, seed: int, spread: float = 0.5) -> dict[float, Tensor]:
     """Losses of the crop in use, 0.875, and of three others that are worse by these means."""
     draws = torch.Generator().manual_seed(seed)
@@ -240,7 +241,7 @@ def crops(means: Sequence[float], n: int, seed: int, spread: float = 0.5) -> dic
 def sequential(means: Sequence[float], n: int, seed: int) -> tuple[str, int]:
     bench, asked = looks_on(crops(means, n, seed), n)
     setup = Setup(Preprocessing((1, 1), (0.0,) * 3, (1.0,) * 3, crop_pct=0.875))
-    fit = fit_part(bench, "crop", setup, {}, 9.0, 0.01, screen=Screen(16, 3.8, behind_used=True), looks=LOOKS)
+    fit = fit_part(bench, "crop", setup, {}, 9.0, 0.01, hasty=True)
     return fit.verdict, len(asked)
 
 
@@ -259,9 +260,64 @@ def test_looking_until_it_is_decided_ends_early_and_adds_no_false_verdicts() -> 
 @pytest.mark.parametrize("mean", [0.5, 0.0])
 def test_a_shipped_vit_names_its_own_normalisation(mean: float) -> None:
     model = load("zoo:shapes-vit-quest", mean=(mean,) * 3, std=(0.5 if mean else 1.0,) * 3)
-    fits, lines = fit_on(model, open_dataset("embedded:shapes").select(limit=60), 20, 0)
+    fits, lines = Search(model, open_dataset("embedded:shapes").select(limit=60), 20, 0).fit()
     near = {fits[0].best.name, *fits[0].open}
     assert {"0.5 / 0.5", "127 / 128 of 255"} <= near and "none, 0 to 1" not in near
     assert (fits[0].verdict == BETTER) == (not mean) and lines[0].startswith("WARNING: normalisation") == (not mean)
     assert named(fits)["channels"] == ("RGB", FITS) and named(fits)["labels"] == ("as given", FITS)
     assert not mean or all("WARNING" not in line for line in lines)
+
+
+def permuted(model: Classifier) -> Classifier:
+    order = torch.tensor([3, 0, 5, 1, 2, 4, 9, 7, 8, 6])
+    model.network.head.weight.copy_(model.network.head.weight[order].clone())
+    model.network.head.bias.copy_(model.network.head.bias[order].clone())
+    return model
+
+
+FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
+GIVEN = [
+    *(pytest.param(trained, given, {}, marks=[] if trained == "quest" else pytest.mark.slow)
+      for trained in FORMULAS for given in FORMULAS if trained == given or "standard" in (trained, given)),
+    pytest.param("quest", "quest", {"mean": (0.0,) * 3, "std": (1.0,) * 3}, marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trained", "given", "options"), GIVEN)
+def test_halving_has_the_verdicts_of_the_full_search(trained: str, given: str, options: dict[str, Any]) -> None:
+    model = load(f"zoo:shapes-vit-{trained}", attention=given, **options)
+    assert slow.check_same_verdicts(model, open_dataset("embedded:shapes").select(limit=60)) < 20
+
+
+def test_labels_in_another_order_are_hopeless_soon_and_said_so() -> None:
+    data = open_dataset("embedded:shapes").select(limit=60)
+    assert slow.check_same_verdicts(permuted(load("zoo:shapes-vit-standard")), data) < 16
+    _, lines = Search(permuted(load("zoo:shapes-vit-standard")), data, 16, 0).fit()
+    assert "no candidate is better than chance" in lines[0] and "labels may be in a different order" in lines[1]
+
+
+def test_images_are_a_function_of_the_seed_and_no_other() -> None:
+    data, model = open_dataset("embedded:shapes").select(limit=60), load("zoo:shapes-vit-quest")
+    found = {}
+    for size, seed in ((16, 0), (7, 0), (16, 1)):
+        search = Search(model, data, size, seed)
+        ranking, (_, lines) = search.rank(), search.fit()
+        ids = [sample.id for sample in search.images.samples]
+        found[size, seed] = ids, ranking.text, [row.n for row in ranking.rows], lines
+        assert len({sample.label for sample in search.images.samples[:10]}) == 10  # class by class in turn
+    assert found[16, 0] == found[7, 0] and found[16, 1][0] != found[16, 0][0]
+    assert sorted(found[16, 0][0]) == sorted(found[16, 1][0])
+
+
+def test_a_bar_counts_to_its_end_on_a_terminal_only() -> None:
+    for terminal in (True, False):
+        out = io.StringIO()
+        search = Search(load("zoo:shapes-vit-quest"), open_dataset("embedded:shapes").select(limit=20), 8, 0)
+        with Bars(Console(file=out, force_terminal=terminal, width=100), "passes") as bars:
+            search.show(bars)
+            search.rank()
+            search.fit()
+            assert [task.completed for task in bars.tasks] == [task.total for task in bars.tasks]
+            assert bars.tasks[0].total > 20 * 25
+        text = out.getvalue()
+        assert ("passes" in text and "left" in text) == terminal == bool(text)

@@ -63,6 +63,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     robustkit inspect model.safetensors --data-dir imagenet/val --limit 200 --stability
     robustkit inspect segmenter.pth --data-dir images --masks labels --classes names.txt --limit 50
     """
+    from ...display.progress import Bars
     from ...pipeline.inspection import Ranked, Stated, look_into
 
     if data_dir is None:
@@ -72,8 +73,9 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
         )
     model, data = (take_entries(ClassificationRequest, name, options) for name in ("model", "data"))
     scenes = {"ignore": read_labels(options.pop("ignore")), "masks": options.pop("masks")}
-    screen = console()
-    for item in look_into(checkpoint, data_dir, model=model, data=data, scenes=scenes, check=_refuse_other, **options):
+    screen, side = console(), console(stderr=True)
+    options |= {"check": _refuse_other, "bars": lambda: Bars(side, "passes")}
+    for item in look_into(checkpoint, data_dir, model=model, data=data, scenes=scenes, **options):
         if isinstance(item, Ranked):
             print_tables(screen, [item.table])
         elif isinstance(item, Stated):
