@@ -89,7 +89,7 @@ def column_of(name: str, texts: Sequence[str], codes: Ints) -> Column:
 
 def _numbers(texts: Sequence[str]) -> Floats | None:
     """Return the finite numbers that texts are, nan for an empty one or NA; None where a text is no number, all are
-    empty, or they are codes: `007`, and whole numbers that floats cannot tell apart."""
+    empty, or they are codes: `007`, and whole numbers that are one float."""
     found, exact = np.full(len(texts), math.nan), set[Decimal]()
     for place, text in enumerate(texts):
         if not text or text in _NO_NUMBER:
