@@ -342,3 +342,21 @@ def test_only_runs_the_stages_that_it_names() -> None:
     attack = AutoAttack(ThreatModel("linf", 0.001), steps=2, queries=5, only="fab-t+square")
     result = attack.run(model, torch.rand(3, 3, 4, 4), torch.zeros(3, dtype=torch.int64))
     assert result.stages == ("clean", "fab-t", "square")
+
+
+def test_maps_that_draw_are_compared_under_images_of_a_whole_shard(tmp_path: Path) -> None:
+    """The attack takes the shard at once, maps come in batches: each of these draws for its own samples."""
+    given: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 6, "setup_check": False, "browse": 0}
+    given |= {
+        "faithfulness": "none",
+        "attacks": f"autoattack(eps=3/255,{BUDGET},second=3)",
+        "cams": "rise(masks=3)",
+        "stability": True,
+    }
+    runs = [
+        robustkit.audit("zoo:shapes-vit-standard", out=tmp_path / str(size), batch_size=size, **given)
+        for size in (2, 6)
+    ]
+    under = next(text for text in runs[0].manifest.conditions if "rise" in text and "autoattack" in text)
+    found, other = (run.table("shapes-vit-standard", under).to_pandas().set_index("sample_id") for run in runs)
+    assert len(found) == 6 and found["prediction"].equals(other["prediction"].reindex(found.index))
