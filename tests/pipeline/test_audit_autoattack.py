@@ -214,6 +214,8 @@ def test_dtype_auto_searches_in_bfloat16_and_records_float32(
         assert [row["broken_by"] is None for row in rows] == [row["correct"] for row in rows]
         asked = [sum(row["forwards"] for row in each if row["broken_by"] == "clean") for each in (rows, theirs)]
         assert (asked[0] > asked[1]) is fast  # the judge was asked
+        ends = [[row["nll"] for row in each if row["broken_by"] not in (None, "clean")] for each in (rows, theirs)]
+        assert (ends[0] != ends[1]) is fast  # the search took other ways
         assert sum(row["correct"] for row in rows) == sum(row["correct"] for row in theirs)
     with pytest.raises(RunError, match="dtype is float32, attacks search in bfloat16 there and float32 here"):
         audit(place, tmp_path / "True", **options | {"dtype": "float32"})
