@@ -336,6 +336,19 @@ def shows(text: str) -> bool:
     return (words.in_results or words.in_means) and kind_of(text) not in words.results_only
 
 
+SINGLES = 8  # single corruptions up to which each is looked at by itself
+
+
+def results_and_singles(conditions: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return which of these stand in the task's table of results, and the single corruptions; none of more than
+    SINGLES."""
+    results, singles = list[str](), list[str]()
+    for text in conditions:
+        words = words_of(text)
+        (results if words.in_results else singles if words.in_means else list[str]()).append(text)
+    return results, singles if len(singles) <= SINGLES else []
+
+
 def is_remark(condition: str, flag: str) -> bool:
     """Return whether a flag says what was counted, and raises no doubt."""
     return flag.endswith(words_of(condition).remarks)

@@ -16,13 +16,12 @@ import numpy.typing as npt
 from ..common.intervals import wilson
 from ..display.table import Grid, TextTable
 from ..errors import DamagedRecord, RunError
-from ..evaluations.condition import name_of, words_of
+from ..evaluations.condition import name_of, results_and_singles
 from ..evaluations.metrics import figure_cell
 from ..evaluations.records import common_ids
 from .pairing import Side
 
 KINDS = ("negative", "positive", "churn")
-_SINGLES = 8  # single corruptions up to which each has a row
 _SHOWN = 20  # flipped samples of a condition that a page lists
 NOTE = (
     "Negative flip: right before, wrong now. Positive flip: the reverse. Churn: another predicted class. Shares of the "
@@ -94,10 +93,7 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
 
 def flipping(first: Side, second: Side) -> tuple[list[str], list[str]]:
     """Return the conditions of the table of results that both have, and the single corruptions, where these are few."""
-    common = [condition for condition in first.conditions if condition in second.conditions]
-    results = [condition for condition in common if words_of(condition).in_results]
-    singles = [condition for condition in common if words_of(condition).in_means and condition not in results]
-    return results, singles if len(singles) <= _SINGLES else []
+    return results_and_singles(condition for condition in first.conditions if condition in second.conditions)
 
 
 def flips_under(first: Side, second: Side, conditions: Iterable[str]) -> Iterator[Flips]:

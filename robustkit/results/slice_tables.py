@@ -8,7 +8,7 @@ from typing import Any
 from ..display.table import TextTable
 from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Estimate, Results
-from ..evaluations.condition import check_condition, matches, name_of, words_of
+from ..evaluations.condition import SINGLES, check_condition, matches, name_of, words_of
 from ..evaluations.metrics import Metric, figure_cell
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
@@ -18,7 +18,6 @@ from ..tasks.task import task_of
 from .slices import (
     FEWEST,
     MOST,
-    SINGLES,
     TEXTS,
     Columns,
     Slice,

@@ -27,7 +27,7 @@ from ..common.differences import holm, hypergeometric_tail, of_groups
 from ..common.intervals import Floats, Z, simultaneous_z, wilson
 from ..errors import DamagedRecord, RunError, unknown
 from ..evaluations.aggregate import Estimate, Gatherer, mean_of
-from ..evaluations.condition import shows, words_of
+from ..evaluations.condition import results_and_singles, shows
 from ..evaluations.metrics import metric_named
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
@@ -47,7 +47,6 @@ _ALPHA = 0.05
 _NUMBERS, TEXTS = 12, 200  # different numbers of a column that stay as they are; texts of one that is searched
 _NO_NUMBER = ("NA", "None")  # among numbers, R's and Python's missing value
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-SINGLES = 8  # single corruptions up to which each is searched
 _DIGITS = range(4, 18)  # of the bounds of a quarter: as few as distinguish them
 
 Ints = NDArray[np.int64]
@@ -510,6 +509,5 @@ class WeakSlices(Gatherer):
 
 def shown_conditions(conditions: Sequence[str]) -> list[str]:
     """Return the conditions of the table of results among these, and the single corruptions, where they are few."""
-    results = [text for text in conditions if words_of(text).in_results]
-    singles = [text for text in conditions if words_of(text).in_means and text not in results]
-    return [*results, *(singles if len(singles) <= SINGLES else ())]
+    results, singles = results_and_singles(conditions)
+    return [*results, *singles]
