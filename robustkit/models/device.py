@@ -119,6 +119,20 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
     return best
 
 
+_SHARD = 8 << 30  # bytes of a device for each of the shards of a CPU that one of its own makes up
+
+
+def shards_in_memory(device: torch.device) -> int:
+    """Return how many times as many samples as on a CPU a unit of work has on an accelerator: a power of two up to 8,
+    by the memory of the device; 4 where it does not say how much it has."""
+    module = torch.get_device_module(device)
+    try:
+        memory = int(module.get_device_properties(device).total_memory)
+    except (AttributeError, RuntimeError):
+        return 4
+    return 1 << min(3, max(1, memory // _SHARD).bit_length() - 1)
+
+
 def free_memory(device: torch.device) -> None:
     if device.type != "cpu":
         torch.get_device_module(device).empty_cache()

@@ -28,7 +28,7 @@ from ..evaluations.corruptions.condition import EVERY_CORRUPTION
 from ..evaluations.family import family_of
 from ..evaluations.maps.methods import EVERY_EXPLAINER
 from ..evaluations.subject import Settings
-from ..models.device import device_name
+from ..models.device import device_name, shards_in_memory
 from ..models.identity import ModelIdentity
 from ..protocol.condition import Condition
 from ..runs.description import whole_card_line, without_option
@@ -84,8 +84,6 @@ def used_plugins(
 
 
 _OF_CARD = ("tag", "name", "version", "task", "digest", "space", "labels", "summary", "source")
-_QUEUED = 512
-"""Samples in a unit on an accelerator for attacks that make their own batches: towards its end these run empty."""
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
@@ -188,12 +186,12 @@ def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
 
 
 def shard_size(plan: Plan, settings: Settings) -> int:
-    """Return how many samples a unit of work has where nobody says."""
-    card = plan.request.card
-    queues = any(family_of(each.name).evaluator.takes_shards(each, card) for each in plan.conditions)
+    """Return how many samples a unit of work has where nobody says: on an accelerator more, so that what the host does
+    for each unit counts for less, and attacks that make their own batches keep them full."""
     fair = -(-len(plan.dataset.samples) // count_in("WORLD_SIZE", 1))  # so that each process has some
-    more = min(_QUEUED, fair) if queues and settings.device.type != "cpu" else 1
-    return max(plan.request.least_shard, settings.batch_size, more)
+    least = plan.request.least_shard
+    room = 0 if settings.device.type == "cpu" else least * shards_in_memory(settings.device)
+    return max(least, settings.batch_size, min(room, fair))
 
 
 def _data(plan: Plan, digest: str, size: int) -> DataEntry:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,8 +121,8 @@ def test_a_shard_is_uploaded_once_for_clean_and_all_corruptions(tmp_path: Path) 
 
 @needs_stand_in
 def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 128; shards of 512 for attacks that make their own batches, less where several processes share them;
-    a decoding thread for each core.
+    """Batches of 128; units of up to eight times 128 samples by the memory of the device (the stand-in says 16 GiB),
+    less where several processes share them; a decoding thread for each core.
     """
 
     def sizes(attacks: str, **more: Any) -> tuple[int, int]:
@@ -131,10 +132,15 @@ def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return request.settings.batch_size, shard_size(plan_of(request), request.settings)
 
     with stand_in.devices():
-        assert sizes("fgsm") == (128, 128) and sizes("fgsm,square(queries=1)") == (128, 512)
-        assert sizes("square(queries=1)", limit=300) == (128, 300)
-        monkeypatch.setenv("WORLD_SIZE", "3")
-        assert sizes("autoattack") == (128, 334)
+        assert sizes("fgsm") == (128, 256)
+        assert sizes("fgsm", limit=200) == (128, 200)
+        for gigabytes, samples in ((7.9, 128), (24, 256), (40, 512), (80, 1000)):  # there are 1000 images
+            told = SimpleNamespace(total_memory=int(gigabytes * 2**30))
+            with monkeypatch.context() as patched:
+                patched.setattr(torch.cuda, "get_device_properties", lambda device, told=told: told)
+                assert sizes("autoattack") == (128, samples)
+        monkeypatch.setenv("WORLD_SIZE", "5")
+        assert sizes("autoattack") == (128, 200)
         monkeypatch.setenv("WORLD_SIZE", "64")
         assert sizes("autoattack") == (128, 128)
     assert sizes("autoattack", device="cpu") == (16, 128)
