@@ -23,7 +23,7 @@ from ..attention.surrogates import can_be_seen, key_loss, surrogates
 from ..common.determinism import SampleRng, float32, lacks_order, ordered, seeded, upload
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_unit_range
-from ..models.device import free_memory
+from ..models.device import CompiledNetwork, free_memory
 from ..models.identity import Classifier, embed
 from ..moved import keep_old_names
 from ..protocol.card import Card
@@ -55,22 +55,25 @@ class ScoringModel(nn.Module):
     def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Tensor | None) -> None:
         super().__init__()
         self.classifier, self.from_pixels, self.dtype, self.valid = classifier, card.space == "pixels", dtype, valid
-        self.network: Callable[[Tensor], Tensor] = low_precision(classifier.network, dtype)
+        self.network: nn.Module = low_precision(classifier.network, dtype)
+        self.compiled: CompiledNetwork | None = None
         self.eval()
 
     @property
     def surrogates(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """The same answers with other gradients through attention, by name; empty where attention is not understood."""
-        network = self.network
-        return surrogates(network, self) if isinstance(network, nn.Module) and can_be_seen(network) else {}
+        return surrogates(self.network, self._as_written) if can_be_seen(self.network) else {}
 
     def key_loss(self, images: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
         """Return logits (B, K) and how far queries are drawn to the keys of boxes (B, 3). Raises ModelError."""
-        network = self.network if isinstance(self.network, nn.Module) else self.classifier.network
-        return key_loss(network, self, images, boxes, of_class)
+        return key_loss(self.network, self._as_written, images, boxes, of_class)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = self._asked(self.network, images)
+        return self._as_written(images, self.compiled)
+
+    def _as_written(self, images: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the logits of another `network` in place of its own, which may be watched: it is not compiled."""
+        logits = self._asked(network or self.network, images)
         return logits if self.valid is None else logits[:, self.valid]
 
     def embed(self, images: Tensor) -> Tensor:
@@ -226,7 +229,7 @@ class EvaluatedModel:
         same = searches_in == settings.dtype
         self.search = self.fast if same else ScoringModel(self.classifier, card, searches_in, competing)
         if settings.compile:
-            self.search.network = torch.compile(classifier.network)
+            self.search.compiled = CompiledNetwork(self.search.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
         self.scorer = ScoringModel(self.classifier, card, torch.float16, competing) if autocast else self.exact
 

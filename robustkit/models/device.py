@@ -1,4 +1,4 @@
-"""Choose the device and the dtype that a model computes in, and how many images it takes at once."""
+"""Choose the device and the dtype that a model computes in, and how many images it takes at once; compile it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import platform
 import re
 import time
 from functools import cache
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..common.determinism import seeded
+from ..common.determinism import lacks_order, seeded
 from ..common.environment import count_in
 from ..errors import ModelError, unknown
 from .identity import Classifier, has_gradients
@@ -131,6 +132,68 @@ def shards_in_memory(device: torch.device) -> int:
     except (AttributeError, RuntimeError):
         return 4
     return 1 << min(3, max(1, memory // _SHARD).bit_length() - 1)
+
+
+class CompiledNetwork:
+    """A network by torch.compile; where that fails, the network itself answers, and `failure` says why.
+
+    On CUDA a pass is a graph of kernels, which the host launches as one. A graph is of one batch size, so that rows are
+    added up to a few sizes; and it leaves its results in memory that the next pass overwrites, so they are copied.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network, self.failure = network, ""
+        self._compiled: Any = None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        if not self.failure:
+            try:
+                if self._compiled is None:
+                    self._compile(images)
+                return self._passed(images)
+            except Exception as fault:  # of a compiler, which may raise anything
+                if out_of_memory(fault) or lacks_order(fault):
+                    raise
+                self.failure = f"{type(fault).__name__}: {(str(fault).strip().splitlines() or [''])[0]}"[:200]
+        logits: Tensor = self._network(images)
+        return logits
+
+    def _compile(self, images: Tensor) -> None:
+        """Compile, and try it on images with their gradient: what fails in a backward alone would fail an attack."""
+        mode = "reduce-overhead" if images.device.type == "cuda" else "default"
+        self._compiled = torch.compile(self._network, mode=mode)
+        with torch.inference_mode(False), torch.enable_grad():
+            points = images.detach().clone().requires_grad_()
+            if (total := self._passed(points).float().sum()).requires_grad:
+                torch.autograd.grad(total, points, allow_unused=True)
+
+    def _passed(self, images: Tensor) -> Tensor:
+        if images.device.type != "cuda":
+            return self._compiled(images)  # type: ignore[no-any-return]
+        own = _OwnGradient.apply(images)
+        if more := graph_size(len(images)) - len(images):
+            own = torch.cat([own, images.detach()[:1].expand(more, *images.shape[1:])])
+        logits: Tensor = self._compiled(own)
+        return logits[: len(images)].clone()
+
+
+class _OwnGradient(torch.autograd.Function):
+    """The identity, whose gradient is a copy."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        return images.view_as(images)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clone()
+
+
+def graph_size(rows: int) -> int:
+    """Return the least number from `rows` on that is 4, 5, 6 or 7 times a power of two, or below 4: at most a quarter
+    more, and few sizes."""
+    step = 1 << max(0, rows.bit_length() - 3)
+    return -(-rows // step) * step
 
 
 def free_memory(device: torch.device) -> None:

@@ -209,7 +209,11 @@ class Request:
         "Attacks are always scored in float32.",
         "float32",
     )
-    compile: bool = option("Run", "torch.compile the model.", False)
+    compile: bool = option(
+        "Run",
+        "torch.compile what attacks search on; on CUDA as graphs of kernels. Where it fails, the model runs as written.",
+        False,
+    )
     seed: int = option("Run", "Seed of every random draw.", 0, type=int)
     part: str | None = option(
         "Run", "Compute only part of the units, such as 3/64, without a summary (see robustkit merge)."

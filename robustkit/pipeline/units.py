@@ -271,6 +271,9 @@ def evaluate(family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition
     done = subject.steadily(condition.text, rng, lambda: family.evaluator.evaluate(subject, batch, condition, rng))
     if names := subject.unordered.get(condition.text):
         done = replace(done, metadata=done.metadata | {b"deterministic": json.dumps(sorted(names)).encode()})
+    if compiled := subject.search.compiled:
+        why = f"torch.compile failed, so the model ran as written ({compiled.failure})"
+        done = replace(done, notes=(*done.notes, why) if compiled.failure else done.notes)
     return done
 
 

@@ -211,7 +211,7 @@ class TextSubject(EvaluatedModel):
         targets = torch.tensor([window.targets for window in some]).to(device)
         unknown = NONE if self.tokenizer.unknown is None else self.tokenizer.unknown
         with torch.autocast(device.type, self.settings.dtype, enabled=self.settings.dtype != torch.float32):
-            logits = self.fast.network(tokens, targets.shape[1])  # type: ignore[call-arg]
+            logits = self.fast.network(tokens, targets.shape[1])
         counts = targets != NONE
         chosen, wanted = logits.float()[counts], targets[counts]
         losses = torch.nn.functional.cross_entropy(chosen, wanted, reduction="none").double().sum()
