@@ -271,9 +271,7 @@ class AutoAttack(Attack):
 
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
     the DLR loss needs a fourth (third) one; the same holds for a sample with so many valid labels that fewer compete.
-    `run` returns a `StagedResult`. Samples that stand come back as they were. APGD on cross-entropy attacks
-    the judge itself, where there is one and the version is not "rand": a few percent of the passes, after which no
-    sample is lost that it would have broken alone. Such a judge needs a gradient.
+    `run` returns a `StagedResult`. Samples that stand come back as they were.
 
     `AutoAttack(model, norm="Linf", eps=8/255).run_standard_evaluation(images, labels, bs=250)`, the line of the
     published code, works as well (`StandardEvaluation`).
@@ -353,8 +351,6 @@ class AutoAttack(Attack):
             tally.enter(attack.stage)
             if any(front.standing):
                 tally.tell(attack.stage, sum(front.standing), 0.0)
-            exact = attack.stage == "apgd-ce" and self.version != "rand"
-            front.oracle = oracle.judging() if exact else oracle
             attack.drain(front)
         if self.version == "attention" and "attention" in (self.only or "attention").split("+"):
             self._by_surrogates(front, oracle, tally)

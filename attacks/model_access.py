@@ -248,10 +248,6 @@ class Oracle:
             self._known = classes
         return with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
-    def judging(self) -> Oracle:
-        """Return the judge alone; the same where there is none."""
-        return Oracle(self._judge, self.dtype, self._labels, batch_size=self.batch_size) if self._judge else self
-
     def surrogates(self) -> list[Oracle]:
         """Return the model's own `surrogates`, with other gradients; the judge, or the model itself, must agree."""
         found: Mapping[str, Model] = getattr(self._model, "surrogates", {})

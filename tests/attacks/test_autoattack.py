@@ -211,7 +211,7 @@ def test_a_judge_who_disagrees_lets_all_stand() -> None:
 
     def judge(points: Tensor) -> Tensor:
         judged.append(len(points))
-        return torch.eye(5)[torch.full((len(points),), 3)] + 0 * points.mean((1, 2, 3))[:, None]
+        return torch.eye(5)[torch.full((len(points),), 3)]
 
     assert not (model(images).argmax(dim=1) == 3).any()
     model.forwards.clear()
@@ -223,10 +223,10 @@ def test_a_judge_who_disagrees_lets_all_stand() -> None:
     assert (result.stage_backwards == updates[:, None]).all()
     assert (result.steps == 6 + 2 * 6 + 2 * 6 + 10).all()
     asked = torch.tensor(model.count(COUNT))
-    assert (asked == 1 + 2 * 7 + 2 * 7 + 11).all()
+    assert (asked == 1 + 7 + 2 * 7 + 2 * 7 + 11).all()
     assert sum(judged) == (result.forwards - asked).sum() and max(judged) <= 8
-    # A question for every pass, except for APGD on cross-entropy, which the judge runs, and FAB's outside the ball.
-    assert (result.stage_forwards[[0, 1, 2, 4]] == torch.tensor([[2], [7], [28], [22]])).all()
+    # A question for every pass, except for points of FAB outside the ball.
+    assert (result.stage_forwards[[0, 1, 2, 4]] == torch.tensor([[2], [14], [28], [22]])).all()
 
 
 def test_a_judge_who_agrees_changes_nothing_but_the_count() -> None:
@@ -234,23 +234,8 @@ def test_a_judge_who_agrees_changes_nothing_but_the_count() -> None:
     plain = run(SMALL, model, images, labels)
     judged = run(SMALL, model, images, labels, judge=Tagged(model.model))
     assert torch.equal(judged.adversarials, plain.adversarials) and torch.equal(judged.broken_by, plain.broken_by)
-    broken = (plain.broken_by >= 0) & (plain.broken_by != plain.stages.index("apgd-ce"))
+    broken = plain.broken_by >= 0
     assert torch.equal(judged.forwards - plain.forwards, broken.long())  # one question, about the point that breaks
-
-
-def test_a_coarse_search_loses_no_sample_that_the_judges_own_apgd_breaks() -> None:
-    """The searched model has no slope anywhere, so that all of its own stages with gradients are blind."""
-    model, images, labels = setting()
-    alone = run(replace(SMALL, only="apgd-ce"), model, images, labels)
-
-    def steps(points: Tensor) -> Tensor:
-        logits = model(points)
-        return logits.detach().mul(8).round().div(8) + 0 * logits
-
-    result = run(SMALL, steps, images, labels, judge=model)
-    fell = alone.broken_by == 1
-    assert fell.any() and not fell.all() and (result.broken_by[alone.broken_by == 0] >= 0).all()
-    assert torch.equal(result.adversarials[fell], alone.adversarials[fell])
 
 
 def test_two_classes() -> None:
