@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .model_access import LOSSES, contains_label, input_gradient, is_missed, margin_targeted
 from .queue import AttackState, Places, QueuedAttack, Restarts, pick, upload
-from .threat import above_0, at_least, distance, onto_ball, per_sample, scale_to_unit, step_to_hyperplane
+from .threat import above_0, at_least, cached_rows, distance, onto_ball, per_sample, scale_to_unit, step_to_hyperplane
 
 _LAST_STEP = 0.01  # of the first
 _LAST_GAMMA = 0.001
@@ -269,7 +269,9 @@ class FAB(QueuedAttack):
             again, seen = start[back].requires_grad_(), start
             front.tally.count(s.rows[back], forwards=1)
             gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, None)
-        return replace(s, step=s.step + 1, places=s.places.later(), points=self._step(s, start, seen, gaps, normals))
+        parts = zip(*(each.split(cached_rows(seen)) for each in (s.clean, start, seen, gaps, normals)), strict=True)
+        ahead = torch.cat([self._step(*part) for part in parts])
+        return replace(s, step=s.step + 1, places=s.places.later(), points=ahead)
 
     def _plane(
         self, front: AttackState, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
@@ -293,7 +295,7 @@ class FAB(QueuedAttack):
             normals = torch.where(per_sample(nearer, normal), normal, normals)
         return gaps, normals
 
-    def _step(self, s: _Walk, start: Tensor, seen: Tensor, gaps: Tensor, normals: Tensor) -> Tensor:
+    def _step(self, clean: Tensor, start: Tensor, seen: Tensor, gaps: Tensor, normals: Tensor) -> Tensor:
         """Return the next points, from `start` and from the images, towards the plane as it was `seen`."""
         norm, bounds = self.threat.norm, self.threat.bounds
 
@@ -301,12 +303,12 @@ class FAB(QueuedAttack):
             return gaps - (normals * (points - seen)).flatten(1).sum(dim=1)
 
         # Both at once: on a device the search waits once for all.
-        both = torch.cat([start, s.clean]), torch.cat([normals, normals]), torch.cat([left(start), left(s.clean)])
+        both = torch.cat([start, clean]), torch.cat([normals, normals]), torch.cat([left(start), left(clean)])
         from_start, from_image = step_to_hyperplane(norm, *both, bounds).chunk(2)
         zero = torch.zeros_like(start)
         first, second = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
         share = per_sample((first / (first + second)).clamp_(max=self.alpha_max), start)
-        points = (start + self.eta * from_start).mul_(1 - share).add_((s.clean + self.eta * from_image).mul_(share))
+        points = (start + self.eta * from_start).mul_(1 - share).add_((clean + self.eta * from_image).mul_(share))
         return points if bounds is None else points.clamp_(*bounds)
 
 

@@ -245,19 +245,26 @@ class Square(QueuedAttack):
         """Return the points (n, C, H, W) to ask about at the runs' next query, or `later` ones from the same points."""
         query = (s.step - 1 + later).clamp_(min=0)
         draws = s.draws[torch.arange(len(s), device=query.device), query]
-        size = (s.points.shape[2], s.points.shape[3])
-        if self.threat.norm == "linf":
+        size, linf = (s.points.shape[2], s.points.shape[3]), self.threat.norm == "linf"
+        low, high = s.ball.low, s.ball.high
+        if linf and query.device.type != "cpu":  # one kernel for all sides, and no indices to put in order
             sides = _sides_on(query.device, self, *size)[query]
             inside = _window(draws, sides, *size)[:, None]
             up = draws[:, 2:, None, None] >= 0.5
-            low, high = s.ball.low, s.ball.high
             assert low is not None and high is not None
             return torch.where(inside, torch.where(up, high, low), s.points)
-        points = torch.empty_like(s.points)
+        points = s.points.clone()
         sides_of = _sides(self, *size)
         each = [sides_of[max(step - 1 + later, 0)] for step in s.places.steps]
         for side in sorted(set(each)):
             index = upload([i for i, other in enumerate(each) if other == side], query.device)
+            if linf:  # most squares are small
+                assert low is not None and high is not None
+                some, along = draws[index], torch.arange(side)
+                down, right = ((some[:, i, None] * (size[i] - side + 1)).long() + along for i in (0, 1))
+                place = index[:, None, None], slice(None), down[:, :, None], right[:, None, :]  # to (n, side, side, C)
+                points[place] = torch.where(some[:, None, None, 2:] >= 0.5, high[place], low[place])
+                continue
             ball = s.ball.take(index)
             change = _exchange(s.points[index] - ball.clean, draws[index], side, self.threat.eps)
             points[index] = ball.project_(scale_to_unit(change).mul_(self.threat.eps).add_(ball.clean))
