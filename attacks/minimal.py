@@ -300,7 +300,7 @@ class FAB(QueuedAttack):
         norm, bounds = self.threat.norm, self.threat.bounds
 
         def left(points: Tensor) -> Tensor:
-            return gaps - (normals * (points - seen)).flatten(1).sum(dim=1)
+            return gaps - (normals * (points - seen)).sum(dim=tuple(range(1, seen.ndim)))
 
         # Both at once: on a device the search waits once for all.
         both = torch.cat([start, clean]), torch.cat([normals, normals]), torch.cat([left(start), left(clean)])

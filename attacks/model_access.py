@@ -95,7 +95,12 @@ def label_mask(labels: Tensor, like: Tensor) -> Tensor:
 
 def is_answer(logits: Tensor) -> Tensor:
     """Whether the logits (B, K) of each sample rank its classes: (B,). None is NaN or +inf, two or more are finite."""
-    return with_all_classes(logits.detach()).abs().amax(dim=1) < math.inf
+    return are_finite(with_all_classes(logits.detach()))
+
+
+def are_finite(logits: Tensor) -> Tensor:
+    """`is_answer` for logits (B, K) `with_all_classes`, as an `Oracle` gives them."""
+    return logits.detach().abs().amax(dim=1) < math.inf
 
 
 def with_all_classes(logits: Tensor) -> Tensor:
@@ -109,8 +114,8 @@ def with_all_classes(logits: Tensor) -> Tensor:
 
 
 def is_missed(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether each prediction (B,) is wrong, or no answer at all: an attacker who makes a model fail has won."""
-    return ~(contains_label(labels, logits.detach().argmax(dim=1)) & is_answer(logits))
+    """Whether each prediction (B,) of an `Oracle` is wrong, or no answer: who makes a model fail has won."""
+    return ~(contains_label(labels, logits.detach().argmax(dim=1)) & are_finite(logits))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (B, K) logits and (B,) or (B, L) int64 labels to (B,) losses

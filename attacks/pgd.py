@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .attack import Attack, AttackResult, Tally, Tell
-from .model_access import LOSSES, Oracle, cross_entropy, input_gradient, is_answer, is_missed
+from .model_access import LOSSES, Oracle, are_finite, cross_entropy, input_gradient, is_missed
 from .queue import Survivors
 from .threat import Ball, Rng, ThreatModel, above_0, at_least, one_of, per_sample
 
@@ -45,7 +45,7 @@ class FGSM(Attack):
         tally.backwards += 1
         points = points.detach().add_(self.threat.steepest(gradient), alpha=self.threat.eps)
         points = self.threat.ball(clean).project_(points)
-        return torch.where(per_sample(is_answer(logits), clean), points, clean)
+        return torch.where(per_sample(are_finite(logits), clean), points, clean)
 
 
 STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})  # default length of an update over eps
@@ -130,7 +130,7 @@ class PGD(Attack):
             logits = oracle(points)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
-            wrong, answers = is_missed(logits, labels), is_answer(logits)
+            wrong, answers = is_missed(logits, labels), are_finite(logits)
             if oracle.judged:  # once of each sample, and where there is no answer
                 doubtful = wrong & ((tally.broken_at[ascent.rows] < 0) | ~answers)
                 confirmed, asked = oracle.confirm(points.detach(), labels, doubtful)

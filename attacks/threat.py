@@ -127,7 +127,7 @@ _CACHED = 1 << 16
 
 
 def cached_rows(like: Tensor) -> int:
-    """Return how many samples of `like` (B, ...) long chains of arithmetic take at once: on a CPU what its cache holds."""
+    """Return how many samples of `like` (B, ...) a chain of arithmetic takes at once: on a CPU what its cache holds."""
     return max(1, _CACHED // max(1, like[:1].numel())) if like.device.type == "cpu" else max(1, len(like))
 
 
