@@ -269,7 +269,9 @@ class FAB(QueuedAttack):
             again, seen = start[back].requires_grad_(), start
             front.tally.count(s.rows[back], forwards=1)
             gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, None)
-        parts = zip(*(each.split(cached_rows(seen)) for each in (s.clean, start, seen, gaps, normals)), strict=True)
+        parts = zip(
+            *(torch.split(each, cached_rows(seen)) for each in (s.clean, start, seen, gaps, normals)), strict=True
+        )
         ahead = torch.cat([self._step(*part) for part in parts])
         return replace(s, step=s.step + 1, places=s.places.later(), points=ahead)
 
