@@ -255,6 +255,12 @@ class Oracle:
             self._known = classes
         return with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
+    def judging(self) -> Oracle:
+        """Return the judge alone. ValueError where there is none."""
+        if self._judge is None:
+            raise ValueError("no judge; expected a model that must agree")
+        return Oracle(self._judge, self.dtype, self._labels, batch_size=self.batch_size)
+
     def surrogates(self) -> list[Oracle]:
         """Return the model's own `surrogates`, with other gradients; the judge, or the model itself, must agree."""
         found: Mapping[str, Model] = getattr(self._model, "surrogates", {})

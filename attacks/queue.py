@@ -93,7 +93,8 @@ class AttackState:
     """The samples under attack, which of them stand, and the points found so far (`ends`, (B, ...)).
 
     labels: (B,) or (B, L), from `logits` (B, K) of the clean images where None is given. contenders: for each sample,
-    how many classes compete where its set of labels counts as one. ends: the first wrong point of a broken sample; of
+    how many classes compete where its set of labels counts as one. doubts: (B,), how often the judge found a sample
+    right that looked wrong. ends: the first wrong point of a broken sample; of
     another one the image, or the point of the highest loss where runs are reported with losses.
     """
 
@@ -110,6 +111,7 @@ class AttackState:
         if self.labels.ndim == 2:
             self.contenders = (count + 1 - label_mask(self.labels, self.logits).sum(dim=1)).tolist()
         self.standing = [True] * len(clean)
+        self.doubts = torch.zeros_like(everyone)
         self.best = torch.full((len(clean),), -torch.inf, dtype=clean.dtype, device=clean.device)
         seen = [row for row, wrong in enumerate(is_missed(self.logits, self.labels).tolist()) if wrong]
         for start in range(0, len(seen), self.batch_size):
@@ -136,6 +138,7 @@ class AttackState:
             return seen
         confirmed, asked = self.oracle.confirm(points, self.labels[rows], seen)
         self.tally.count(rows, forwards=asked.long())
+        self.doubts.index_add_(0, rows, (asked & ~confirmed).long())
         return confirmed
 
     def report(self, runs: Restarts, points: Tensor, losses: Tensor, falls: list[bool], done: list[bool]) -> None:
@@ -197,7 +200,23 @@ class QueuedAttack(Attack):
         return front.ends
 
     def drain(self, front: AttackState) -> None:
-        """Make all runs at all samples of `front` that stand, until those are over or these are broken."""
+        """Make all runs at all samples of `front` that stand, until those are over or these are broken.
+
+        Where a judge found such a sample right once, what was searched differs from it near the sample's boundary: the
+        runs are made again, at the judge itself. Not in a search for the smallest change, which ends at a boundary.
+        """
+        self._drain(front)
+        if not front.oracle.judged or self.minimal:
+            return
+        stood, oracle = front.standing, front.oracle
+        doubted = [stands and doubts > 0 for stands, doubts in zip(stood, front.doubts.tolist(), strict=True)]
+        if any(doubted):
+            front.standing, front.oracle = list(doubted), oracle.judging()
+            self._drain(front)
+            left = zip(stood, doubted, front.standing, strict=True)
+            front.standing, front.oracle = [now if again else before for before, again, now in left], oracle
+
+    def _drain(self, front: AttackState) -> None:
         restarts = getattr(self, "restarts", 1)
         totals = [restarts * (min(self._aims, n - 1) if self._aims else 1) for n in front.contenders]
         made = [0] * len(front.clean)

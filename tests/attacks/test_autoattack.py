@@ -204,14 +204,16 @@ def test_without_early_leaving_the_last_wrong_point_of_the_first_stage_is_found(
 
 
 def test_a_judge_who_disagrees_lets_all_stand() -> None:
-    """A model that is wrong everywhere, and a judge who is right everywhere: no break counts, all steps are made."""
+    """A model that is wrong everywhere, and a judge who is right everywhere: no break counts, all steps are made, and
+    again at the judge.
+    """
     model, images, _ = setting()
     labels = torch.full((COUNT,), 3)
     judged: list[int] = []
 
     def judge(points: Tensor) -> Tensor:
         judged.append(len(points))
-        return torch.eye(5)[torch.full((len(points),), 3)]
+        return torch.eye(5)[torch.full((len(points),), 3)] + 0 * points.mean((1, 2, 3))[:, None]
 
     assert not (model(images).argmax(dim=1) == 3).any()
     model.forwards.clear()
@@ -219,14 +221,14 @@ def test_a_judge_who_disagrees_lets_all_stand() -> None:
     result = run(wide, model, images, labels, judge=judge, batch_size=8)
     assert (result.broken_by == -1).all() and (result.broken_at == -1).all()
     assert torch.equal(result.adversarials, images)
-    updates = torch.tensor([0, 6, 12, 12, 0])
+    updates = 2 * torch.tensor([0, 6, 12, 12, 0])
     assert (result.stage_backwards == updates[:, None]).all()
-    assert (result.steps == 6 + 2 * 6 + 2 * 6 + 10).all()
+    assert (result.steps == 2 * (6 + 2 * 6 + 2 * 6 + 10)).all()
     asked = torch.tensor(model.count(COUNT))
     assert (asked == 1 + 7 + 2 * 7 + 2 * 7 + 11).all()
     assert sum(judged) == (result.forwards - asked).sum() and max(judged) <= 8
-    # A question for every pass, except for points of FAB outside the ball.
-    assert (result.stage_forwards[[0, 1, 2, 4]] == torch.tensor([[2], [14], [28], [22]])).all()
+    # A question for every pass, except for points of FAB outside the ball, and the judge's own passes.
+    assert (result.stage_forwards[[0, 1, 2, 4]] == torch.tensor([[2], [21], [42], [33]])).all()
 
 
 def test_a_judge_who_agrees_changes_nothing_but_the_count() -> None:
@@ -236,6 +238,26 @@ def test_a_judge_who_agrees_changes_nothing_but_the_count() -> None:
     assert torch.equal(judged.adversarials, plain.adversarials) and torch.equal(judged.broken_by, plain.broken_by)
     broken = plain.broken_by >= 0
     assert torch.equal(judged.forwards - plain.forwards, broken.long())  # one question, about the point that breaks
+
+
+def test_a_sample_about_which_the_judge_once_disagreed_falls_as_in_its_own_attack() -> None:
+    """The searched model has no slope, and takes near samples for wrong: its own search is blind, and often doubted."""
+    model, images, labels = setting()
+    attack = replace(SMALL, only="apgd-ce+apgd-t")
+    alone = run(attack, model, images, labels)
+    sure = Tagged(model.model)
+
+    def coarse(points: Tensor) -> Tensor:
+        logits = sure(points)
+        own = nn.functional.one_hot(labels[torch.tensor(sure.forwards[-1])], 5)
+        return (logits - 0.3 * own).detach() + 0 * logits
+
+    result = run(attack, coarse, images, labels, judge=model)
+    doubted = (coarse(images).argmax(dim=1) != labels) & (model(images).argmax(dim=1) == labels)
+    fell = doubted & (alone.broken_by > 0)
+    assert 1 < fell.sum() < COUNT and (doubted & (alone.broken_by < 0)).any() and (result.broken_by == -1).any()
+    assert torch.equal(result.adversarials[doubted], alone.adversarials[doubted])
+    assert torch.equal(result.broken_by[doubted], alone.broken_by[doubted])
 
 
 def test_two_classes() -> None:
