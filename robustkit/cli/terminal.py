@@ -93,7 +93,8 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
 def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
+    with loading():
+        from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
 
     gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
