@@ -16,6 +16,7 @@ from xml.parsers import expat
 import cv2
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Box = tuple[float, float, float, float]
@@ -83,14 +84,19 @@ def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
 
     Pixels that touch at a corner belong together. nested: also the parts that lie in a hole of another part.
     """
-    image = mask.to("cpu", torch.uint8).contiguous().numpy()
-    contours, tree = cv2.findContours(image, cv2.RETR_CCOMP if nested else cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    rectangles = rectangles_of(mask.to("cpu", torch.uint8).contiguous().numpy(), nested)
+    found = sorted(rectangles, key=lambda box: (box[1], box[0], *box))
+    return torch.tensor(found, dtype=torch.int64).view(-1, 4)
+
+
+def rectangles_of(mask: NDArray[np.uint8], nested: bool) -> list[tuple[int, int, int, int]]:
+    """Return the boxes of `boxes_of` in any order, of a mask (H, W) of zeros and others."""
+    contours, tree = cv2.findContours(mask, cv2.RETR_CCOMP if nested else cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     if not len(contours):
-        return torch.zeros(0, 4, dtype=torch.int64)
+        return []
     hole = np.asarray(tree)[0, :, 3] >= 0  # a contour inside another is the rim of a hole
     rectangles = [cv2.boundingRect(contour) for contour, inner in zip(contours, hole, strict=True) if not inner]
-    found = ((x, y, x + w, y + h) for x, y, w, h in rectangles)
-    return torch.tensor(sorted(found, key=lambda box: (box[1], box[0], *box)))
+    return [(x, y, x + w, y + h) for x, y, w, h in rectangles]
 
 
 # --- how boxes and masks follow the image ----------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from .boxes import Boxes, box_iou, boxes_of, mask_of
+from .boxes import Boxes, box_iou, boxes_of, mask_of, rectangles_of
 
 Truth = Tensor | Sequence[Boxes]
 
@@ -171,13 +173,21 @@ def box_hits(
     hits = torch.zeros(len(maps), len(thresholds), len(ious), dtype=torch.bool)
     for row, (heat, truth) in enumerate(zip(maps, boxes, strict=True)):
         if len(truth):
-            by_threshold = [boxes_of(heat >= threshold, nested=True) for threshold in thresholds]
-            counts = torch.tensor([len(some) for some in by_threshold])
-            columns = torch.arange(len(by_threshold)).repeat_interleave(counts)
-            fits = box_iou(torch.cat(by_threshold), truth).amax(dim=1)
-            best = torch.zeros(len(by_threshold), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
-            hits[row] = best[:, None] >= wanted
+            hits[row] = _best_ious(heat.numpy(), truth, thresholds)[:, None] >= wanted
     return hits
+
+
+def _best_ious(heat: NDArray[np.float64], truth: Boxes, thresholds: Sequence[float]) -> Tensor:
+    """Return the best IoU of a box at each threshold with a true one: (thresholds,) float64; 0 without a box."""
+    masks = heat >= np.asarray(thresholds)[:, None, None]
+    # Each mask contains those of higher thresholds: two with as many pixels are the same.
+    _, firsts, places = np.unique(masks.sum(axis=(1, 2)), return_index=True, return_inverse=True)
+    found = [rectangles_of(mask, nested=True) for mask in masks[firsts].view(np.uint8)]
+    rows = torch.arange(len(found)).repeat_interleave(torch.tensor([len(some) for some in found]))
+    boxes = torch.tensor([box for some in found for box in some], dtype=torch.int64).view(-1, 4)
+    fits = box_iou(boxes, truth).amax(dim=1)
+    best = torch.zeros(len(found), dtype=torch.float64).scatter_reduce_(0, rows, fits, "amax")
+    return best[torch.from_numpy(places)]
 
 
 def max_box_acc(hits: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import warnings
@@ -89,6 +91,7 @@ def _of_machine(fault: Exception) -> str:
 def main() -> None:
     """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
     SIGPIPE."""
+    atexit.register(gc.freeze)  # or Python, as it ends, searches all that was loaded for garbage
     streams.prepare()
     warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")

@@ -21,7 +21,7 @@ from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
-from .options import refuse_for_pictures, refuse_idle_parts, request_of, take_entries
+from .options import loading, refuse_for_pictures, refuse_idle_parts, request_of, take_entries
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
@@ -93,7 +93,8 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
 def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
+    with loading():
+        from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
 
     gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
@@ -147,9 +148,10 @@ def _draw(
 
 def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:
     """Carry out a request with its progress on standard error; then show its results. details: with every table."""
-    from ..display.progress import ConsoleProgress
-    from ..pipeline.processes import is_follower, line_prefix
-    from ..pipeline.scheduler import run as carry_out
+    with loading():
+        from ..display.progress import ConsoleProgress
+        from ..pipeline.processes import is_follower, line_prefix
+        from ..pipeline.scheduler import run as carry_out
 
     side = console(stderr=True)
 

@@ -40,7 +40,7 @@ def no_formula(text: str) -> str:
 
 def no_controls(text: str, kept: str = "") -> str:
     """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
-    return text if text.isprintable() else text.translate(_instead(kept))
+    return text if text.isprintable() else _controls(kept).sub(_instead, text)
 
 
 _OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")
@@ -55,10 +55,15 @@ def no_commands(text: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _instead(kept: str) -> dict[int, str]:
-    """Return what stands for each control character, Unicode's category Cc, but those kept."""
-    controls = (chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)))
-    return {ord(sign): " " if sign.isspace() else "\ufffd" for sign in controls if sign not in kept}
+def _controls(kept: str) -> re.Pattern[str]:
+    """Return what finds control characters, Unicode's category Cc, but those kept; `str.translate` takes ten times as
+    long for a page."""
+    signs = (chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)))
+    return re.compile(f"[{re.escape(''.join(sign for sign in signs if sign not in kept))}]")
+
+
+def _instead(found: re.Match[str]) -> str:
+    return " " if found[0].isspace() else "\ufffd"
 
 
 class Made(str):

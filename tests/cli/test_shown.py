@@ -224,3 +224,15 @@ def test_help_loads_no_torch() -> None:
         "assert not {'torch', 'timm', 'pyarrow', 'pandas'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_libraries_are_loaded_without_a_search_for_garbage() -> None:
+    script = (
+        "import gc, sys; from click.testing import CliRunner; from robustkit.cli.app import cli\n"
+        "half, done, searched = 'torch.nn', 'timm.models.vision_transformer', []\n"
+        "gc.callbacks.append(lambda *_: searched.append(half in sys.modules and done not in sys.modules))\n"
+        "result = CliRunner().invoke(cli, ['audit', 'none.pth', '--arch', 'resnet18', '--data-dir', 'none'])\n"
+        "assert 'none' in str(result.exception) and done in sys.modules, result\n"
+        "assert gc.isenabled() and gc.get_freeze_count() > 100_000 and not any(searched), sum(searched)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

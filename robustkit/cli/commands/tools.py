@@ -25,6 +25,7 @@ from ..options import (
     common,
     constants_instead,
     images_option,
+    loading,
     names_of,
     option,
     refuse_idle,
@@ -63,8 +64,9 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     robustkit inspect model.safetensors --data-dir imagenet/val --limit 200 --stability
     robustkit inspect segmenter.pth --data-dir images --masks labels --classes names.txt --limit 50
     """
-    from ...display.progress import Bars
-    from ...pipeline.inspection import Ranked, Stated, look_into
+    with loading():
+        from ...display.progress import Bars
+        from ...pipeline.inspection import Ranked, Stated, look_into
 
     if data_dir is None:
         refuse_idle(
