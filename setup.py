@@ -71,7 +71,7 @@ setup(
         ],
         "reference": [  # peers, for scripts/bench and --engine
             *("pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3", "imagecorruptions==1.1.2"),
-            *("grad-cam>=1.5.5", "captum>=0.8", "quantus>=0.6"),
+            *("grad-cam>=1.5.5", "captum>=0.8", "quantus>=0.6", "torchray>=1.0"),
         ],
         "hf": ["transformers>=5.12"],
         "clip": ["open_clip_torch>=3.3"],  # builds its towers, and splits text into tokens

@@ -67,9 +67,9 @@ PEERS = {
     "pytorch-grad-cam": Peer("pytorch_grad_cam", "grad-cam"),
     "captum": Peer("captum", "captum"),
     "Quantus": Peer("quantus", "quantus"),
-    "TorchRay": Peer("torchray", "torchray", "pip install --no-deps torchray"),
+    "TorchRay": Peer("torchray", "torchray"),
     "legrad-torch": Peer(
-        "legrad", "legrad_torch", "pip install --no-deps legrad_torch && pip install einops ftfy open_clip_torch"
+        "legrad", "legrad_torch", "pip install --no-deps legrad_torch; pip install einops ftfy open_clip_torch"
     ),
 }
 """All others are in this repository."""

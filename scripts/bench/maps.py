@@ -133,7 +133,12 @@ def _rise(shown: Shown) -> Sides:
 def _legrad(shown: Shown) -> Sides:
     vit: Any = shown.net
     normed = peers.Normed(vit)
-    return shown.sides(cam.LeGrad(normed), peers.legrad_torch(normed, len(vit.blocks)))
+
+    def agree(ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
+        agrees, found = agree_on_maps(ours, theirs)
+        return agrees, f"{found}; passes not counted: theirs is a copy of the network"
+
+    return shown.sides(cam.LeGrad(normed), peers.legrad_torch(normed, len(vit.blocks)), agree=agree)
 
 
 def _chefer(shown: Shown) -> Sides:

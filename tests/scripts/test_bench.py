@@ -98,9 +98,13 @@ def test_rows_are_chosen_by_a_word_of_theirs() -> None:
 
 
 def test_the_15_corruptions_are_four_categories_pair_by_pair() -> None:
-    parts = [Result(str(i), "p", i != 3, "", [i + 1.0, 10.0 * i], [1.0, 2.0 * i]) for i in range(5)]
+    peer = "imagecorruptions 1.1.2"
+    parts = [Result(str(i), peer, i != 3, "", [i + 1.0, 10.0 * i + 1], [1.0, 2.0 * i]) for i in range(5)]
     total = corruptions.total(parts)
-    assert total.ours == [10.0, 60.0] and total.theirs == [4.0, 12.0] and not total.equal
+    assert total.ours == [10.0, 64.0] and total.theirs == [4.0, 12.0] and not total.equal
+    lines = bench.table([Result("first", "peer", True, ""), *parts]).splitlines()[2:]
+    assert [line.split()[1] for line in lines] == ["first", "0", "1", "2", "3", "all", "4"]
+    assert len(bench.table(parts[:4]).splitlines()) == 2 + 4  # not all were chosen
 
 
 def test_bytes_may_differ_by_one_level_here_and_there() -> None:
