@@ -175,7 +175,7 @@ def metrics(subject: Subject) -> Iterator[Row]:
         yield Row(name, "Quantus", partial(_metric, shown, make))
     for share in (0.1, 0.9):
         for peer in ("Quantus", "pytorch-grad-cam"):
-            what = f"ROAD's imputation of {share:.0%} of {SIZE}x{SIZE}"
+            what = f"ROAD's imputation of {100 * share:.0f} % of {SIZE}x{SIZE}"
             yield Row(what, peer, partial(_imputation, peer, share))
 
 
