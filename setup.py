@@ -69,7 +69,10 @@ setup(
             "open_clip_torch>=3.3",  # likewise
             *("onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.6"),  # run exported graphs; torch.onnx writes them
         ],
-        "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
+        "reference": [  # peers, for scripts/bench and --engine
+            *("pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3", "imagecorruptions==1.1.2"),
+            *("grad-cam>=1.5.5", "captum>=0.8", "quantus>=0.6", "torchray>=1.0"),
+        ],
         "hf": ["transformers>=5.12"],
         "clip": ["open_clip_torch>=3.3"],  # builds its towers, and splits text into tokens
         "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],  # reads and runs exported classifiers

@@ -1,195 +1,152 @@
-"""Times FGSM, PGD and SPSA against the floor and, where they are installed, torchattacks and foolbox.
-
-The floor is what no attack can avoid: the same model's bare forwards and backwards to the input (SPSA: bare forwards
-in the best of several batch sizes), in the same process, with parameters that take no gradient. Contenders take turns
-in every round; the table holds the median over rounds of each one's time and of its ratio to that round's floor.
-
-    python -m scripts.bench.attacks --device cpu --batch-size 16 --rounds 7
-    python -m scripts.bench.attacks --device cuda --dtype bfloat16 --compile --batch-size 256 --json bench.json
-"""
+"""Rows of attacks: gradients and queries next to torchattacks, foolbox and pyautoattack, on images that stand."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import json
-import platform
-import statistics
-import time
-import warnings
-from collections.abc import Callable
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 
-from attacks import FGSM, PGD, SPSA, ThreatModel
+from attacks import DDN, FAB, FGSM, FMN, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
+from attacks.threat import distance
+from robustkit.evaluations.attacks.peers import make_perturb, peer
 
-EPS = 1 / 255
-Contenders = dict[str, Callable[[], object]]
+from .race import Agree, Row, Sides, Subject, same, uncompared
 
-
-class Pixels(nn.Module):
-    """Pixels in [0, 1] to float32 logits of a timm model that computes in `dtype`."""
-
-    def __init__(self, net: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.net = net.to(dtype)
-        self.dtype = dtype
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.net(((images - 0.5) / 0.5).to(self.dtype))
-        return logits.float()
+SHARE = 0.15  # of eps, a step of PGD
+SPSA_STEPS, QUERIES, FAB_STEPS, FAB_TARGETS, UPDATES = 2, 150, 20, 2, 50
+SAME_IMAGES = 1e-6
 
 
-def build(name: str, options: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return the model, images in the layout that suits it, and labels that it predicts right."""
-    torch.manual_seed(0)
-    file = options.checkpoint if name.startswith("vit") else None
-    net = timm.create_model(name, pretrained=False, checkpoint_path=str(file) if file else "")
-    layout = torch.contiguous_format if name.startswith("vit") else torch.channels_last
-    model = Pixels(net, options.dtype).to(options.device, memory_format=layout).requires_grad_(False).eval()
-    images = torch.rand(options.batch_size, 3, 224, 224).to(options.device, memory_format=layout)
-    with torch.no_grad():
-        labels = model(images).argmax(dim=1)
-    return (torch.compile(model) if options.compile else model), images, labels
+@dataclass(frozen=True)
+class Bout:
+    """A model with images that it classifies right; ours and theirs lead away from the labels."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+
+    def first(self, count: int) -> Bout:
+        return Bout(self.model, self.images[:count], self.labels[:count])
+
+    def sides(self, ours: Attack, theirs: Any, agree: Agree) -> Sides:
+        """Return both sides. theirs: from images and labels to adversarials."""
+        count = len(self.images)
+        work = partial(ours, self.model, self.images, self.labels), partial(theirs, self.images, self.labels)
+        return Sides(*work, agree, (count, count))
+
+    def standing(self, ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
+        """Compare how many images both leave standing."""
+        with torch.inference_mode():
+            left = [int((self.model(points).argmax(dim=1) == self.labels).sum()) for points in (ours, theirs)]
+        if left[0] == left[1]:
+            return True, f"{left[0]} of {len(self.labels)} stand in both"
+        return False, f"{left[0]} of {len(self.labels)} stand, theirs {left[1]}"
+
+    def distances(self, norm: Any, ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
+        """Compare the median distances of what both found: equal within two in a hundred."""
+        medians = [float(distance(norm, points, self.images).median()) for points in (ours, theirs)]
+        close = abs(medians[0] - medians[1]) <= 0.02 * max(medians)
+        return close, f"median distances {medians[0]:.4g} and {medians[1]:.4g}"
 
 
-def gradient_floor(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> None:
-    for _ in range(steps):
-        points = images.detach().requires_grad_()
-        torch.autograd.grad(nn.functional.cross_entropy(model(points), labels, reduction="sum"), points)
+def rows(subject: Subject, eps: float, large_eps: float, survivors: int) -> Iterator[Row]:
+    """Yield the rows. survivors: images of the AutoAttack that is run to its end."""
+    bout, threat = Bout(subject.model, *subject.right), ThreatModel("linf", eps)
+    named = f"linf {255 * eps:g}/255"
+    for steps in (1, 10, 20):
+        ours: Attack = FGSM(threat) if steps == 1 else PGD(threat, steps=steps, random_start=False)
+        what = f"{'FGSM' if steps == 1 else f'PGD, {steps} steps'}, {named}"
+        yield Row(what, "torchattacks", partial(_torchattacks, bout, ours, steps, eps))
+        yield Row(what, "foolbox", partial(_foolbox, bout, ours, steps, eps))
+        if steps == 20:
+            yield Row(what, "bare passes", partial(_bare, bout, ours, steps))
+    spsa = f"SPSA, {SPSA_STEPS} steps of 256 queries, {named}"
+    yield Row(spsa, "torchattacks", partial(_spsa, bout.first(2), threat))
+    yield Row(f"FMN, {UPDATES} updates, linf", "foolbox", partial(_minimal, bout, "linf", FMN))
+    yield Row(f"DDN, {UPDATES} updates, l2", "foolbox", partial(_minimal, bout, "l2", DDN))
+    square = Square(threat, QUERIES)
+    yield Row(f"Square, {QUERIES} queries, {named}", "pyautoattack", partial(_member, bout, "square", square))
+    fab = FAB(threat, FAB_STEPS, FAB_TARGETS)
+    what = f"FAB, {FAB_TARGETS} targets of {FAB_STEPS} steps, {named}"
+    yield Row(what, "pyautoattack", partial(_member, bout, "fab", fab))
+    few = bout.first(survivors)
+    what = f"AutoAttack, standard, {named}"
+    yield Row(f"{what}, at most 3 pairs", "pyautoattack", partial(_autoattack, few, eps), most_pairs=3)
+    what = f"AutoAttack, standard, linf {255 * large_eps:g}/255"
+    yield Row(what, "pyautoattack", partial(_autoattack, bout, large_eps))
 
 
-def forward_floor(model: nn.Module, rows: Tensor, times: int) -> None:
-    with torch.inference_mode():
-        for _ in range(times):
-            model(rows)
+def _torchattacks(bout: Bout, ours: Attack, steps: int, eps: float) -> Sides:
+    package: Any = import_module("torchattacks")
+    theirs = package.FGSM(bout.model, eps)
+    if steps > 1:
+        theirs = package.PGD(bout.model, eps, SHARE * eps, steps, random_start=False)
+    return bout.sides(ours, theirs, same("images", SAME_IMAGES))
 
 
-def gradient_contenders(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> Contenders:
-    """Return FGSM for steps = 1, PGD from a random start for more."""
-    threat = ThreatModel("linf", EPS)
-    ours = FGSM(threat) if steps == 1 else PGD(threat, steps=steps)
-    contenders: Contenders = {
-        "floor": lambda: gradient_floor(model, images, labels, steps),
-        "attacks": lambda: ours(model, images, labels),
-    }
-    if importlib.util.find_spec("torchattacks"):
-        import torchattacks
-
-        peer = torchattacks.FGSM(model, EPS) if steps == 1 else torchattacks.PGD(model, EPS, 0.15 * EPS, steps)
-        contenders["torchattacks"] = lambda: peer(images, labels)
-    if importlib.util.find_spec("foolbox"):
-        import foolbox
-
-        attack = foolbox.attacks.LinfFastGradientAttack(random_start=False)
-        if steps > 1:
-            attack = foolbox.attacks.LinfPGD(rel_stepsize=0.15, steps=steps)
-        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
-        contenders["foolbox"] = lambda: attack(wrapped, images, labels, epsilons=EPS)
-    return contenders
+def _foolbox(bout: Bout, ours: Attack, steps: int, eps: float) -> Sides:
+    attacks: Any = import_module("foolbox").attacks
+    theirs = attacks.LinfFastGradientAttack(random_start=False)
+    if steps > 1:
+        theirs = attacks.LinfPGD(rel_stepsize=SHARE, steps=steps, random_start=False)
+    return bout.sides(ours, _called(bout, theirs, eps), same("images", SAME_IMAGES))
 
 
-def spsa_contenders(model: nn.Module, images: Tensor, labels: Tensor, options: argparse.Namespace) -> Contenders:
-    """Return a few of SPSA's steps on a few images: 256 rows for each step and image."""
-    images, labels, steps = images[: options.spsa_images], labels[: options.spsa_images], options.spsa_steps
-    total = 256 * steps * len(images)
-    ours = SPSA(ThreatModel("linf", EPS), steps=steps, chunk=options.chunk)
-    contenders: Contenders = {}
-    for rows in options.floor_batches:
-        batch = images[:1].repeat_interleave(rows, dim=0)
-        contenders[f"floor, batches of {rows}"] = partial(forward_floor, model, batch, total // rows)
-    contenders["attacks"] = lambda: ours(model, images, labels)
-    if importlib.util.find_spec("torchattacks"):
-        import torchattacks
-
-        peer = torchattacks.SPSA(model, EPS, nb_iter=steps, nb_sample=128, max_batch_size=64)
-        contenders["torchattacks"] = lambda: peer(images, labels)
-    return contenders
+def _called(bout: Bout, attack: Any, eps: float | None) -> Any:
+    """Return an attack of foolbox as one of images and labels. eps: None for one that looks for small distances."""
+    model = import_module("foolbox").PyTorchModel(bout.model, bounds=(0, 1), device=bout.images.device)
+    return lambda images, labels: attack(model, images, labels, epsilons=eps)[1]
 
 
-def race(contenders: Contenders, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Return the seconds of each contender in each round, after one round to warm up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 1):
-        for name, run in contenders.items():
-            start = clock()
-            run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if turn:
-                seconds[name].append(clock() - start)
-    return seconds
+def _bare(bout: Bout, ours: Attack, steps: int) -> Sides:
+    """Return what no attack can do without: the forwards and backwards to the input."""
+
+    def theirs(images: Tensor, labels: Tensor) -> None:
+        for _ in range(steps):
+            points = images.detach().requires_grad_()
+            torch.autograd.grad(nn.functional.cross_entropy(bout.model(points), labels, reduction="sum"), points)
+
+    return bout.sides(ours, theirs, uncompared("no images to compare"))
 
 
-def rows_of(model: str, attack: str, seconds: dict[str, list[float]]) -> list[dict[str, object]]:
-    """Return a row for each contender, with its ratio to the fastest floor of the same round."""
-    floor = [min(turn) for turn in zip(*(v for k, v in seconds.items() if k.startswith("floor")), strict=True)]
-    return [
-        {
-            "model": model,
-            "attack": attack,
-            "contender": name,
-            "seconds": round(statistics.median(times), 4),
-            "ratio": round(statistics.median(t / f for t, f in zip(times, floor, strict=True)), 3),
-        }
-        for name, times in seconds.items()
-    ]
+def _spsa(bout: Bout, threat: ThreatModel) -> Sides:
+    package: Any = import_module("torchattacks")
+    theirs = package.SPSA(bout.model, threat.eps, nb_iter=SPSA_STEPS, nb_sample=128, max_batch_size=64)
+    return bout.sides(SPSA(threat, steps=SPSA_STEPS), theirs, bout.standing)
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the models (peers get the same ones)")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: where others load the machine")
-    parser.add_argument("--models", default="vit_tiny_patch16_224,resnet18", help="timm names, comma-separated")
-    parser.add_argument("--attacks", default="fgsm,pgd,spsa", help="of fgsm, pgd, spsa")
-    parser.add_argument("--steps", type=int, default=20, help="PGD's")
-    parser.add_argument("--spsa-images", type=int, default=2)
-    parser.add_argument("--spsa-steps", type=int, default=2)
-    parser.add_argument("--chunk", type=int, help="SPSA's rows in a forward")
-    parser.add_argument("--floor-batches", type=int, nargs="+", default=[16, 32, 64, 128], help="for SPSA's floor")
-    parser.add_argument("--checkpoint", type=Path, help="weights of the ViT (random ones otherwise)")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
-    options = parser.parse_args(arguments)
-    if options.device == "auto":
-        options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    options.dtype = getattr(torch, options.dtype)
-    return options
+def _minimal(bout: Bout, norm: Any, kind: type[FMN] | type[DDN]) -> Sides:
+    """Return both sides on as many points looked at: ours makes a forward for the last one, so one update less."""
+    attacks: Any = import_module("foolbox").attacks
+    theirs = attacks.LInfFMNAttack(steps=UPDATES)
+    if kind is DDN:
+        theirs = attacks.DDNAttack(steps=UPDATES, init_epsilon=1.0)
+    ours = kind(ThreatModel(norm, math.inf), steps=UPDATES - 1)
+    return bout.sides(ours, _called(bout, theirs, None), partial(bout.distances, norm))
 
 
-def main() -> None:
-    options = parse()
-    warnings.filterwarnings("ignore")  # the peers' own
-    clock = time.perf_counter if options.clock == "wall" else time.process_time
-    on_gpu = options.device == "cuda"
-    machine = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    print(f"{machine}; torch {torch.__version__}; {options.clock} time")
-    print(f"{options.dtype}; compile {options.compile}; batches of {options.batch_size}; {options.rounds} rounds")
-    for peer in ("torchattacks", "foolbox"):
-        if not importlib.util.find_spec(peer):
-            print(f"{peer} is not installed: skipped")
-    rows: list[dict[str, object]] = []
-    for name in options.models.split(","):
-        model, images, labels = build(name, options)
-        for attack in options.attacks.split(","):
-            if attack == "spsa":
-                contenders = spsa_contenders(model, images, labels, options)
-            else:
-                contenders = gradient_contenders(model, images, labels, 1 if attack == "fgsm" else options.steps)
-            for row in rows_of(name, attack, race(contenders, options.rounds, clock)):
-                rows.append(row)
-                print("{model:24} {attack:5} {contender:22} {seconds:9.4f} s {ratio:7.3f} x".format(**row), flush=True)
-    if options.json:
-        settings = {k: str(v) for k, v in vars(options).items()}
-        options.json.write_text(json.dumps({"machine": machine, "torch": torch.__version__, **settings, "rows": rows}))
+def _member(bout: Bout, name: str, ours: FAB | Square) -> Sides:
+    parameters = {"square": ("queries",), "fab": ("steps", "targets")}[name]
+    stage = peer("pyautoattack", name, ours.threat, {key: getattr(ours, key) for key in parameters}).stages[0]
+    classes = bout.model(bout.images[:1]).shape[1]
+    theirs = make_perturb("pyautoattack", stage, bout.model, ours.threat, 0, classes)
+    return bout.sides(ours, theirs, bout.standing)
 
 
-if __name__ == "__main__":
-    main()
+def _autoattack(bout: Bout, eps: float) -> Sides:
+    package: Any = import_module("pyautoattack")
+    options = {"eps": eps, "version": "standard", "seed": 0, "device": bout.images.device}
+
+    def theirs(images: Tensor, labels: Tensor) -> Tensor:
+        found: Tensor = package.AutoAttack(bout.model, **options).run_standard_evaluation(
+            images, labels, batch_size=max(2, len(images))
+        )[0]
+        return found
+
+    return bout.sides(AutoAttack(ThreatModel("linf", eps)), theirs, bout.standing)

@@ -1,194 +1,122 @@
-"""Times the corruptions and the patched reference, imagecorruptions 1.1.2, in one run; or a model that uses them.
+"""Rows of corruptions next to imagecorruptions 1.1.2 (`scripts/goldens/reference.py`): all 19 by category.
 
-    python -m scripts.bench.corruptions [--size 32 --preset cifar] [--threads 2] [--device cuda --batch-size 256]
-    python -m scripts.bench.corruptions --pipeline CHECKPOINT [--arch NAME] --data-dir IMAGES
-
-The reference takes one image at a time on one thread; ours takes a batch on the threads given, and its time includes
-its own draws. Both take turns in every round. A figure is milliseconds per image, the median over rounds, averaged over
-the five severities; a ratio is the reference's over ours. Without the reference (ROBUSTKIT_IMAGECORRUPTIONS names its
-folder) ours is timed alone. --pipeline: what share of corrupt -> model is spent corrupting, over the 15 at all
-severities.
+The reference takes one image at a time, ours a batch with its own draws; times are per image, of five severities.
+Pixels are compared given the reference's own random numbers, on one image at all severities.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import platform
-import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-import cv2
 import numpy as np
+import skimage
 import torch
 from PIL import Image
 from torch import Tensor
 
 import corruptions
-from corruptions.registry import CORRUPTIONS
+from corruptions.registry import CATEGORIES
 from robustkit.common.determinism import SampleRng
-from robustkit.data.images import to_pixels, to_unit_range
-from robustkit.evaluations.corruptions.condition import TEST
-from robustkit.models.classifier import load as load_model
-from robustkit.models.device import pick_device
-from robustkit.pipeline.inputs import labelled_data
-from scripts.goldens.reference import find, load, reference
+from scripts.goldens import reference
+
+from .race import Result, Row, Sides
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+
+from legacy_draws import Bytes, legacy_draws
 
 SEVERITIES = range(1, 6)
+SIZE, BATCH = 224, 8
 
 
-def photographs(count: int, size: int) -> np.ndarray:
-    """Return crops of scikit-image's astronaut, coffee and chelsea, (count, size, size, 3), reduced where `size` is
-    small.
-    """
-    import skimage
-
-    folder = Path(skimage.__file__).parent / "data"
+def photographs(count: int, size: int = SIZE) -> Bytes:
+    """Return crops (count, size, size, 3) of scikit-image's astronaut, coffee and chelsea."""
     made = []
     for index in range(count):
-        path = folder / ("astronaut.png", "coffee.png", "chelsea.png")[index % 3]
+        path = Path(skimage.__file__).parent / "data" / ("astronaut.png", "coffee.png", "chelsea.png")[index % 3]
         picture = Image.open(path, formats=("PNG",)).convert("RGB")
-        scale = max(1.0, 1.2 * size / min(picture.size)) if size > 200 else 1.3 * size / min(picture.size)
-        picture = picture.resize((round(picture.width * scale), round(picture.height * scale)))
         left, top = index % (picture.width - size), 2 * index % (picture.height - size)
         made.append(np.asarray(picture.crop((left, top, left + size, top + size))))
     return np.stack(made)
 
 
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    start = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def rows(device: torch.device) -> Iterator[Row]:
+    """Yield a row for each category."""
+    for category, names in CATEGORIES.items():
+        what = f"{len(names)} corruptions of {category}, 5 severities, {SIZE}x{SIZE}"
+        yield Row(what, "imagecorruptions", lambda names=names: _sides(names, device))  # type: ignore[misc]
 
 
-def corrupt_batch(name: str, severity: int, images: Tensor, options: argparse.Namespace) -> Tensor:
-    """Corrupt one batch by ours, with the draws that an audit would make."""
-    ids = [str(index) for index in range(len(images))]
-    rng = SampleRng.of(ids, seed=0, condition=f"{name} {severity}", device=images.device)
-    made = corruptions.corruption(name, preset=options.preset, variant=options.variant, frost_dir=options.frost_dir)
-    return made(images, severity, rng)
+def total(results: Sequence[Result]) -> Result:
+    """Return a row for the 15 of the benchmark: the sums of its four categories, pair by pair."""
+    parts = [result for result, category in zip(results, CATEGORIES, strict=True) if category != "extra"]
+    ours = [sum(pair) for pair in zip(*(part.ours for part in parts), strict=True)]
+    theirs = [sum(pair) for pair in zip(*(part.theirs for part in parts), strict=True)]
+    what = f"all 15 of ImageNet-C, 5 severities, {SIZE}x{SIZE}"
+    return Result(what, parts[0].peer, all(p.equal for p in parts), "sum of the four rows above", ours, theirs)
 
 
-def run_reference(module: ModuleType, name: str, severity: int, picture: np.ndarray) -> None:
-    """Run the reference on one thread (only OpenCV has threads of its own); its prints and warnings are its
-    own.
-    """
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
+def _sides(names: Sequence[str], device: torch.device) -> Sides:
+    module, pictures = reference.load(), photographs(BATCH)
+    images = channels_first(pictures).to(device)
+    frost = str(_frost())
+
+    def ours() -> None:
+        for name in names:
+            made = corruptions.corruption(name, variant="bethgelab", frost_dir=frost)
+            for severity in SEVERITIES:
+                ids = [str(index) for index in range(len(images))]
+                made(images, severity, SampleRng.of(ids, seed=0, condition=f"{name} {severity}", device=device))
+
+    def theirs() -> None:
+        for name in names:
+            for severity in SEVERITIES:
+                _refer(module, name, pictures[0], severity)
+
+    def same_draws() -> tuple[Tensor, Tensor]:
+        pairs = [_both(module, name, pictures[:1], severity, frost) for name in names for severity in SEVERITIES]
+        mine, other = zip(*pairs, strict=True)
+        return torch.stack(mine), torch.stack(other)
+
+    return Sides(ours, theirs, agree, (BATCH, 1), same_draws)
+
+
+def agree(ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
+    """Compare bytes: equal but for one grey level at one value in a thousand."""
+    gaps = (ours.short() - theirs.short()).abs()
+    if not gaps.any():
+        return True, "same bytes, given its draws"
+    most, differ = int(gaps.max()), int(gaps.bool().sum())
+    few = most <= 1 and 1000 * differ <= gaps.numel()
+    return few, f"{differ} of {gaps.numel()} bytes differ by at most {most}, given its draws"
+
+
+def channels_first(images: Bytes) -> Tensor:
+    """Return bytes (N, H, W, 3) as (N, 3, H, W)."""
+    return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+
+
+def _both(module: ModuleType, name: str, picture: Bytes, severity: int, frost: str) -> tuple[Tensor, Tensor]:
+    np.random.seed(1000 * severity)
+    theirs = _refer(module, name, picture[0], severity)
+    made = corruptions.corruption(name, variant="bethgelab", frost_dir=frost)
+    draws = legacy_draws(made, picture, severity, theirs[None], frost)
+    return made.apply(channels_first(picture), draws)[0], channels_first(theirs[None])[0]
+
+
+def _refer(module: ModuleType, name: str, picture: Bytes, severity: int) -> Bytes:
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        reference(module, name, picture, severity)
-    cv2.setNumThreads(threads)
+        return reference.reference(module, name, picture, severity)
 
 
-def measure(name: str, module: ModuleType | None, pictures: np.ndarray, options: argparse.Namespace) -> list[float]:
-    """Return milliseconds per image of the reference (nan without it) and of ours, means over severities."""
-    images = torch.from_numpy(pictures.transpose(0, 3, 1, 2).copy()).to(options.device)
-    theirs: dict[int, list[float]] = {severity: [] for severity in SEVERITIES}
-    ours: dict[int, list[float]] = {severity: [] for severity in SEVERITIES}
-    for turn in range(options.rounds + 1):
-        for severity in SEVERITIES:
-            picture = pictures[turn % len(pictures)]
-            if module:
-                taken = seconds(lambda s=severity, p=picture: run_reference(module, name, s, p), torch.device("cpu"))
-                theirs[severity].append(taken)
-            taken = seconds(lambda s=severity: corrupt_batch(name, s, images, options), options.device)
-            ours[severity].append(taken / len(images))
-    medians = [[statistics.median(times[1:]) for times in side.values() if times] for side in (theirs, ours)]
-    return [1000 * statistics.mean(side) if side else float("nan") for side in medians]
-
-
-def suite(options: argparse.Namespace) -> None:
-    pictures = photographs(options.batch_size, options.size)
-    module = load(frost_dir=options.frost_dir) if find() else None
-    if module is None:
-        print("imagecorruptions is not there: ours alone")
-    sums = [0.0, 0.0]
-    print(f"{'ms an image':18}{'reference':>10}{'ours':>10}{'ratio':>8}{'images/s':>10}")
-    for name in CORRUPTIONS:
-        if options.only and name not in options.only.split(","):
-            continue
-        try:
-            them, us = measure(name, module, pictures, options)
-        except FileNotFoundError as fault:
-            print(f"{name:18}{fault}")
-            continue
-        if name in TEST:
-            sums = [sums[0] + 5 * them, sums[1] + 5 * us]
-        print(f"{name:18}{them:10.3f}{us:10.3f}{them / us:8.2f}{1000 / us:10.0f}", flush=True)
-    print(f"{'sum of 15 x 5':18}{sums[0]:10.1f}{sums[1]:10.1f}{sums[0] / sums[1]:8.2f}" if sums[1] else "")
-
-
-def pipeline(options: argparse.Namespace) -> None:
-    """Print the share of corrupt -> model spent corrupting, on one batch of a data set's own images."""
-    device = options.device
-    classifier = load_model(options.pipeline, arch=options.arch).to(options.device)
-    preprocessing = classifier.identity.preprocessing
-    data = labelled_data(options.data_dir, classifier.identity, {}, limit=options.batch_size, ids=None, seed=0)
-    images = torch.stack([to_pixels(data.image(sample), preprocessing) for sample in data.samples]).to(options.device)
-    shares = []
-    for name in CORRUPTIONS:
-        if name not in TEST:
-            continue
-        corrupting, modelling = [], []
-        for turn in range(options.rounds + 1):
-            for severity in SEVERITIES:
-                made: list[Tensor] = []
-                taken = seconds(
-                    lambda n=name, s=severity, m=made: m.append(corrupt_batch(n, s, images, options)), device
-                )
-                batch = to_unit_range(made[0])
-                with torch.inference_mode():
-                    forward = seconds(lambda b=batch: classifier(b), device)
-                if turn:
-                    corrupting.append(taken)
-                    modelling.append(forward)
-        spent, model = statistics.mean(corrupting), statistics.mean(modelling)
-        shares.append(spent / (spent + model))
-        rate = len(images) / (spent + model)
-        print(
-            f"{name:18}{1000 * spent / len(images):8.2f} ms corrupting {1000 * model / len(images):8.2f} ms model "
-            f"{shares[-1]:7.1%} {rate:8.0f} images/s",
-            flush=True,
-        )
-    print(f"mean share over the {len(shares)}: {statistics.mean(shares):.1%}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--preset", choices=("imagenet", "cifar"), default="imagenet")
-    parser.add_argument("--variant", choices=("hendrycks", "bethgelab"), default="hendrycks")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", help="some corruptions, comma-separated")
-    parser.add_argument("--frost-dir", help="frost's photographs, where imagecorruptions is not installed")
-    parser.add_argument("--pipeline", metavar="CHECKPOINT")
-    parser.add_argument("--arch")
-    parser.add_argument("--data-dir")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    cv2.setNumThreads(options.threads)
-    options.device = pick_device(options.device)
-    machine = torch.cuda.get_device_name() if options.device.type == "cuda" else platform.machine()
-    print(
-        f"{machine}, {options.threads} threads, torch {torch.__version__}; {options.size}x{options.size}, "
-        f"preset {options.preset}, variant {options.variant}, batches of {options.batch_size}, {options.rounds} rounds"
-    )
-    if options.pipeline and not options.data_dir:
-        parser.error("--pipeline needs --data-dir")
-    (pipeline if options.pipeline else suite)(options)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _frost() -> Path:
+    folder = reference.find()
+    assert folder is not None
+    return folder / "frost"

@@ -28,7 +28,7 @@ from attacks import DDN, FMN, AutoAttack, ThreatModel
 from attacks.threat import distance
 from robustkit.common.determinism import SampleRng
 from robustkit.protocol.card import parse_number
-from scripts.bench.autoattack import Counting, load
+from scripts.bench.race import passes, subject
 
 _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
@@ -76,30 +76,31 @@ def main() -> None:
     parser.add_argument("--curve", help="radii at which to run AutoAttack, too: 0.5/255,1/255,2/255")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    classifier, images, labels, ids = load(options)
-    model = Counting(classifier, torch.float32).eval()
+    given = {"arch": options.arch, "attention": options.attention}
+    found = subject(options.checkpoint, options.images, options.limit, options.device, **given)
+    model, images, labels = found.model, found.images, found.labels
     with torch.inference_mode():
         right = model(images).argmax(dim=1) == labels
     print(f"{options.checkpoint}, {len(images)} images, {int(right.sum())} right, {options.steps} steps")
     for norm in options.norms.split(","):
         unit = 255 if norm == "linf" else 1
         for name, attack in contenders(norm, options.steps):
-            model.rows, began = 0, time.perf_counter()
-            ends = attack(model, images, labels)
-            seconds, passes = time.perf_counter() - began, model.rows / len(images)
+            began = time.perf_counter()
+            (forwards, _), ends = passes(model, lambda run=attack: run(model, images, labels))  # type: ignore[misc]
+            seconds = time.perf_counter() - began
             with torch.inference_mode():
                 wrong = model(ends).argmax(dim=1) != labels
             sizes = distance(norm, ends, images).masked_fill(~wrong, math.inf).masked_fill(~right, 0.0)
             of_right = float(sizes[right].median()) * unit
             print(
                 f"{norm:5} {name:12} median of right {of_right:9.4f}  all {float(sizes.median()) * unit:9.4f}  "
-                f"found {int(wrong.sum())} of {len(images)}  forwards {passes:6.1f}  {seconds:6.1f} s",
+                f"found {int(wrong.sum())} of {len(images)}  forwards {forwards / len(images):6.1f}  {seconds:6.1f} s",
                 flush=True,
             )
             if name == "FMN" and norm == "linf" and options.curve:
                 for text in options.curve.split(","):
                     eps = float(parse_number(text))
-                    rng = SampleRng.of(ids, seed=0, condition="autoattack", device=options.device)
+                    rng = SampleRng.of(found.ids, seed=0, condition="autoattack", device=options.device)
                     broken = AutoAttack(ThreatModel(norm, eps)).run(model, images, labels, rng=rng, batch_size=32)
                     standing = int((broken.broken_by < 0).sum())
                     print(f"      at {text}: FMN leaves {int((sizes > eps).sum())}, AutoAttack {standing}", flush=True)

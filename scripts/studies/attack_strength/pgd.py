@@ -23,7 +23,7 @@ from attacks import APGD, PGD, Attack, ThreatModel
 from robustkit.common.determinism import SampleRng
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import parse_number
-from scripts.bench.autoattack import load
+from scripts.bench.race import subject
 
 
 def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:
@@ -73,7 +73,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    classifier, images, labels, ids = load(options)
+    given = {"arch": options.arch, "attention": options.attention}
+    found = subject(options.checkpoint, options.images, options.limit, options.device, **given)
+    classifier, images, labels, ids = found.model, found.images, found.labels, found.ids
     rows = []
     for text in options.eps.split(","):
         threat, began = ThreatModel(options.norm, float(parse_number(text))), time.perf_counter()
