@@ -83,14 +83,16 @@ def missing(row: Row) -> Result | None:
     return Result(row.what, row.peer, False, f"not installed: `{known.install}`")
 
 
-def results(rows: Sequence[Row], net: torch.nn.Module, pairs: int, device: torch.device) -> Iterator[Result]:
+def results(
+    rows: Sequence[Row], networks: Sequence[torch.nn.Module], pairs: int, device: torch.device
+) -> Iterator[Result]:
     """Yield each row as it is measured; one whose peer is missing or fails says so."""
     for row in rows:
         known = PEERS.get(row.peer)
         named = f"{row.peer} {known.version}".strip() if known else row.peer
         if (found := missing(row)) is None:
             try:
-                found = measure(row, net, pairs, device)
+                found = measure(row, networks, pairs, device)
             except Exception as fault:  # of a peer on today's libraries
                 found = Result(row.what, row.peer, False, f"failed: {type(fault).__name__}: {fault}".split("\n")[0])
         print(f"{row.what}, {named}: {found.cells[-1] or found.work}", file=sys.stderr, flush=True)
@@ -108,20 +110,20 @@ def header(options: argparse.Namespace, device: torch.device) -> str:
     )
 
 
-def chosen(options: argparse.Namespace, device: torch.device) -> tuple[torch.nn.Module, list[Row]]:
-    """Return the network whose passes count, and the rows asked for."""
+def chosen(options: argparse.Namespace, device: torch.device) -> tuple[list[torch.nn.Module], list[Row]]:
+    """Return the networks whose passes count, and the rows asked for."""
     given = {name: getattr(options, name) for name in ("arch", "attention", "mean", "std")}
     found = subject(options.checkpoint, options.data_dir, options.images, device, **given)
     eps, large = (float(parse_number(text)) for text in (options.eps, options.large_eps))
     every = [
-        *attacks.rows(found, eps, large, options.survivors),
+        *attacks.rows(found, eps, large, options.survivors, getattr(torch, options.dtype)),
         *corruptions.rows(device),
         *maps.rows(found, options.layer),
         *maps.metrics(found),
     ]
     words = [word.lower() for word in options.rows]
     kept = [row for row in every if not words or any(word in f"{row.what} {row.peer}".lower() for word in words)]
-    return found.model.network, kept
+    return found.networks, kept
 
 
 def table(found: Sequence[Result]) -> str:
@@ -151,6 +153,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--survivors", type=int, default=2, help="images of the AutoAttack at --eps, run to its end")
     parser.add_argument("--eps", default="1/255", help="of attacks, where images should stand")
     parser.add_argument("--large-eps", default="8/255", help="of an AutoAttack to which images fall")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of our AutoAttack's search"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, help="also write the rows here, with the seconds of each pair")
     return parser.parse_args(arguments)
@@ -164,8 +169,8 @@ def main() -> int:
     cv2.setNumThreads(options.threads)
     device = pick_device(options.device)
     head = header(options, device)
-    net, rows = chosen(options, device)
-    found = list(results(rows, net, options.pairs, device))
+    networks, rows = chosen(options, device)
+    found = list(results(rows, networks, options.pairs, device))
     print(f"{head}\n\n{table(found)}")
     if options.json:
         write_whole(options.json, json.dumps({"head": head, "rows": [asdict(one) for one in found]}).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from torch import Tensor, nn
 from attacks import DDN, FAB, FGSM, FMN, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
 from attacks.threat import distance
 from robustkit.evaluations.attacks.peers import make_perturb, peer
+from robustkit.evaluations.subject import ScoringModel
+from robustkit.protocol.card import load_card
 
 from .race import Agree, Row, Sides, Subject, same, uncompared
 
 SHARE = 0.15  # of eps, a step of PGD
 SPSA_STEPS, QUERIES, FAB_STEPS, FAB_TARGETS, UPDATES = 2, 150, 20, 2, 50
+BATCH = 64  # rows of a pass of AutoAttack, for both
 SAME_IMAGES = 1e-6
 
 
@@ -41,12 +45,13 @@ class Bout:
         return Sides(*work, agree, (count, count))
 
     def standing(self, ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
-        """Compare how many images both leave standing."""
+        """Compare which images both leave standing."""
         with torch.inference_mode():
-            left = [int((self.model(points).argmax(dim=1) == self.labels).sum()) for points in (ours, theirs)]
-        if left[0] == left[1]:
-            return True, f"{left[0]} of {len(self.labels)} stand in both"
-        return False, f"{left[0]} of {len(self.labels)} stand, theirs {left[1]}"
+            stand = [self.model(points).argmax(dim=1) == self.labels for points in (ours, theirs)]
+        left, differ = [int(each.sum()) for each in stand], int((stand[0] != stand[1]).sum())
+        if differ:
+            return False, f"{left[0]} of {len(self.labels)} stand, theirs {left[1]}; {differ} differ"
+        return True, f"the same {left[0]} of {len(self.labels)} stand"
 
     def distances(self, norm: Any, ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
         """Compare the median distances of what both found: equal within two in a hundred."""
@@ -55,8 +60,10 @@ class Bout:
         return close, f"median distances {medians[0]:.4g} and {medians[1]:.4g}"
 
 
-def rows(subject: Subject, eps: float, large_eps: float, survivors: int) -> Iterator[Row]:
-    """Yield the rows. survivors: images of the AutoAttack that is run to its end."""
+def rows(
+    subject: Subject, eps: float, large_eps: float, survivors: int, dtype: torch.dtype = torch.float32
+) -> Iterator[Row]:
+    """Yield the rows. survivors: images of the AutoAttack that is run to its end. dtype: of its search."""
     bout, threat = Bout(subject.model, *subject.right), ThreatModel("linf", eps)
     named = f"linf {255 * eps:g}/255"
     for steps in (1, 10, 20):
@@ -75,11 +82,10 @@ def rows(subject: Subject, eps: float, large_eps: float, survivors: int) -> Iter
     fab = FAB(threat, FAB_STEPS, FAB_TARGETS)
     what = f"FAB, {FAB_TARGETS} targets of {FAB_STEPS} steps, {named}"
     yield Row(what, "pyautoattack", partial(_member, bout, "fab", fab))
-    few = bout.first(survivors)
-    what = f"AutoAttack, standard, {named}"
-    yield Row(f"{what}, at most 3 pairs", "pyautoattack", partial(_autoattack, few, eps), most_pairs=3)
-    what = f"AutoAttack, standard, linf {255 * large_eps:g}/255"
-    yield Row(what, "pyautoattack", partial(_autoattack, bout, large_eps))
+    search = "" if dtype is torch.float32 else f", search in {str(dtype).removeprefix('torch.')}"
+    for few, radius in ((bout.first(survivors), eps), (bout, large_eps)):
+        what = f"AutoAttack, standard{search}, linf {255 * radius:g}/255, {len(few.images)} images"
+        yield Row(what, "pyautoattack", partial(_autoattack, few, radius, dtype, subject))
 
 
 def _torchattacks(bout: Bout, ours: Attack, steps: int, eps: float) -> Sides:
@@ -139,14 +145,26 @@ def _member(bout: Bout, name: str, ours: FAB | Square) -> Sides:
     return bout.sides(ours, theirs, bout.standing)
 
 
-def _autoattack(bout: Bout, eps: float) -> Sides:
+def _autoattack(bout: Bout, eps: float, dtype: torch.dtype, subject: Subject) -> Sides:
+    """Return both sides. Ours gets the model as an audit does: laid out and cast, with float32 as the judge."""
     package: Any = import_module("pyautoattack")
     options = {"eps": eps, "version": "standard", "seed": 0, "device": bout.images.device}
+    classifier, images = subject.model, bout.images
+    if classifier.identity.attention == "none":
+        classifier = copy.deepcopy(classifier).to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    exact = ScoringModel(classifier, load_card("standard"), torch.float32, None)
+    search = exact if dtype is torch.float32 else ScoringModel(classifier, load_card("standard"), dtype, None)
+    subject.networks[1:] = {exact.network, search.network} - {subject.model.network}
 
-    def theirs(images: Tensor, labels: Tensor) -> Tensor:
-        found: Tensor = package.AutoAttack(bout.model, **options).run_standard_evaluation(
-            images, labels, batch_size=max(2, len(images))
-        )[0]
+    def ours() -> Tensor:
+        judge = None if search is exact else exact
+        attack = AutoAttack(ThreatModel("linf", eps))
+        return attack.run(search, images, bout.labels, judge=judge, batch_size=BATCH).adversarials
+
+    def theirs() -> Tensor:
+        attack = package.AutoAttack(bout.model, **options)
+        found: Tensor = attack.run_standard_evaluation(bout.images, bout.labels, batch_size=BATCH)[0]
         return found
 
-    return bout.sides(AutoAttack(ThreatModel("linf", eps)), theirs, bout.standing)
+    return Sides(ours, theirs, bout.standing, (len(images), len(images)))

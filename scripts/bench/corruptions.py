@@ -88,7 +88,7 @@ def _sides(names: Sequence[str], device: torch.device) -> Sides:
 
 
 def agree(ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
-    """Compare bytes: equal but for one grey level at one value in a thousand."""
+    """Compare bytes: equal, except for one grey level at one value in a thousand."""
     gaps = (ours.short() - theirs.short()).abs()
     if not gaps.any():
         return True, "same bytes, given its draws"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,12 +29,16 @@ SLACK = 0.02
 
 @dataclass(frozen=True)
 class Subject:
-    """A classifier, images (B, 3, H, W) in [0, 1] with labels (B,), and the ids of the images."""
+    """A classifier, images (B, 3, H, W) in [0, 1] with labels (B,), and the ids of the images.
+
+    networks: all whose passes count, those included that a row makes of the classifier's own.
+    """
 
     model: Classifier
     images: Tensor
     labels: Tensor
     ids: list[str]
+    networks: list[nn.Module]
 
     @property
     def right(self) -> tuple[Tensor, Tensor]:
@@ -51,7 +55,8 @@ def subject(checkpoint: str, data_dir: str, limit: int, device: str | torch.devi
     data = labelled_data(data_dir, model.identity, {}, limit, None, 0)
     pixels = torch.stack([to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples])
     labels = torch.tensor([sample.label for sample in data.samples]).to(device)
-    return Subject(model, to_unit_range(pixels.to(device)), labels, [sample.id for sample in data.samples])
+    ids = [sample.id for sample in data.samples]
+    return Subject(model, to_unit_range(pixels.to(device)), labels, ids, [model.network])
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,11 @@ class Sides:
 
 @dataclass(frozen=True)
 class Row:
-    """What is computed, by which peer, and what makes both sides once the peer is known to be there.
-
-    most_pairs: fewer than asked for, where a pair takes a minute.
-    """
+    """What is computed, by which peer, and what makes both sides once the peer is known to be there."""
 
     what: str
     peer: str
     make: Callable[[], Sides]
-    most_pairs: int = 1000
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class Result:
         return [self.what, self.peer, f"{'yes' if self.equal else 'no'}: {self.work}", *shown, ratio]
 
 
-def passes(net: nn.Module, work: Work) -> tuple[tuple[int, int], Any]:
-    """Return the rows that `work` sends (forwards, backwards) through the network, and its result."""
+def passes(networks: Iterable[nn.Module], work: Work) -> tuple[tuple[int, int], Any]:
+    """Return the rows that `work` sends (forwards, backwards) through the networks, and its result."""
     counts = [0, 0]
 
     def backward(rows: int, _: Tensor) -> None:
@@ -117,17 +118,18 @@ def passes(net: nn.Module, work: Work) -> tuple[tuple[int, int], Any]:
         if output.requires_grad:
             output.register_hook(partial(backward, len(inputs[0])))
 
-    handle = net.register_forward_hook(forward)
+    handles = [network.register_forward_hook(forward) for network in networks]
     try:
         result = work()
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
     return (counts[0], counts[1]), result
 
 
-def equal_work(sides: Sides, net: nn.Module) -> tuple[bool, str]:
+def equal_work(sides: Sides, networks: Sequence[nn.Module]) -> tuple[bool, str]:
     """Return whether both sides do the same work, and in words what was counted and compared."""
-    (mine, ours), (other, theirs) = passes(net, sides.ours), passes(net, sides.theirs)
+    (mine, ours), (other, theirs) = passes(networks, sides.ours), passes(networks, sides.theirs)
     per_image = [
         [count / images for count in counts] for counts, images in zip((mine, other), sides.images, strict=True)
     ]
@@ -138,16 +140,16 @@ def equal_work(sides: Sides, net: nn.Module) -> tuple[bool, str]:
     return same and agrees, f"{words}; {found}" if any(mine + other) else found
 
 
-def measure(row: Row, net: nn.Module, pairs: int, device: torch.device) -> Result:
+def measure(row: Row, networks: Sequence[nn.Module], pairs: int, device: torch.device) -> Result:
     """Check the work of both sides, then time them in pairs, every other one with theirs first.
 
     On a CPU times are those that the process computes, so that other work on the machine does not count.
     """
     sides = row.make()
-    equal, work = equal_work(sides, net)
+    equal, work = equal_work(sides, networks)
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: tuple[list[float], list[float]] = ([], [])
-    for pair in range(min(pairs, row.most_pairs)):
+    for pair in range(pairs):
         for side in (0, 1) if pair % 2 == 0 else (1, 0):
             began = clock()
             (sides.ours, sides.theirs)[side]()

@@ -38,23 +38,23 @@ def test_a_pass_is_a_row_of_a_forward_or_of_a_backward_that_reaches_it() -> None
         NET(points)
         return "done"
 
-    assert race.passes(NET, work) == ((10, 2), "done")
+    assert race.passes([NET], work) == ((10, 2), "done")
     assert not NET._forward_hooks
 
 
 def test_half_of_the_work_is_not_equal_work() -> None:
-    equal, words = equal_work(sides(pgd(20), pgd(20)), NET)
+    equal, words = equal_work(sides(pgd(20), pgd(20)), [NET])
     assert equal and words == "20 + 20 passes each; same images to 1e-6"
-    equal, words = equal_work(sides(pgd(10), pgd(20)), NET)  # half of the steps
+    equal, words = equal_work(sides(pgd(10), pgd(20)), [NET])  # half of the steps
     assert not equal and words.startswith("10 + 10 passes, theirs 20 + 20; images differ by ")
-    equal, words = equal_work(sides(pgd(20, IMAGES[:3]), lambda: pgd(20)()[:3]), NET)  # half of the images
+    equal, words = equal_work(sides(pgd(20, IMAGES[:3]), lambda: pgd(20)()[:3]), [NET])  # half of the images
     assert not equal and words == "10 + 10 passes, theirs 20 + 20; same images to 1e-6"
-    equal, words = equal_work(sides(pgd(20, IMAGES[:3]), lambda: pgd(20)()[:3], images=(3, 6)), NET)
+    equal, words = equal_work(sides(pgd(20, IMAGES[:3]), lambda: pgd(20)()[:3], images=(3, 6)), [NET])
     assert equal
-    equal, words = equal_work(sides(pgd(20), pgd(20, eps=0.02)), NET)  # as many passes, another result
+    equal, words = equal_work(sides(pgd(20), pgd(20, eps=0.02)), [NET])  # as many passes, another result
     assert not equal and re.fullmatch(r"20 \+ 20 passes each; images differ by \de-2", words)
     drawn = lambda: (IMAGES, IMAGES + 1)  # noqa: E731
-    assert not equal_work(sides(pgd(20), pgd(20), same_draws=drawn), NET)[0]
+    assert not equal_work(sides(pgd(20), pgd(20), same_draws=drawn), [NET])[0]
 
 
 def test_a_row_says_what_was_compared_before_its_times() -> None:
@@ -63,8 +63,8 @@ def test_a_row_says_what_was_compared_before_its_times() -> None:
     def logged(name: str, work: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: (calls.append(name), work())[1]
 
-    row = Row("PGD", "bare passes", lambda: sides(logged("o", pgd(2)), logged("t", pgd(4))), most_pairs=3)
-    result = race.measure(row, NET, 5, CPU)
+    row = Row("PGD", "bare passes", lambda: sides(logged("o", pgd(2)), logged("t", pgd(4))))
+    result = race.measure(row, [NET], 3, CPU)
     assert "".join(calls) == "ot" + "ot" + "to" + "ot" and len(result.ours) == len(result.theirs) == 3
     assert result.cells[:2] == ["PGD", "bare passes"] and result.cells[2].startswith("no: 2 + 2 passes, theirs 4 + 4; ")
     made = Result("what", "peer", True, "work", [0.002, 0.001, 0.004], [0.004, 0.004, 4])
@@ -86,7 +86,7 @@ def test_a_peer_that_is_missing_or_fails_is_a_row(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("broken\nby an update")
 
     good = Row("PGD", "bare passes", lambda: sides(pgd(1), pgd(1)))
-    found += bench.results([replace(good, make=fail), good], net=NET, pairs=1, device=CPU)
+    found += bench.results([replace(good, make=fail), good], networks=[NET], pairs=1, device=CPU)
     assert found[-2].work == "failed: RuntimeError: broken" and found[-1].equal
     lines = bench.table(found).splitlines()
     assert len(lines) == 2 + len(found) and {line.count("|") for line in lines} == {len(bench.HEADING) + 1}
@@ -120,11 +120,10 @@ def test_bytes_may_differ_by_one_level_here_and_there() -> None:
 
 
 def test_the_work_of_an_attack_is_counted_on_the_network_of_a_loaded_checkpoint() -> None:
-    net, rows = bench.chosen(bench.parse(["--images", "3", "--rows", "bare"]), CPU)
+    networks, rows = bench.chosen(bench.parse(["--images", "3", "--rows", "bare"]), CPU)
     by_name = {row.what: row for row in rows}
-    assert isinstance(net, nn.Module)
-    assert equal_work(by_name["PGD, 20 steps, linf 1/255"].make(), net) == (
+    assert equal_work(by_name["PGD, 20 steps, linf 1/255"].make(), networks) == (
         True,
         "20 + 20 passes each; no images to compare",
     )
-    assert equal_work(by_name["rollout"].make(), net) == (True, "1 + 0 passes each; no maps to compare")
+    assert equal_work(by_name["rollout"].make(), networks) == (True, "1 + 0 passes each; no maps to compare")
