@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attack_oracles import random_images, tiny_cnn
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks import PGD, ThreatModel
 from scripts.bench import __main__ as bench
