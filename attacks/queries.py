@@ -18,7 +18,8 @@ from .threat import Ball, Rng, above_0, at_least, distance, one_of, onto_ball, p
 
 GradientAt = Literal["iterate", "doubled-input"]
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
-_ROWS, _VALUES = 256, 5 * 2**19  # values of one forward: 17 rows of 224x224 pixels; a GPU takes sixteen times as many
+# Rows of one forward on a CPU, and their values; large images may have more. A GPU takes sixteen times as many.
+_ROWS, _VALUES, _FEW, _MOST = 256, 3 * 2**17, 16, 5 * 2**19
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ def _memory_format(images: Tensor) -> torch.memory_format:
 def _most_rows(images: Tensor, oracle: Oracle) -> int:
     """Return how many rows go in one pass."""
     more = 1 if images.device.type == "cpu" else 16
-    rows = max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
+    each = max(1, images[0].numel())
+    rows = max(2, more * min(_ROWS, max(_VALUES // each, min(_FEW, _MOST // each))))
     return min(rows, oracle.batch_size or rows)
 
 
