@@ -24,6 +24,7 @@ from ..results.tables import comparison_grids, flip_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..tasks.task import Task, glossary, task_of
+from .citations import bibtex
 from .front import front_of
 from .pages import break_part, environment, figure, render_page
 from .samples import Browser
@@ -151,7 +152,8 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow], by: Sequence[str] =
     results, manifest = Results.of(run, rows), run.manifest
     inputs = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
     shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
-    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown}
+    papers = bibtex(manifest, rows)
+    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown, "papers": papers}
 
     def compared() -> dict[str, Any]:
         differences = comparison_grids(report_tables(run, results), manifest.names[0])

@@ -17,6 +17,7 @@ from ..results.survey import as_in_json, looks_of, survey
 from ..results.tables import short_tables
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
+from .citations import bibtex
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,11 @@ class Run(RunFolder):
     def tabulate(self, **options: Any) -> PaperTable:
         """Return `robustkit.table` of this run: what it shows, in LaTeX by `to_latex`."""
         return table(self, **options)
+
+    @property
+    def bibtex(self) -> str:
+        """BibTeX of the papers behind what the run used, and of this package."""
+        return bibtex(self.manifest, survey(self))
 
     def plot(self, *sections: str) -> Figure:
         """Return figures of the page as one of matplotlib: accuracy against eps, and corruptions by severity.

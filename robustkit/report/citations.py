@@ -1,0 +1,33 @@
+"""Name the papers of what a run used, as BibTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ..runs.manifest import Manifest
+
+_ENTRY = re.compile(r"^@\w+\{.*?^\}", re.MULTILINE | re.DOTALL)
+_USES = re.compile(r"^ *for = \{(.*)\},\n", re.MULTILINE)
+_WORD = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+@cache
+def references() -> Mapping[str, tuple[str, ...]]:
+    """Return each entry of references.bib, with the words that ask for it."""
+    text = (resources.files(__package__) / "references.bib").read_text("utf-8")
+    return {_USES.sub("", entry): tuple(_USES.findall(entry)[0].split(", ")) for entry in _ENTRY.findall(text)}
+
+
+def bibtex(manifest: Manifest, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the entries of a run, each once: its formulas, attacks, corruptions, explainers and metrics, and this
+    package. rows: of the summary. What plug-ins add has none."""
+    used = {"robustkit", *(row["metric"] for row in rows)}
+    for checkpoint in manifest.checkpoints:
+        used |= set(_WORD.findall(str(getattr(checkpoint, "attention", "")))[:1])
+    for text in manifest.conditions:
+        used |= set(_WORD.findall(text))  # corruptions are `corruption(fog,severity=3)`
+    return "\n\n".join(entry for entry, words in references().items() if not used.isdisjoint(words)) + "\n"

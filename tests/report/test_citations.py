@@ -1,0 +1,53 @@
+"""The papers that a page asks to be cited: those of what the run used, each once."""
+
+import re
+
+import pytest
+from manifests import whole
+
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+from cam.registry import CONTROLS, METHODS
+from robustkit.attention.registry import FORMULAS
+from robustkit.report.citations import bibtex, references
+from robustkit.tasks.registry import metrics
+
+QUEST = {
+    "checkpoints": [{"name": "a", "attention": "quest"}, {"name": "b", "attention": "quest(eps=1e-6)"}],
+    "conditions": [
+        "clean",
+        "autoattack(eps=1/255)",
+        "apgd(eps=1/255,steps=50)",
+        "corruption(fog,severity=1)",
+        "corruption(jpeg_compression,severity=5)",
+        "cam(agcam)",
+        "cam(random)",
+    ],
+}
+
+
+def keys(text: str) -> list[str]:
+    return re.findall(r"^@\w+\{(\w+),", text, re.MULTILINE)
+
+
+def test_a_quest_run_names_each_paper_once() -> None:
+    text = bibtex(whole(QUEST), [{"metric": "top1"}, {"metric": "top1"}, {"metric": "road"}])
+    assert keys(text) == [
+        *("robustkit", "govindarajan2026quest", "croce2020reliable", "hendrycks2019benchmarking"),
+        *("leem2024attention", "rong2022consistent"),
+    ]
+    assert text.count("{") == text.count("}") and " for = " not in text
+    assert all(f"{name} = {{" in entry for entry in text.split("\n\n") for name in ("title", "author", "year"))
+
+
+@pytest.mark.parametrize("conditions", [["clean"], ["clean", "cam(random)"], ["clean", "mine(eps=1/255)"]])
+def test_what_nobody_published_has_no_paper(conditions: list[str]) -> None:
+    manifest = whole({"checkpoints": [{"name": "a", "attention": "standard"}], "conditions": conditions})
+    assert keys(bibtex(manifest, [{"metric": "top1"}])) == ["robustkit"]
+
+
+def test_every_method_with_a_paper_is_known_by_its_name() -> None:
+    words = [word for of_entry in references().values() for word in of_entry]
+    known = {*ATTACKS, *DENSE_ATTACKS, *METHODS, *FORMULAS, *metrics(), "corruption", "robustkit"}
+    assert set(words) <= known
+    assert {*ATTACKS, *DENSE_ATTACKS, *METHODS} - set(CONTROLS) <= set(words)
+    assert set(FORMULAS) - set(words) == {"standard", "qk-rms"}
