@@ -30,7 +30,7 @@ setup(
         "robustkit.display.web": ["*.css", "*.js"],
         "robustkit.evaluations.maps": ["templates/*"],
         "robustkit.protocol": ["cards/*.toml"],
-        "robustkit.report": ["references.bib", "templates/*", "templates/parts/*"],
+        "robustkit.report": ["crosswalk.toml", "references.bib", "templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
         "robustkit.tasks": ["*/*.pyi"],
     },
