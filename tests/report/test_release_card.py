@@ -16,6 +16,7 @@ from sealing import seal
 from robustkit.cli import app as cli
 from robustkit.display.text import code, escape_markdown, table
 from robustkit.errors import NothingEvaluated, RunError
+from robustkit.evaluations.aggregate import Results
 from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
 from robustkit.report.run import Run
 from robustkit.runs.manifest import digest_of
@@ -257,8 +258,9 @@ def test_half_a_character_is_written_all_the_same(tmp_path: Path) -> None:
 
 
 def test_values_that_yaml_readers_disagree_about_are_quoted(run: Path) -> None:
-    found = facts(Run(run).manifest, {"name": "12e34", "sha256": "0o17"}, [])
-    text = model_index(found | {"data": {"name": "1e3", "n": 1, "digest": "n"}}, "segmentation")
+    found = facts(Run(run), Run(run).manifest.checkpoint("vit"), Results(Run(run), []))
+    named = {"checkpoint": {"name": "12e34", "sha256": "0o17"}, "data": {"name": "1e3", "n": 1, "digest": "n"}}
+    text = model_index(found | named | {"protocol": {"task": "segmentation"}})
     assert all(f'"{value}"' in text for value in ("12e34", "1e3", "n")) and "type: image-segmentation" in text
 
 
@@ -271,7 +273,7 @@ def test_what_is_not_finite_is_a_dash_and_no_metadata(tmp_path: Path) -> None:
     assert nll["value"] is None and nll["ci_low"] is None
     found = json.loads(whole.read_text("utf-8"))
     found["results"][0]["value"] = None
-    kept = yaml.safe_load(model_index(found, None))["model-index"][0]["results"][0]["metrics"]
+    kept = yaml.safe_load(model_index(found))["model-index"][0]["results"][0]["metrics"]
     assert [metric["type"] for metric in kept] == ["top5_accuracy"]
 
 
@@ -315,8 +317,7 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
                 "robustkit": "0",
                 "protocol": {"task": "classification"},
                 "results": [row | {"condition": one} for one in given],
-            },
-            None,
+            }
         )
         metrics = yaml.safe_load(text)["model-index"][0]["results"][0]["metrics"]
         assert [metric["args"]["condition"] for metric in metrics] == (kept or given)
