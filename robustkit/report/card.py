@@ -173,7 +173,7 @@ def _refuse_foreign(path: Path, mark: str) -> None:
                 return
     except OSError as fault:
         raise RunError(f"{path}: cannot be read ({reason_of(fault)}); choose another folder with --out") from None
-    raise RunError(f"{path} exists and was not written by {mark}; choose another folder with --out")
+    raise RunError(f"{path} exists and was not written by robustkit; choose another folder with --out")
 
 
 def facts(run: RunFolder, described: CheckpointEntry, rows: Results) -> dict[str, Any]:
