@@ -102,7 +102,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     run if left out. Raises NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
     source = RunFolder.existing(run)
     folder = folder_of(source, "card", out)
-    described = chosen(source, checkpoint)
+    described = entry_of(source, checkpoint)
     rows = results_of(source, described.name)
     document = facts(source, described, rows)
     files = {
@@ -132,11 +132,12 @@ def write_files(folder: Path, files: Mapping[str, str], mark: str = MADE_BY) -> 
     return [folder / name for name in files]
 
 
-def results_of(run: RunFolder, checkpoint: str) -> Results:
-    """Return the results of one checkpoint as in summary.json. Raises NothingEvaluated where it has none."""
-    rows = as_in_json(survey(_OfOne(run.path, checkpoint)))
+def results_of(run: RunFolder, checkpoint: str | None = None) -> Results:
+    """Return the results of a run, or of one checkpoint, as in summary.json. Raises NothingEvaluated for none."""
+    rows = as_in_json(survey(run if checkpoint is None else _OfOne(run.path, checkpoint)))
     if not len(rows):
-        raise NothingEvaluated(f"{run.path}: {checkpoint} has no results; run the audit again to make them")
+        where = run.path if checkpoint is None else f"{run.path}: {checkpoint}"
+        raise NothingEvaluated(f"{where} has no results; run the audit again to make them")
     return rows
 
 
@@ -151,7 +152,7 @@ class _OfOne(RunFolder):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+def entry_of(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
     """Return the checkpoint of this name, or the only one. Raises RunError where it is unclear or unknown."""
     by_name = {described.name: described for described in run.manifest.checkpoints}
     if checkpoint is None and len(by_name) == 1:

@@ -22,13 +22,13 @@ from ..evaluations.setup_flags import setup_text
 from ..protocol.card import used_parameters
 from ..protocol.condition import CLEAN
 from ..results.every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
-from ..results.survey import as_in_json, summary_csv, survey
+from ..results.survey import summary_csv
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest, digest_of
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .card import MADE_BY as CARD
-from .card import chosen, facts, flags_of, folder_of, hub_metrics, model_index, results_of, write_files, yaml_text
+from .card import entry_of, facts, flags_of, folder_of, hub_metrics, model_index, results_of, write_files, yaml_text
 from .loggers import LOGGERS, log_run, parse_loggers
 
 MADE_BY = "robustkit export"  # the mark of files, so that only files with it are ever overwritten
@@ -75,31 +75,23 @@ def export(
     }
     if given := next((name for name, is_idle in idle.items() if is_idle), None):
         raise RunError(f"{given}: {form} has no use for it; leave it out")
+    only = None if checkpoint is None else entry_of(run, checkpoint).name
     if form in LOGGERS:
         loggers = parse_loggers([form if to is None else f"{form}:{to}"])
-        log_run(run, _rows(run, checkpoint), loggers)
+        log_run(run, results_of(run, only), loggers)
         return []
     folder = folder_of(run, "export", out)
     if form == "csv":
-        text = summary_csv(_rows(run, checkpoint))
+        text = summary_csv(results_of(run, only))
         return write_files(folder, {"results.csv": text}, ",".join(SUMMARY_COLUMNS))
     if form == "every-eval-ever":
         return write_files(folder, _every_eval_ever(run, checkpoint, model_id), MADE_BY)
-    described = chosen(run, checkpoint)
+    described = entry_of(run, checkpoint)
     document = facts(run, described, results_of(run, described.name))
     if form == "model-index":
         return write_files(folder, {"metadata.yml": model_index(document)}, CARD)
     text = _hub_results(run.manifest, _without_command(document), str(dataset_id), task_ids)
     return write_files(folder, {".eval_results/robustkit.yaml": text}, MADE_BY)
-
-
-def _rows(run: RunFolder, checkpoint: str | None) -> Any:
-    if checkpoint is not None:
-        return results_of(run, chosen(run, checkpoint).name)
-    rows = as_in_json(survey(run))
-    if not len(rows):
-        raise NothingEvaluated(f"{run.path} has no results; run the audit again to make them")
-    return rows
 
 
 def _check_id(option: str, name: str) -> None:
@@ -156,8 +148,8 @@ def _tasks(conditions: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str, 
 def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     """Return how a figure was measured, its interval, and its flags."""
     args = figure["args"]
-    bounds = f"95 % interval {args['ci_low']} to {args['ci_high']}" if "ci_low" in args and "ci_high" in args else ""
-    facts = [
+    bounds = f"95 % interval {args['ci_low']} to {args['ci_high']}" if {"ci_low", "ci_high"} <= args.keys() else ""
+    said = [
         figure["name"],
         bounds,
         f"protocol digest {document['protocol']['digest']}",
@@ -166,7 +158,7 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         f"self-reported with RobustKit {document['robustkit']}",
         *(f"flag: {flag}" for flag in args.get("flags", ())),
     ]
-    return "; ".join(filter(None, facts))
+    return "; ".join(filter(None, said))
 
 
 # Every Eval Ever
@@ -175,7 +167,7 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 def _every_eval_ever(run: RunFolder, checkpoint: str | None, model_id: str | None) -> dict[str, str]:
     """Return a file for each checkpoint that has results, by its path in a datastore of Every Eval Ever."""
     is_one = checkpoint is not None or model_id is not None
-    entries = (chosen(run, checkpoint),) if is_one else run.manifest.checkpoints
+    entries = (entry_of(run, checkpoint),) if is_one else run.manifest.checkpoints
     if model_id is not None:
         _check_id("--model-id", model_id)
     files = {}
@@ -350,9 +342,8 @@ def _interval(row: SummaryRow, metric: Metric, manifest: Manifest) -> dict[str, 
     if not (is_finite(low) and is_finite(high)):
         return {}
     found = {"lower": low, "upper": high, "confidence_level": 0.95}
-    if metric.binary:
-        is_wilson = n and (low, high) == wilson(round(row["value"] * n), n)
-        found |= {"method": "Wilson score"} if is_wilson else {}
-    elif metric.paired and manifest.protocol.task != "features":  # there some are of draws
+    if metric.ends == (0.0, 1.0) and n and (low, high) == wilson(round(row["value"] * n), n):
+        found["method"] = "Wilson score"
+    elif metric.paired and not metric.binary and manifest.protocol.task != "features":  # there some are of draws
         found["method"] = "bootstrap over samples, expanded percentile"
     return {"confidence_interval": found}

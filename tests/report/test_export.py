@@ -381,7 +381,7 @@ def test_what_stands_in_the_way(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RunError, match="is a link to"):
         export(run, "csv")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ProtocolError, match=r"^--log mlflow: mlflow is not installed; pip install mlflow$"):
+    with pytest.raises(ProtocolError, match=r"^logging to mlflow: mlflow is not installed; pip install mlflow$"):
         export(run, "mlflow")
     empty = Run(write_run(tmp_path / "empty", {"vit": {}}))
     for form in (EEE, "csv", "model-index"):
