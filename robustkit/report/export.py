@@ -42,7 +42,7 @@ _RESERVED = {"con", "prn", "aux", "nul", "data", *(f"{name}{n}" for name in ("co
 
 def export(
     run: RunFolder,
-    form: str,
+    format: str,
     *,
     out: Path | None = None,
     checkpoint: str | None = None,
@@ -62,33 +62,33 @@ def export(
         RunError: an unknown format or checkpoint, an option that the format has no use for or lacks, or a file that
             exists and is not of robustkit. ProtocolError: a tracker that is not installed. NothingEvaluated: no figure.
     """
-    if form not in FORMATS:
-        raise RunError(unknown("format", form, FORMATS))
-    if dataset_id is None and form == "hf-eval-results":
-        raise RunError(f"{form} needs the benchmark's data set on the Hub; give --dataset-id ORG/NAME")
+    if format not in FORMATS:
+        raise RunError(unknown("format", format, FORMATS))
+    if dataset_id is None and format == "hf-eval-results":
+        raise RunError(f"{format} needs the benchmark's data set on the Hub; give --dataset-id ORG/NAME")
     idle = {
-        "--out": out is not None and form in LOGGERS,
-        "--to": to is not None and form in FILES,
-        "--model-id": model_id is not None and form != "every-eval-ever",
-        "--dataset-id": dataset_id is not None and form != "hf-eval-results",
-        "--task-id": bool(task_ids) and form != "hf-eval-results",
+        "--out": out is not None and format in LOGGERS,
+        "--to": to is not None and format in FILES,
+        "--model-id": model_id is not None and format != "every-eval-ever",
+        "--dataset-id": dataset_id is not None and format != "hf-eval-results",
+        "--task-id": bool(task_ids) and format != "hf-eval-results",
     }
     if given := next((name for name, is_idle in idle.items() if is_idle), None):
-        raise RunError(f"{given}: {form} has no use for it; leave it out")
+        raise RunError(f"{given}: {format} has no use for it; leave it out")
     only = None if checkpoint is None else entry_of(run, checkpoint).name
-    if form in LOGGERS:
-        loggers = parse_loggers([form if to is None else f"{form}:{to}"])
+    if format in LOGGERS:
+        loggers = parse_loggers([format if to is None else f"{format}:{to}"])
         log_run(run, results_of(run, only), loggers)
         return []
     folder = folder_of(run, "export", out)
-    if form == "csv":
+    if format == "csv":
         text = summary_csv(results_of(run, only))
         return write_files(folder, {"results.csv": text}, ",".join(SUMMARY_COLUMNS))
-    if form == "every-eval-ever":
+    if format == "every-eval-ever":
         return write_files(folder, _every_eval_ever(run, checkpoint, model_id), MADE_BY)
     described = entry_of(run, checkpoint)
     document = facts(run, described, results_of(run, described.name))
-    if form == "model-index":
+    if format == "model-index":
         return write_files(folder, {"metadata.yml": model_index(document)}, CARD)
     text = _hub_results(run.manifest, _without_command(document), str(dataset_id), task_ids)
     return write_files(folder, {".eval_results/robustkit.yaml": text}, MADE_BY)
@@ -305,7 +305,7 @@ def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) ->
         "metric_config": _metric(metric),
         "score_details": {
             "score": row["value"],
-            "uncertainty": {**_interval(row, metric, manifest), "num_samples": row["n"]},
+            "uncertainty": {**_interval(row, metric), "num_samples": row["n"]},
             "details": {
                 "protocol": row["protocol"],
                 "protocol_digest": manifest.protocol.digest,
@@ -336,7 +336,7 @@ def _metric(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _interval(row: SummaryRow, metric: Metric, manifest: Manifest) -> dict[str, Any]:
+def _interval(row: SummaryRow, metric: Metric) -> dict[str, Any]:
     """Return the interval, if there is one, with its method where that is certain."""
     low, high, n = row["ci_low"], row["ci_high"], row["n"]
     if not (is_finite(low) and is_finite(high)):
@@ -344,6 +344,6 @@ def _interval(row: SummaryRow, metric: Metric, manifest: Manifest) -> dict[str, 
     found = {"lower": low, "upper": high, "confidence_level": 0.95}
     if metric.ends == (0.0, 1.0) and n and (low, high) == wilson(round(row["value"] * n), n):
         found["method"] = "Wilson score"
-    elif metric.paired and not metric.binary and manifest.protocol.task != "features":  # there some are of draws
+    elif metric.paired and not metric.binary and not metric.parametric:  # few-shot figures also vary by draw
         found["method"] = "bootstrap over samples, expanded percentile"
     return {"confidence_interval": found}

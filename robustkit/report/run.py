@@ -94,10 +94,10 @@ class Run(RunFolder):
         results = Results(self, [])
         return pd.DataFrame(frame_rows(results, columns_asked(by) if by else (), metric, condition))
 
-    def export(self, form: str, out: str | Path | None = None, **options: Any) -> list[Path]:
+    def export(self, format: str, out: str | Path | None = None, **options: Any) -> list[Path]:
         """Write the results in a form that others read; return the paths of files.
 
-        form: `every-eval-ever`, `hf-eval-results`, `model-index`, `csv`, or a tracker: `tensorboard`, `mlflow`,
+        format: `every-eval-ever`, `hf-eval-results`, `model-index`, `csv`, or a tracker: `tensorboard`, `mlflow`,
         `wandb`. out: a folder; `export` in the run if left out. options: `checkpoint`, `dataset_id`, `task_ids` and
         `to`, as those of `robustkit export`.
 
@@ -107,7 +107,7 @@ class Run(RunFolder):
         """
         from .export import export
 
-        return export(self, form, out=None if out is None else Path(out), **options)
+        return export(self, format, out=None if out is None else Path(out), **options)
 
     to_frame = results
 

@@ -86,7 +86,7 @@ def write_summary(run: RunFolder, results: Results | None = None) -> Results:
 
 
 def summary_csv(results: Results) -> str:
-    """Return what summary.csv says of results in which all figures are finite or None."""
+    """Return the text of summary.csv for results whose figures are finite or None."""
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
     writer.writeheader()

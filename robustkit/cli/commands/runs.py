@@ -263,7 +263,7 @@ def card(run: Path, **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @run_argument
-@option("--format", "form", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
+@option("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
 @option("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")
 @option("--checkpoint", help="Checkpoint of the run; required by the formats of one if it has several.")
 @option("--model-id", help="For every-eval-ever: whose model it is, as ORG/NAME; default: by what was audited.")
@@ -277,7 +277,7 @@ def card(run: Path, **options: Any) -> None:
     "one made from each condition.",
 )
 @common
-def export(run: Path, form: str, **options: Any) -> None:
+def export(run: Path, format: str, **options: Any) -> None:
     """Write a run's results in a form that others read, from its records only.
 
     every-eval-ever writes a JSON file for each checkpoint, in schema 0.3.0 of Every Eval Ever; robustkit compare
@@ -294,9 +294,9 @@ def export(run: Path, form: str, **options: Any) -> None:
 
     existing = RunFolder.existing(run)
     with usable(run):
-        paths = export_run(existing, form, **options)
+        paths = export_run(existing, format, **options)
         say_unfinished([existing])
-    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {form}"]))
+    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
 
 
 @click.command(context_settings=CONTEXT)
