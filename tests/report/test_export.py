@@ -250,6 +250,10 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
         "of robustkit's, or it has several values: mmlu accuracy; pgd accuracy; clean elo; clean top5_accuracy; "
         f"{PGD} nll and 1 more"
     ).replace("7 of 14", "6 of 14")
+    own = {"name": "robustkit", "version": "0", "additional_details": {"protocol": "standard@2:1a14b135"}}
+    path.write_text(json.dumps(other_log(result_of("pgd(eps=1/255)", 0.5), eval_library=own)))
+    assert [*read_published(str(path)).resolved().figures["acme/net"]] == ["pgd(eps=1/255)"]  # no steps of the card's
+    path.write_text(json.dumps(other_log(*known, *unknown)))
     json_file = tmp_path / "out.json"
     words = ["compare", str(run.path), "--reference", str(path), "--json", str(json_file)]
     done = CliRunner().invoke(cli, words)
