@@ -38,6 +38,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",
         runs.card: "write a model card, results as JSON, and a badge",
+        runs.export: "write results for Every Eval Ever, the Hub, CSV, a tracker",
     },
     "Tools": {
         tools.inspect: "show a checkpoint's contents and detect its attention formula",

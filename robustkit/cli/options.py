@@ -215,7 +215,7 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
             what = "names code to run"
         elif key == "ray" and ":" in values[0]:
             what = "names a cluster, which may run code on this machine"
-        elif key == "logs":
+        elif key in ("logs", "to") or (key == "format" and values[0] in ("mlflow", "wandb")):
             what = "sends results to a server"
         else:
             continue

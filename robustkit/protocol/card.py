@@ -149,14 +149,17 @@ _WORD = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str:
-    """Return the SHA-256 (hex) of what a condition uses of a card: task, space, labels, the shared settings, and the
-    parameters of each attack that the condition's text names, itself or inside another. whole: all parameters.
-    """
-    named = {*_SHARED, *_WORD.findall(condition)}
-    used = {name: dict(options) for name, options in card.parameters.items() if whole or name in named}
-    decides = [card.task, card.space, card.labels, used]
+    """Return the SHA-256 (hex) of what a condition uses of a card: task, space, labels, and `used_parameters`."""
+    decides = [card.task, card.space, card.labels, used_parameters(card, condition, whole)]
     canonical = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def used_parameters(card: Parameters, condition: str, whole: bool = False) -> dict[str, dict[str, Any]]:
+    """Return the parameters of a card that a condition uses: the shared settings, and those of each attack that its
+    text names, itself or inside another. whole: all parameters."""
+    named = {*_SHARED, *_WORD.findall(condition)}
+    return {name: dict(options) for name, options in card.parameters.items() if whole or name in named}
 
 
 def card_names() -> list[str]:

@@ -101,27 +101,44 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint; return their paths. out: `card` in the
     run if left out. Raises NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
     source = RunFolder.existing(run)
-    manifest, folder = source.manifest, run / "card" if out is None else out
+    folder = folder_of(source, "card", out)
+    described = entry_of(source, checkpoint)
+    rows = results_of(source, described.name)
+    document = facts(source, described, rows)
+    files = {
+        "card.md": markdown(source, described.to_plain(), rows),
+        "metadata.yml": model_index(document),
+        "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
+        "badge.svg": badge(*headline(source.manifest, rows, document.get("unfinished", ""))),
+    }
+    return write_files(folder, files)
+
+
+def folder_of(run: RunFolder, name: str, out: Path | None) -> Path:
+    """Return the folder to write to: `out`, else one of this name in the run. Raises RunError where that is a link."""
+    folder = run.path / name if out is None else out
     if out is None and folder.is_symlink():  # in an untrusted run folder it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
-    described = _chosen(source, checkpoint).to_plain()
-    rows = as_in_json(survey(_OfOne(run, described["name"])))
-    if not len(rows):
-        raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
-    document = facts(manifest, described, rows)
-    if gap := unfinished_line(source, described["name"]):
-        document["unfinished"] = gap
-    files = {
-        "card.md": markdown(source, described, rows),
-        "metadata.yml": model_index(document, manifest.protocol.task),
-        "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        "badge.svg": badge(*headline(manifest, rows, gap)),
-    }
+    return folder
+
+
+def write_files(folder: Path, files: Mapping[str, str], mark: str = MADE_BY) -> list[Path]:
+    """Write texts by their paths in a folder; return the paths. mark: what each begins with, within 2000 bytes. Raises
+    RunError, before anything is written, where one exists without the mark."""
     for name in files:
-        _refuse_foreign(folder / name)
+        _refuse_foreign(folder / name, mark)
     for name, text in files.items():
         write_whole(folder / name, text.encode("utf-8", "replace"))
     return [folder / name for name in files]
+
+
+def results_of(run: RunFolder, checkpoint: str | None = None) -> Results:
+    """Return the results of a run, or of one checkpoint, as in summary.json. Raises NothingEvaluated for none."""
+    rows = as_in_json(survey(run if checkpoint is None else _OfOne(run.path, checkpoint)))
+    if not len(rows):
+        where = run.path if checkpoint is None else f"{run.path}: {checkpoint}"
+        raise NothingEvaluated(f"{where} has no results; run the audit again to make them")
+    return rows
 
 
 class _OfOne(RunFolder):
@@ -135,7 +152,8 @@ class _OfOne(RunFolder):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def _chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+def entry_of(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+    """Return the checkpoint of this name, or the only one. Raises RunError where it is unclear or unknown."""
     by_name = {described.name: described for described in run.manifest.checkpoints}
     if checkpoint is None and len(by_name) == 1:
         return next(iter(by_name.values()))
@@ -146,26 +164,27 @@ def _chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
     return by_name[checkpoint]
 
 
-def _refuse_foreign(path: Path) -> None:
+def _refuse_foreign(path: Path, mark: str) -> None:
     try:
         if not path.exists():
             return
         check_plain(path)
         with path.open("rb") as file:
-            if MADE_BY.encode() in file.read(2000):
+            if mark.encode() in file.read(2000):
                 return
     except OSError as fault:
         raise RunError(f"{path}: cannot be read ({reason_of(fault)}); choose another folder with --out") from None
-    raise RunError(f"{path} exists and was not written by {MADE_BY}; choose another folder with --out")
+    raise RunError(f"{path} exists and was not written by robustkit; choose another folder with --out")
 
 
-def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
+def facts(run: RunFolder, described: CheckpointEntry, rows: Results) -> dict[str, Any]:
     """Return what results.json holds: all results of a checkpoint, and all that they depend on, except folders."""
-    held = manifest.to_plain()
+    manifest = run.manifest
+    held, gap = manifest.to_plain(), unfinished_line(run, described.name)
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
         **{key: held[key] for key in ("robustkit", "command", "started")},
-        "checkpoint": {key: value for key, value in described.items() if key not in ("path", "metadata")},
+        "checkpoint": {key: value for key, value in described.to_plain().items() if key not in ("path", "metadata")},
         "protocol": held["protocol"],
         "data": {key: value for key, value in held["data"].items() if key != "root"},
         "corrupted": {"digests": held["corrupted"]["digests"]},
@@ -173,36 +192,44 @@ def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> di
         **({"plugins": [plugin.identity for plugin in manifest.used_plugins]} if manifest.used_plugins else {}),
         **{key: held[key] for key in ("seed", "deciding", "device", "batch_size", "versions")},
         "results": list(rows),
+        **({"unfinished": gap} if gap else {}),
     }
 
 
-def model_index(document: Mapping[str, Any], task: str | None) -> str:
-    """Return the `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
-    import yaml
-
-    def quoted(dumper: Any, text: str) -> Any:
-        """Quote what a reader of YAML 1.1 or 1.2 could take for a number, a truth value or syntax."""
-        style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
-    dumper.add_representer(str, quoted)
+def model_index(document: Mapping[str, Any]) -> str:
+    """Return the `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML.
+    document: as from `facts`."""
     data = document["data"]
     result = {
-        "task": {"type": task_named(task).hub},
+        "task": {"type": task_named(document["protocol"]["task"]).hub},
         "dataset": {
             "type": re.sub(r"[^a-z0-9._-]+", "-", str(data["name"]).lower()).strip("-.") or "custom",
             "name": data["name"],
             "args": {"n": data["n"], "digest": data["digest"]},
         },
-        "metrics": list(_metrics(document)),
+        "metrics": list(hub_metrics(document)),
     }
     index = {"model-index": [{"name": document["checkpoint"]["name"], "results": [result]}]}
-    text: str = yaml.dump(index, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**31)
-    return f"# {MADE_BY}: goes between the --- lines at the top of a model card's README.md\n{text}"
+    return f"# {MADE_BY}: goes between the --- lines at the top of a model card's README.md\n{yaml_text(index)}"
 
 
-def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def yaml_text(value: Any) -> str:
+    """Return YAML whose texts readers of YAML 1.1 and 1.2 take for the same texts."""
+    import yaml
+
+    def quoted(dumper: Any, text: str) -> Any:
+        """Quote what either could take for a number, a truth value or syntax."""
+        style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    dumper.add_representer(str, quoted)
+    text: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**31)
+    return text
+
+
+def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a checkpoint that the Hub has a type for, as metrics of a `model-index`."""
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
     rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
     shown = in_short(row["condition"] for row in rows)  # of means, the widest
@@ -219,8 +246,7 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "seed": document["seed"],
             "robustkit": document["robustkit"],
         }
-        gap = [document["unfinished"]] if "unfinished" in document else []
-        if flags := [*gap, *row["flags"]]:
+        if flags := flags_of(document, row):
             args["flags"] = flags  # a list of its own, or YAML would point from one to the other
         under = f"on clean {called}" if row["condition"] == CLEAN.text else f"under {row['condition']}"
         yield {
@@ -230,6 +256,11 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "args": args,
             "verified": False,
         }
+
+
+def flags_of(document: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Return what a row of results must not be shown without: what its run lacks, and its flags."""
+    return [*([document["unfinished"]] if "unfinished" in document else []), *row["flags"]]
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:

@@ -56,11 +56,11 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
     for spec in specs:
         name, _, where = spec.strip().partition(":")
         if name not in LOGGERS:
-            raise ProtocolError(unknown("logger", name, LOGGERS, remedy="such as --log tensorboard:DIR"))
+            raise ProtocolError(unknown("logger", name, LOGGERS, remedy="such as tensorboard:DIR"))
         # A folder of that name, such as the one that wandb writes, is found too, but comes from nowhere.
         there = importlib.util.find_spec(name)
         if there is None or there.origin is None:
-            raise ProtocolError(f"--log {spec}: {name} is not installed; pip install {name}")
+            raise ProtocolError(f"logging to {spec}: {name} is not installed; pip install {name}")
         loggers[spec] = LOGGERS[name](spec, where)
     return tuple(loggers.values())
 
@@ -79,8 +79,8 @@ def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequen
                 logger.finish()
         except Exception as fault:  # a library may raise anything; the figures are safe in the run
             said = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-            remedy = "fix that, or leave out --log; the run itself is complete"
-            raise RunError(f"--log {logger.spec}: {said}; {remedy}") from fault
+            remedy = "fix that, or do not log; nothing in the run is lost"
+            raise RunError(f"logging to {logger.spec}: {said}; {remedy}") from fault
 
 
 def entry_name(run: RunFolder) -> str:

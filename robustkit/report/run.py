@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..display.notebook import as_html, as_json
@@ -98,6 +99,21 @@ class Run(RunFolder):
 
         results = Results(self, [])
         return pd.DataFrame(frame_rows(results, columns_asked(by) if by else (), metric, condition))
+
+    def export(self, format: str, out: str | Path | None = None, **options: Any) -> list[Path]:
+        """Write the results in a form that others read; return the paths of files.
+
+        format: `every-eval-ever`, `hf-eval-results`, `model-index`, `csv`, or a tracker: `tensorboard`, `mlflow`,
+        `wandb`. out: a folder; `export` in the run if left out. options: `checkpoint`, `dataset_id`, `task_ids` and
+        `to`, as those of `robustkit export`.
+
+        Raises:
+            RunError: an unknown format or checkpoint, an option that it has no use for, or a file of someone else.
+            ProtocolError: a tracker that is not installed. NothingEvaluated: no figure.
+        """
+        from .export import export
+
+        return export(self, format, out=None if out is None else Path(out), **options)
 
     to_frame = results
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """Paired differences of checkpoints. unpaired: lines on those that nothing is compared with. sides: checkpoints
-    that have a place among published ones."""
+    """Paired differences of checkpoints. unpaired: lines on those, and on published figures, that nothing is compared
+    with. sides: checkpoints that have a place among published ones."""
 
     comparison: Comparison
     unpaired: tuple[str, ...] = ()
@@ -90,24 +90,26 @@ def compare(
         runs: of one run, its checkpoints are compared with the first of them; of several, those of later runs with
             those of the same name in the first, or, where no name is shared, all with its first.
         checkpoints: only these, as second of a pair. against: the checkpoint of the first run to compare with.
-        reference: published figures to show next to them, such as `quest`, or a TOML file.
+        reference: published figures to show next to them, such as `quest`, a TOML file, or a
+            JSON file of Every Eval Ever.
 
     Raises:
         RunError: no run, runs that cannot be compared, or none of a name. ProtocolError: no such reference.
     """
     opened = [each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs]
     published = None if reference is None else read_published(reference)
+    unmatched = [published.unmatched] if published is not None and published.unmatched else []
     single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
     if single:  # a checkpoint by itself has nothing to be paired with, and a place among published ones
         check_plugins(opened[0].manifest)
-        found = Compared(Comparison((), published), (), tuple(sides_of(opened, checkpoints)))
+        found = Compared(Comparison((), published), tuple(unmatched), tuple(sides_of(opened, checkpoints)))
         if published is not None and not found.placed:
             remedy = "audit a condition of it, or give another run"
             raise RunError(f"{opened[0].path} has no figure that {published.name} has; {remedy}")
         return found
     comparison = compare_pairs(checkpoint_pairs(opened, checkpoints, against), published)
     sides = () if published is None else tuple(sides_of(opened, checkpoints))
-    return Compared(comparison, tuple(unpaired_lines(opened, checkpoints, against)), sides)
+    return Compared(comparison, (*unmatched, *unpaired_lines(opened, checkpoints, against)), sides)
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:

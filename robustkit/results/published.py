@@ -16,6 +16,9 @@ A condition is `clean`, an attack (`pgd` is the one that the card makes of it), 
 `agcam` for its scores in box mode, `agcam-mask`, `agcam-faithfulness` and `agcam-stability`, as published with a
 threshold of 0.5 for the predicted class, or a text such as `cam(agcam,threshold=0.3,mode=box)`. `mce_16` is the mCE
 over the 16 corruptions of the QUEST paper, which no run computes.
+
+Or they come from a JSON file in the schema of Every Eval Ever, such as `robustkit export` writes: see
+`every_eval_ever`.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from ..evaluations.attacks.condition import text_under
 from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
 from ..protocol.card import Card, card_names, load_card
 from ..tasks.registry import find_metric, metrics
+from .every_eval_ever import read_evaluated
 
 _FIELDS = ("summary", "source", "data", "protocol")
 Figures = Mapping[str, Mapping[str, float]]
@@ -42,7 +46,9 @@ Figures = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Published:
-    """Figures by attention, condition as the file names it, and metric. spreads: standard deviations over trainings."""
+    """Figures by attention, condition as the file names it, and metric. spreads: standard deviations over trainings.
+    in_full: whether its conditions are texts that runs have. unmatched: one line on figures that are not among these;
+    empty where there are none."""
 
     name: str
     summary: str
@@ -51,9 +57,13 @@ class Published:
     protocol: str
     figures: Mapping[str, Figures]
     spreads: Mapping[str, Figures] = field(default_factory=dict)
+    in_full: bool = False
+    unmatched: str = ""
 
     def resolved(self) -> Published:
         """Return the same with texts of conditions as runs have them. RunError where the card leaves one open."""
+        if self.in_full:
+            return self
         name = self.protocol.partition("@")[0]
         card = load_card(name) if name in card_names() else None
 
@@ -105,7 +115,11 @@ def read_published(spec: str) -> Published:
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         return _parsed(written_text(path, spec, RunError), spec)
-    raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML file"))
+    if path.suffix == ".json" and path.is_file():
+        read = read_evaluated(path, spec)
+        texts = (path.name, read.summary, read.source, read.data, read.protocol)
+        return Published(*texts, {read.attention: read.figures}, in_full=True, unmatched=read.unmatched)
+    raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML or JSON file"))
 
 
 @cache

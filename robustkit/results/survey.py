@@ -81,12 +81,17 @@ def write_summary(run: RunFolder, results: Results | None = None) -> Results:
     """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
     finite = as_in_json(survey(run) if results is None else results)
     run.write_summary([*finite])
+    run.write(run.path / "summary.csv", summary_csv(finite).encode("utf-8", "replace"))
+    return finite
+
+
+def summary_csv(results: Results) -> str:
+    """Return the text of summary.csv for results whose figures are finite or None."""
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_cells({**row, "flags": "; ".join(row["flags"])}) for row in finite)
-    run.write(run.path / "summary.csv", sheet.getvalue().encode("utf-8", "replace"))
-    return finite
+    writer.writerows(_cells({**row, "flags": "; ".join(row["flags"])}) for row in results)
+    return sheet.getvalue()
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ or `0.004`.
 
 `--arch FILE.py:FUNCTION` executes that file: use only files that you trust. A file of options may be someone else's: it
 may name code (`arch`) or a cluster (`ray`), write outside the folder where you are (`out` and the like) and send
-results away (`logs`) only with `--trust-config`.
+results away (`logs`, `to`) only with `--trust-config`.
 
 `--preset quick|standard|full|quest` fills the options that are left out; an explicit one wins, and run.json
 keeps the options. `auto` is agcam where it works for all checkpoints, as for ViTs, else grad-cam. `robustkit list

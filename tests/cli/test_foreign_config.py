@@ -74,6 +74,12 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
             ["report", "run"],
             "sends results to a server (logs = 'mlflow:http://x'); give --log",
         ),
+        (
+            "to = 'x'",
+            ["export", "run", "--format", "mlflow"],
+            "sends results to a server (to = 'x'); give --to yourself",
+        ),
+        ("format = 'wandb'", ["export", "run"], "sends results to a server (format = 'wandb'); give --format yourself"),
     ],
 )
 def test_a_config_chooses_no_place_outside(

@@ -103,7 +103,7 @@ def test_a_library_that_refuses_is_one_line_and_is_finished(run: Run) -> None:
     with pytest.raises(RunError) as caught:
         log_run(run, ROWS, [logger])
     assert (
-        str(caught.value) == "--log recording: server says no; fix that, or leave out --log; the run itself is complete"
+        str(caught.value) == "logging to recording: server says no; fix that, or do not log; nothing in the run is lost"
     )
     assert logger.reported[-1] == "finish"
 
@@ -144,10 +144,10 @@ def test_what_is_asked_for_is_understood(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     with pytest.raises(ProtocolError, match=r"^unknown logger 'tensorbord'; did you mean 'tensorboard'\? known: mlf"):
         parse_loggers(["tensorbord:x"])
-    with pytest.raises(ProtocolError, match=r"^--log wandb:p: wandb is not installed; pip install wandb$"):
+    with pytest.raises(ProtocolError, match=r"^logging to wandb:p: wandb is not installed; pip install wandb$"):
         parse_loggers(["wandb:p"])  # a folder of that name is not a library
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ProtocolError, match=r"^--log mlflow: mlflow is not installed; pip install mlflow$"):
+    with pytest.raises(ProtocolError, match=r"^logging to mlflow: mlflow is not installed; pip install mlflow$"):
         parse_loggers(["mlflow"])
 
 

@@ -11,35 +11,15 @@ import pytest
 import yaml
 from manifests import whole
 from markdown_it import MarkdownIt
-from sealing import seal
+from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli import app as cli
 from robustkit.display.text import code, escape_markdown, table
 from robustkit.errors import NothingEvaluated, RunError
+from robustkit.evaluations.aggregate import Results
 from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
 from robustkit.report.run import Run
 from robustkit.runs.manifest import digest_of
-
-HOSTILE = [
-    *(
-        'say "yes"',
-        "it's: a # name",
-        "two\nlines",
-        "- item",
-        "@at",
-        "!tag",
-        "yes",
-        "No",
-        "null",
-        "1e3",
-        "0o17",
-        "12e34",
-    ),
-    *("~", "{a: b}", "[1]", "&a", "*a", "%x", "a\tb", "żółw 🐢", "n" * 300, "|", "`", "<img src=x onerror=alert(1)>"),
-    *("a|b`c", "\\|", "a\\", "[text](http://x.y)", "![i](x)", "| --- |", "$x$", "</code>", "<!-- -->", "-->", "= ", ""),
-    *("&lt;b&gt; &amp;", "a `b` c", "````\n# x", "```\n</x>\n```", "_a_"),
-    *("\u202egnp.exe", "a\u2028b", "\x00\x1b[31m", "# head", "1. one", "+ a", "__init__", "*b*", "~~s~~", "www.x.yz"),
-]
 
 
 def parsed(text: str) -> Any:
@@ -56,76 +36,6 @@ def shown(text: str) -> list[str]:
     """What is read in each block of text."""
     inline = (token for token in parsed(text) if token.type == "inline")
     return ["".join(child.content for child in token.children) for token in inline]
-
-
-def records(right: int, n: int = 10, nll: float = 0.5, linf: float = 0.0) -> pa.Table:
-    """Of n samples the first `right` are predicted as labelled."""
-    correct = [index < right for index in range(n)]
-    return pa.table(
-        {
-            "sample_id": [f"{index:03d}" for index in range(n)],
-            "label": [0] * n,
-            "prediction": [int(not hit) for hit in correct],
-            "correct": correct,
-            "top5": [True] * n,
-            "nll": [nll] * n,
-            "confidence": [0.75] * n,
-            "linf": [linf] * n,
-            "l2": [linf] * n,
-            "broken_by": pa.array([None] * n, pa.string()),
-            "error": pa.array([None] * n, pa.string()),
-        }
-    )
-
-
-def write_run(path: Path, records_of: dict[str, dict[str, pa.Table]], **changes: Any) -> Path:
-    """A run folder with these records of each checkpoint under each condition."""
-    run = Run(path)
-    conditions = list(dict.fromkeys(text for own in records_of.values() for text in own))
-    eps = {text: float(found[1]) / 255 for text in conditions if (found := re.search(r"eps=(\d+)/255", text))}
-    sizes = {"input_size": [32, 32], "std": [0.5, 0.5, 0.5]}
-    manifest = {
-        "robustkit": "0.1.0",
-        "command": "robustkit audit vit.safetensors --data-dir val",
-        "started": "2026-01-01T00:00:00+00:00",
-        "seed": 7,
-        "protocol": {"tag": "standard@1:96fe6f4a", "digest": "96fe", "summary": "eps in pixels", "space": "pixels"},
-        "conditions": conditions,
-        "claims": {text: {"norm": "linf", "eps": value, "early_stop": False} for text, value in eps.items()},
-        "checkpoints": [
-            {
-                "name": name,
-                "path": f"/home/me/{index}.pth",
-                "sha256": f"{index}" * 64,
-                "arch": "vit",
-                "attention": "quest",
-            }
-            | {"preprocessing": sizes, "metadata": {"secret": "no"}}
-            for index, name in enumerate(records_of)
-        ],
-        "data": {
-            "name": "val",
-            "root": "/home/me/val",
-            "layout": "folders",
-            "n": 10,
-            "classes": 2,
-            "digest": "d1" * 32,
-        },
-        "deciding": {"seed": 7, "dtype": "float32", "data digest": "d1" * 32, "protocol": "standard@1:96fe6f4a"},
-        "bad_images": [],
-        "device": "cpu",
-        "batch_size": 4,
-        "versions": {"torch": "2.6"},
-    }
-    run.write_manifest(whole(manifest | changes))
-    for checkpoint, own in records_of.items():
-        for condition, rows in own.items():
-            run.write_shard(run.shard_path(checkpoint, condition, 0), rows)
-    seal(run)
-    return path
-
-
-PGD = "pgd(eps=1/255,steps=20)"
 
 
 @pytest.fixture
@@ -257,8 +167,9 @@ def test_half_a_character_is_written_all_the_same(tmp_path: Path) -> None:
 
 
 def test_values_that_yaml_readers_disagree_about_are_quoted(run: Path) -> None:
-    found = facts(Run(run).manifest, {"name": "12e34", "sha256": "0o17"}, [])
-    text = model_index(found | {"data": {"name": "1e3", "n": 1, "digest": "n"}}, "segmentation")
+    found = facts(Run(run), Run(run).manifest.checkpoint("vit"), Results(Run(run), []))
+    named = {"checkpoint": {"name": "12e34", "sha256": "0o17"}, "data": {"name": "1e3", "n": 1, "digest": "n"}}
+    text = model_index(found | named | {"protocol": {"task": "segmentation"}})
     assert all(f'"{value}"' in text for value in ("12e34", "1e3", "n")) and "type: image-segmentation" in text
 
 
@@ -271,7 +182,7 @@ def test_what_is_not_finite_is_a_dash_and_no_metadata(tmp_path: Path) -> None:
     assert nll["value"] is None and nll["ci_low"] is None
     found = json.loads(whole.read_text("utf-8"))
     found["results"][0]["value"] = None
-    kept = yaml.safe_load(model_index(found, None))["model-index"][0]["results"][0]["metrics"]
+    kept = yaml.safe_load(model_index(found))["model-index"][0]["results"][0]["metrics"]
     assert [metric["type"] for metric in kept] == ["top5_accuracy"]
 
 
@@ -315,8 +226,7 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
                 "robustkit": "0",
                 "protocol": {"task": "classification"},
                 "results": [row | {"condition": one} for one in given],
-            },
-            None,
+            }
         )
         metrics = yaml.safe_load(text)["model-index"][0]["results"][0]["metrics"]
         assert [metric["args"]["condition"] for metric in metrics] == (kept or given)
@@ -387,7 +297,7 @@ def test_only_our_own_files_are_written_over(run: Path, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in paths} == before, "the same run gives the same bytes"
     paths[2].write_text("{}")
     paths[0].unlink()
-    message = r"results.json exists and was not written by robustkit card; choose another folder with --out$"
+    message = r"results.json exists and was not written by robustkit; choose another folder with --out$"
     with pytest.raises(RunError, match=message):
         write_cards(run, checkpoint="vit", out=out)
     assert not paths[0].exists()

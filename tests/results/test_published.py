@@ -198,5 +198,5 @@ def test_references_that_are_not_understood(tmp_path: Path, text: str, message: 
     with pytest.raises(RunError) as fault:
         read_published(str(path)).resolved()
     assert message in str(fault.value) and str(fault.value).startswith(str(path)) and "\n" not in str(fault.value)
-    with pytest.raises(RunError, match=r"unknown reference 'qest'; did you mean 'quest'.* or give the path of a TOML"):
+    with pytest.raises(RunError, match=r"unknown reference 'qest'; did you mean 'quest'.* path of a TOML or JSON file"):
         read_published("qest")

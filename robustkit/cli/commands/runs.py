@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, merge, compare, table, check, card, view. They need no model."""
+"""The commands that read run folders: report, merge, compare, table, check, card, export, view. They need no model."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from ..options import (
 from ..terminal import console, folder_of_runs, say_unfinished, show, usable, view_runs
 
 RUN = Place(file_okay=False)
+_FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorboard", "mlflow", "wandb")
+"""As `report.export` has them, which is loaded late."""
 run_argument = click.argument("run", type=RUN)
 
 
@@ -89,7 +91,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @option("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
 @option("--against", help="Baseline checkpoint; default: the first.")
-@option("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML file.")
+@option("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
 @option("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
@@ -257,6 +259,44 @@ def card(run: Path, **options: Any) -> None:
         paths = write_cards(run, **options)
     for path in paths:
         print_as_it_is(console(), str(path))
+
+
+@click.command(context_settings=CONTEXT)
+@run_argument
+@option("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
+@option("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")
+@option("--checkpoint", help="Checkpoint of the run; required by the formats of one if it has several.")
+@option("--model-id", help="For every-eval-ever: whose model it is, as ORG/NAME; default: by what was audited.")
+@option("--to", help="For a tracker: log folder, URI or project; default: as with report --log.")
+@option("--dataset-id", help="For hf-eval-results: the benchmark's data set on the Hub, as ORG/NAME.")
+@option(
+    "--task-id",
+    "task_ids",
+    multiple=True,
+    help="For hf-eval-results: ID of the benchmark's task, as CONDITION=ID, or ID for clean; may be repeated; default: "
+    "one made from each condition.",
+)
+@common
+def export(run: Path, format: str, **options: Any) -> None:
+    """Write a run's results in a form that others read, from its records only.
+
+    every-eval-ever writes a JSON file for each checkpoint, in schema 0.3.0 of Every Eval Ever; robustkit compare
+    --reference reads it. hf-eval-results and model-index are for one checkpoint's page on the Hugging Face Hub. csv is
+    the table of summary.csv. tensorboard, mlflow and wandb log the results, as robustkit report --log does.
+
+    \b
+    robustkit export runs/vit --format every-eval-ever --out shared
+    robustkit export runs/vit --format hf-eval-results --dataset-id ORG/BENCHMARK --task-id clean=accuracy
+    robustkit export runs/vit --format mlflow --to http://localhost:5000
+    """
+    from ...report.export import export as export_run
+    from ...runs.folder import RunFolder
+
+    existing = RunFolder.existing(run)
+    with usable(run):
+        paths = export_run(existing, format, **options)
+        say_unfinished([existing])
+    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
 
 
 @click.command(context_settings=CONTEXT)

@@ -1,0 +1,202 @@
+"""Results in the schema of Every Eval Ever (https://github.com/evaleval/every_eval_ever): its words, and files read.
+
+`robustkit export` writes such files, and `robustkit compare --reference` reads them, its own and those of others. A
+file may be anyone's, so it is bounded and checked. A figure is only taken where its condition, metric, unit and
+direction are certain; the others are named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ..common.files import json_of, reason_of
+from ..display.text import no_controls
+from ..errors import RobustkitError, RunError
+from ..evaluations.condition import check_condition, is_attack, kind_of
+from ..evaluations.metrics import Metric
+from ..runs.manifest import Flag, Number, Part, Text, TextTable, fault_of
+from ..tasks.registry import find_metric, metrics
+
+SCHEMA = "0.3.0"
+LIBRARY = "robustkit"
+NAME = "robustkit_metric"
+"""The key of a metric's details that holds its name in summary.json."""
+LARGEST, LONGEST = 16 << 20, 500  # bytes of a file, characters of a name
+_SHOWN = 5  # figures that a line names
+_UNITS = {"nll": "nats"}
+
+
+def metric_id(metric: Metric) -> str:
+    """Return the type that the Hub knows a metric by, which others use, too; else a name of robustkit's own."""
+    return f"{LIBRARY}.{metric.name}" if metric.hub is None else metric.hub[0]
+
+
+def metric_unit(metric: Metric) -> str:
+    """Return the unit of a metric's values as records have them; empty where it has none."""
+    return "proportion" if metric.scale == 100 else _UNITS.get(metric.name, "")
+
+
+class _Config(Part, frozen=True, kw_only=True):
+    lower_is_better: Flag
+    metric_id: Text = ""
+    metric_name: Text = ""
+    metric_unit: Text = ""
+    max_score: Any = None
+    additional_details: TextTable = msgspec.field(default_factory=dict)
+
+
+class _Score(Part, frozen=True, kw_only=True):
+    score: Number
+
+
+class _Data(Part, frozen=True, kw_only=True):
+    dataset_name: Text
+
+
+class _Result(Part, frozen=True, kw_only=True):
+    evaluation_name: Text
+    source_data: Annotated[_Data, Meta(description="a table")]
+    metric_config: Annotated[_Config, Meta(description="a table")]
+    score_details: Annotated[_Score, Meta(description="a table")]
+
+
+class _Named(Part, frozen=True, kw_only=True):
+    name: Text
+    id: Text = ""
+    additional_details: TextTable = msgspec.field(default_factory=dict)
+
+
+class _Source(Part, frozen=True, kw_only=True):
+    source_organization_name: Text
+
+
+class _File(Part, frozen=True, kw_only=True):
+    schema_version: Text
+    evaluation_id: Text
+    source_metadata: Annotated[_Source, Meta(description="a table")]
+    model_info: Annotated[_Named, Meta(description="a table")]
+    eval_library: Annotated[_Named, Meta(description="a table")]
+    evaluation_results: Annotated[tuple[_Result, ...], Meta(description="a list of tables")]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The figures of one model. attention: as run.json names it; the model's id where the file does not say. figures:
+    by condition and metric. unmatched: one line on those that are not taken; empty where all are."""
+
+    attention: str
+    summary: str
+    source: str
+    data: str
+    protocol: str
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unmatched: str = ""
+
+
+def read_evaluated(path: Path, where: str) -> Evaluated:
+    """Return the figures of a file, of which robustkit has conditions and metrics. where: the file, for messages.
+    Raises RunError where it is no such file, too large or of another version."""
+    held = _checked(path, where)
+    taken: dict[tuple[str, str], float] = {}
+    lost: dict[str, None] = {}
+    own = held.eval_library.name == LIBRARY
+    known = {metric_id(metric): metric for metric in reversed(metrics().values())} | metrics()
+    for result in held.evaluation_results:
+        config, condition = result.metric_config, result.evaluation_name
+        called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
+        metric = _metric(config, own, known)
+        value = None if metric is None else _value(result, metric)
+        if metric is None or value is None or not _is_condition(condition):
+            lost[_short(called)] = None
+        elif taken.setdefault(key := (condition, metric.name), value) != value:
+            lost[_short(called)] = None
+            taken[key] = float("nan")  # unlike each value that may still come
+    figures: dict[str, dict[str, float]] = {}
+    for (condition, name), value in taken.items():
+        if value == value:
+            figures.setdefault(condition, {})[name] = value
+    details = held.model_info.additional_details if own else {}
+    return Evaluated(
+        _short(details.get("attention") or held.model_info.id or held.model_info.name),
+        _short(held.model_info.name),
+        _short(f"{held.source_metadata.source_organization_name}, {held.evaluation_id}"),
+        _short(", ".join(dict.fromkeys(result.source_data.dataset_name for result in held.evaluation_results))),
+        _short((held.eval_library.additional_details.get("protocol") if own else "") or "an unknown protocol"),
+        figures,
+        _line(where, list(lost), len(held.evaluation_results)),
+    )
+
+
+def _checked(path: Path, where: str) -> _File:
+    try:
+        data = json_of(path, LARGEST)
+    except (OSError, ValueError) as fault:
+        why = reason_of(fault).splitlines()[0][:160]
+        raise RunError(f"{where}: cannot be read ({why}); expected a JSON file of Every Eval Ever") from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, str) or version.rpartition(".")[0] != SCHEMA.rpartition(".")[0]:
+        said = f"schema_version is {json.dumps(version)[:80]}" if isinstance(data, dict) else "not a JSON object"
+        raise RunError(f"{where}: {said}; expected a file of Every Eval Ever, schema {SCHEMA}")
+    try:
+        return msgspec.convert(data, _File)
+    except msgspec.ValidationError:
+        raise RunError(f"{where}: {fault_of(data, _File)}, as in schema {SCHEMA} of Every Eval Ever") from None
+
+
+def _is_condition(name: str) -> bool:
+    """Whether a name means one condition, whatever the card."""
+    if len(name) > LONGEST or (is_attack(kind_of(name)) and "(" not in name):
+        return False
+    try:
+        check_condition(name)
+    except RobustkitError:
+        return False
+    return True
+
+
+def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric | None:
+    """Return the metric that a file means, if its direction is ours. known: by their names and by `metric_id`."""
+    if own and (name := config.additional_details.get(NAME)):
+        metric = find_metric(name) if len(name) <= LONGEST else None
+    else:
+        asked = (config.metric_id.removeprefix(f"{LIBRARY}."), config.metric_name)
+        metric = next((known[each] for each in asked if each in known), None)
+    agrees = metric is not None and (not metric.better or config.lower_is_better == (metric.better < 0))
+    return metric if agrees else None
+
+
+def _value(result: _Result, metric: Metric) -> float | None:
+    """Return a score in the unit of records; None where its unit is unclear, or it is no value of that metric."""
+    config, unit = result.metric_config, metric_unit(metric)
+    said = config.metric_unit or (unit if unit != "proportion" else {1: unit, 100: "percent"}.get(_whole(config)))
+    if said == unit:
+        value = float(result.score_details.score)
+    elif unit == "proportion" and said == "percent":
+        value = result.score_details.score / 100
+    else:
+        return None
+    low, high = metric.ends
+    return value if low <= value <= high else None
+
+
+def _whole(config: _Config) -> Any:
+    return config.max_score if isinstance(config.max_score, int | float) else None
+
+
+def _short(text: str) -> str:
+    return no_controls(text[:200])
+
+
+def _line(where: str, lost: Sequence[str], of: int) -> str:
+    if not lost:
+        return ""
+    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    why = "the condition, the metric, its unit or its direction is not one of robustkit's, or it has several values"
+    return f"{where}: {len(lost)} of {of} figures are left out, since {why}: {'; '.join(lost[:_SHOWN])}{more}"

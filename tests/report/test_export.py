@@ -1,0 +1,398 @@
+"""Results for others: every figure as in the run, in the form that they specify, and back again; files of strangers."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from released_runs import HOSTILE, PGD, records, write_run
+
+from robustkit.cli.app import cli
+from robustkit.cli.commands.runs import _FORMATS
+from robustkit.common.intervals import wilson
+from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
+from robustkit.report.card import write_cards
+from robustkit.report.export import FORMATS, export
+from robustkit.report.run import Run
+from robustkit.results.compared import compare
+from robustkit.results.published import read_published
+from robustkit.results.survey import as_in_json, survey, write_summary
+from robustkit.results.tables import among_tables, found_among, sides_of
+
+EEE = "every-eval-ever"
+SURE = {f"corruption(fog,severity={severity})": records(10 - severity) for severity in range(1, 6)}
+FIRST = {"clean": records(8), PGD: records(3, linf=2 / 255), **SURE}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Two checkpoints, of which the second lacks all but clean images; the PGD of the first exceeds its eps."""
+    return Run(write_run(tmp_path / "run", {"vit": FIRST, "other": {"clean": records(1)}}))
+
+
+def log_of(run: Run, out: Path, checkpoint: str = "vit", **options: Any) -> tuple[Path, dict[str, Any]]:
+    (path,) = export(run, EEE, out=out, checkpoint=checkpoint, **options)
+    return path, json.loads(path.read_text("utf-8"))
+
+
+def lacking(log: Any) -> str:
+    """What schema 0.3.0 requires and a file lacks, as far as this one goes: the first such thing, or nothing."""
+    texts: list[tuple[Any, str]] = [(log, "schema_version evaluation_id retrieved_timestamp")]
+    texts += [(log["source_metadata"], "source_type source_organization_name evaluator_relationship")]
+    texts += [(log["model_info"], "name id"), (log["eval_library"], "name version")]
+    texts += [(log["model_info"]["additional_details"], "deployment_type model_availability")]
+    for result in log["evaluation_results"]:
+        texts += [(result, "evaluation_name"), (result["source_data"], "dataset_name source_type")]
+        config, score = result["metric_config"], result["score_details"]
+        if type(config.get("lower_is_better")) is not bool or config.get("score_type") != "continuous":
+            return "lower_is_better"
+        low, high = (float(config.get(name, "nan")) for name in ("min_score", "max_score"))
+        if type(score.get("score")) is not float or not low <= score["score"] <= high:
+            return "score"
+        texts += [(score["details"], " ".join(score["details"]))]
+    for held, names in texts:
+        if wrong := next((name for name in names.split() if not isinstance(held.get(name), str)), ""):
+            return wrong
+    return ""
+
+
+def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Path) -> None:
+    path, log = log_of(run, tmp_path / "out")
+    rows = [row for row in as_in_json(survey(run)) if row["checkpoint"] == "vit"]
+    assert lacking(log) == "" and len(rows) == len(log["evaluation_results"])
+    parts = path.relative_to(tmp_path / "out").parts
+    assert parts[:-1] == ("data", "val", "unknown", "vit") and log["model_info"]["id"] == "unknown/vit"
+    for row, result in zip(rows, log["evaluation_results"], strict=True):
+        score, config = result["score_details"], result["metric_config"]
+        named = (result["evaluation_name"], config["additional_details"]["robustkit_metric"])
+        assert named == (row["condition"], row["metric"]) and score["score"] == row["value"]
+        spread, details = score["uncertainty"], score["details"]
+        assert spread["num_samples"] == row["n"]
+        ends = spread.get("confidence_interval", {"lower": None, "upper": None})
+        assert (ends["lower"], ends["upper"]) == (row["ci_low"], row["ci_high"])
+        assert json.loads(details.get("flags", "[]")) == row["flags"]
+        assert details["protocol"] == "standard@1:96fe6f4a" and details["data_digest"] == "d1" * 32
+        assert details["checkpoint_sha256"] == "0" * 64 and details["seed"] == "7"
+    by = {result["evaluation_result_id"]: result for result in log["evaluation_results"]}
+    assert len(by) == len(rows)
+    assert "exceeds eps" in by[f"{PGD}#top1"]["score_details"]["details"]["flags"]
+    top1, nll = by["clean#top1"], by["clean#nll"]
+    interval = top1["score_details"]["uncertainty"]["confidence_interval"]
+    assert interval == dict(zip(("lower", "upper"), wilson(8, 10), strict=True)) | {
+        "confidence_level": 0.95,
+        "method": "Wilson score",
+    }
+    assert [top1["metric_config"][name] for name in ("metric_id", "metric_unit", "min_score", "max_score")] == [
+        *("accuracy", "proportion", 0.0, 1.0)
+    ]
+    assert [nll["metric_config"][name] for name in ("metric_id", "metric_unit", "min_score", "max_score")] == [
+        *("robustkit.nll", "nats", 0, "Infinity")
+    ]
+    assert nll["metric_config"]["lower_is_better"] and not top1["metric_config"]["lower_is_better"]
+    assert log["evaluation_timestamp"] == "2026-01-01T00:00:00+00:00" and log["retrieved_timestamp"] == "1767225600"
+    text = path.read_text("utf-8")
+    assert "/home/me" not in text and "secret" not in text and "NaN" not in text
+    again, _ = log_of(run, tmp_path / "again")
+    assert again.relative_to(tmp_path / "again").parts == parts and again.read_bytes() == path.read_bytes()
+    _, named = log_of(run, tmp_path / "named", model_id="acme/vit-b")
+    assert named["model_info"]["id"] == "acme/vit-b" and (tmp_path / "named/data/val/acme/vit-b").is_dir()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda log: log.pop("evaluation_id"),
+        lambda log: log["source_metadata"].pop("evaluator_relationship"),
+        lambda log: log["model_info"]["additional_details"].pop("model_availability"),
+        lambda log: log["evaluation_results"][1]["source_data"].pop("source_type"),
+        lambda log: log["evaluation_results"][1]["metric_config"].pop("lower_is_better"),
+        lambda log: log["evaluation_results"][1]["metric_config"].pop("max_score"),
+        lambda log: log["evaluation_results"][1]["score_details"].update(score=1.5),
+        lambda log: log["evaluation_results"][1]["score_details"]["details"].update(seed=7),
+    ],
+)
+def test_the_check_above_sees_what_is_broken(run: Run, tmp_path: Path, broken: Callable[[Any], Any]) -> None:
+    _, log = log_of(run, tmp_path / "out")
+    broken(log)
+    assert lacking(log)
+
+
+def test_the_schema_of_every_eval_ever_accepts_the_files(run: Run, tmp_path: Path) -> None:
+    jsonschema, found = pytest.importorskip("jsonschema"), importlib.util.find_spec("every_eval_ever")
+    if found is None or found.origin is None:
+        pytest.skip("every_eval_ever, which has the schema, is not installed")
+    schema = json.loads((Path(found.origin).parent / "schemas" / "eval.schema.json").read_text("utf-8"))
+    assert schema["version"] == "0.3.0"
+    names = [name for name in HOSTILE if name.strip()]
+    hostile = Run(write_run(tmp_path / "hostile", {name: {"clean": records(8)} for name in names}))
+    paths = [*export(run, EEE, out=tmp_path / "a"), *export(hostile, EEE, out=tmp_path / "b")]
+    assert len(paths) == 2 + len(names)
+    for path in paths:
+        jsonschema.validate(json.loads(path.read_text("utf-8")), schema)
+
+
+def test_what_a_run_lacks_is_said(run: Run, tmp_path: Path) -> None:
+    _, log = log_of(run, tmp_path / "out", "other")
+    gap = "unfinished: 6 of 7 units are missing"
+    assert log["source_metadata"]["additional_details"]["unfinished"] == gap
+    assert all(gap in json.loads(each["score_details"]["details"]["flags"]) for each in log["evaluation_results"])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--format", "csv"])
+    assert done.exit_code == 0 and "unfinished: 6 of 14 units are missing" in done.output
+
+
+def test_what_is_not_finite_is_named_and_not_written(tmp_path: Path) -> None:
+    run = Run(write_run(tmp_path / "run", {"vit": {"clean": records(8, nll=math.nan)}}))
+    path, log = log_of(run, tmp_path / "out")
+    assert log["source_metadata"]["additional_details"]["left_out"] == '["clean nll"]'
+    assert "nll" not in {each["metric_config"]["metric_kind"] for each in log["evaluation_results"]}
+    json.loads(path.read_text("utf-8"), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "</script>", "=cmd()", "CON", "data", "..", "a\x00b\n", "żółw"])
+def test_a_hostile_name_leads_nowhere(tmp_path: Path, name: str) -> None:
+    data = {"name": name, "root": "/home/me", "layout": "folders", "n": 10, "classes": 2, "digest": "d1" * 32}
+    run = Run(write_run(tmp_path / "run", {name: {"clean": records(8)}}, data=data))
+    out = tmp_path / "out"
+    for form, options in {EEE: {}, "csv": {}, "model-index": {}, "hf-eval-results": {"dataset_id": "a/b"}}.items():
+        (path,) = export(run, form, out=out, **options)  # type: ignore[arg-type]
+        assert path.resolve().is_relative_to(out.resolve()) and path.is_file()
+        text = path.read_text("utf-8")
+        if form == "csv":
+            (first, *_) = csv.DictReader(text.splitlines())
+            assert not first["checkpoint"].startswith("=")
+        elif form == EEE:
+            assert json.loads(text)["model_info"]["name"] == name
+            assert path.relative_to(out).parts[1].isascii() and path.relative_to(out).parts[1] not in ("CON", "data")
+        else:
+            assert name in str(yaml.safe_load(text)) or repr(name)[1:-1] in str(yaml.safe_load(text))
+
+
+def test_what_goes_out_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
+    """Every figure is equal, to the last bit and as printed, and has its place next to itself."""
+    write_summary(run)
+    path, _ = log_of(run, tmp_path / "out")
+    read = read_published(str(path))
+    (side,) = sides_of([run], ["vit"])
+    found = found_among(side, read)
+    rows = [row for row in side.results if row["value"] is not None]
+    assert len(found) == len(rows) > 20 and read.unmatched == ""
+    assert all(each.levels == {"quest": each.row["value"]} for each in found)
+    (table,) = among_tables([side], read)
+    figure, published = table.headings.index("here [95 %]"), table.headings.index("quest")
+    assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows) and not table.flags
+    said = [each for each in compare(run, reference=str(path)).to_dict()["among"] if each["checkpoint"] == "vit"]
+    assert [each["published"]["quest"] - each["value"] for each in said] == [0.0] * len(rows)
+
+
+def other_log(*results: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A file of someone else."""
+    return {
+        "schema_version": "0.3.0",
+        "evaluation_id": "e",
+        "retrieved_timestamp": "0",
+        "source_metadata": {
+            "source_type": "documentation",
+            "source_organization_name": "board",
+            "evaluator_relationship": "third_party",
+        },
+        "model_info": {"name": "Net", "id": "acme/net", "additional_details": {}},
+        "eval_library": {"name": "harness", "version": "1"},
+        "evaluation_results": list(results),
+        **changes,
+    }
+
+
+def result_of(name: str, score: Any, **config: Any) -> dict[str, Any]:
+    return {
+        "evaluation_name": name,
+        "source_data": {"dataset_name": "val", "source_type": "other"},
+        "metric_config": {"lower_is_better": False, "metric_id": "accuracy", "max_score": 1.0} | config,
+        "score_details": {"score": score},
+    }
+
+
+def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Path) -> None:
+    write_summary(run)
+    path = tmp_path / "others.json"
+    loss = {"metric_id": "nll", "lower_is_better": True, "max_score": "Infinity"}
+    known = [
+        result_of("clean", 0.7),
+        result_of(PGD, 25, metric_unit="percent", max_score=100),
+        result_of("corruption(fog)", 0.25, metric_id="", metric_name="mean_error", lower_is_better=True),
+        result_of("clean", 0.5, **loss),
+    ]
+    unknown = [
+        result_of("mmlu", 0.5),
+        result_of("pgd", 0.5),
+        result_of("clean", 0.5, metric_id="elo"),
+        result_of("clean", 0.3, metric_id="top5_accuracy", lower_is_better=True),
+        result_of("clean", 30, metric_id="top5_accuracy", max_score=None),
+        result_of("clean", 3, metric_id="top5_accuracy", metric_unit="proportion"),
+        result_of(PGD, 0.5, **loss, metric_unit="bits"),
+        result_of("fgsm(eps=1/255)", 0.5),
+        result_of("fgsm(eps=1/255)", 0.6),
+        result_of("fgsm(eps=1/255)", 0.5),
+    ]
+    path.write_text(json.dumps(other_log(*known, *unknown)))
+    read = read_published(str(path))
+    fog = {"corruption(fog)": {"mean_error": 0.25}}
+    assert read.figures == {"acme/net": {"clean": {"top1": 0.7, "nll": 0.5}, PGD: {"top1": 0.25}, **fog}}
+    assert read.unmatched == (
+        f"{path}: 7 of 14 figures are left out, since the condition, the metric, its unit or its direction is not one "
+        "of robustkit's, or it has several values: mmlu accuracy; pgd accuracy; clean elo; clean top5_accuracy; "
+        f"{PGD} nll and 1 more"
+    ).replace("7 of 14", "6 of 14")
+    own = {"name": "robustkit", "version": "0", "additional_details": {"protocol": "standard@2:1a14b135"}}
+    path.write_text(json.dumps(other_log(result_of("pgd(eps=1/255)", 0.5), eval_library=own)))
+    assert [*read_published(str(path)).resolved().figures["acme/net"]] == ["pgd(eps=1/255)"]  # no steps of the card's
+    path.write_text(json.dumps(other_log(*known, *unknown)))
+    json_file = tmp_path / "out.json"
+    words = ["compare", str(run.path), "--reference", str(path), "--json", str(json_file)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0 and "published under an unknown protocol, here standard" in done.output
+    assert read.unmatched in json.loads(json_file.read_text("utf-8"))["unpaired"]
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read ("),
+        (NESTED, "cannot be read (nested too deeply)"),
+        ('{"a": 1, "a": 2}', "cannot be read ('a' is named more than once in one object"),
+        ("[]", "not a JSON object; expected a file of Every Eval Ever, schema 0.3.0"),
+        (other_log(schema_version="9.9.9"), 'schema_version is "9.9.9"; expected a file'),
+        (other_log(schema_version=None), "schema_version is null; expected a file"),
+        (other_log(evaluation_results=None), "evaluation_results is None; expected a list of tables"),
+        (other_log(1), "evaluation_results[0] is 1; expected a table"),
+        (other_log(model_info={}), "model_info.name is missing; expected a text"),
+        (
+            other_log(result_of("clean", math.nan)),
+            "evaluation_results[0].score_details.score is nan; expected a number",
+        ),
+        (other_log(result_of("clean", math.inf)), "score is inf; expected a number"),
+        (other_log(result_of("clean", True)), "score is True; expected a number"),
+        (other_log(result_of("clean", 10**400)), "expected a number"),
+        (other_log(result_of(["clean"], 0.5)), "evaluation_results[0].evaluation_name is ['clean']; expected a text"),  # type: ignore[arg-type]
+        (" " * ((16 << 20) + 1), "cannot be read (16 MB, more than the allowed 16 MB)"),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, str) else "file",
+)
+def test_a_file_of_a_stranger_is_refused_in_one_line(tmp_path: Path, text: Any, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    with pytest.raises(RunError) as fault:
+        read_published(str(path))
+    said = str(fault.value)
+    assert said.startswith(f"{path}: ") and message in said and "\n" not in said and len(said) < 600
+
+
+def test_the_hub_reads_its_results(run: Run, tmp_path: Path) -> None:
+    (path,) = export(run, "hf-eval-results", checkpoint="vit", dataset_id="acme/bench", out=tmp_path / "out")
+    assert path == tmp_path / "out" / ".eval_results" / "robustkit.yaml"
+    plain = yaml.safe_load(path.read_text("utf-8"))
+    assert [(each["dataset"]["task_id"], each["value"]) for each in plain] == [
+        ("clean", 0.8),
+        ("pgd-eps-1-255-steps-20", 0.3),
+    ]
+    assert plain[0]["notes"].startswith(
+        "top-1 accuracy on clean images (standard@1:96fe6f4a, n = 10); 95 % interval 0.490162 to 0.943318; protocol "
+        f"digest 96fe; data val, digest {'d1' * 32}; checkpoint sha256 {'0' * 64}; self-reported with RobustKit 0.1.0"
+    )
+    assert "; flag: exceeds eps: largest linf perturbation 2/255 in pixels" in plain[1]["notes"]
+    asked = {"checkpoint": "vit", "dataset_id": "acme/bench", "out": tmp_path / "asked"}
+    (path,) = export(run, "hf-eval-results", task_ids=["main", f"{PGD}=robust"], **asked)  # type: ignore[arg-type]
+    some = yaml.safe_load(path.read_text("utf-8"))
+    assert [each["dataset"] for each in some] == [{"id": "acme/bench", "task_id": name} for name in ("main", "robust")]
+    hub = pytest.importorskip("huggingface_hub._eval_results")
+    entries = hub.parse_eval_result_entries(plain)
+    assert hub.eval_result_entries_to_yaml(entries) == plain
+    for tasks, message in (
+        (["fog=x"], r"--task-id: unknown condition 'fog'"),
+        (["clean="], "clean has the task id ''"),
+        (["x", f"{PGD}=x"], "has the task id 'x'; expected one for each condition"),
+    ):
+        with pytest.raises(RunError, match=message):
+            export(run, "hf-eval-results", task_ids=tasks, **asked)  # type: ignore[arg-type]
+
+
+def test_what_card_and_summary_write_is_the_same(run: Run, tmp_path: Path) -> None:
+    card = write_cards(run.path, checkpoint="vit")[1].read_bytes()
+    (index,) = export(run, "model-index", checkpoint="vit")
+    assert index == run.path / "export" / "metadata.yml" and index.read_bytes() == card
+    write_summary(run)
+    (table,) = export(run, "csv")
+    assert table.read_bytes() == (run.path / "summary.csv").read_bytes()
+    (one,) = export(run, "csv", checkpoint="other", out=tmp_path / "one")
+    lines = table.read_text("utf-8").splitlines()
+    assert one.read_text("utf-8").splitlines() == [lines[0], *(line for line in lines if line.startswith("other,"))]
+    assert run.export("csv", str(tmp_path / "one"), checkpoint="vit") == [one]  # its own, so overwritten
+
+
+def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[Any] = []
+    monkeypatch.setattr("robustkit.report.export.parse_loggers", lambda specs: tuple(specs))
+    monkeypatch.setattr("robustkit.report.export.log_run", lambda *given: logged.append(given))
+    words = ["export", str(run.path), "--format", "mlflow", "--to", "sqlite:///x.db"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0 and "logged: mlflow" in done.output
+    export(run, "wandb", checkpoint="other")
+    assert [given[2] for given in logged] == [("mlflow:sqlite:///x.db",), ("wandb",)]
+    rows = as_in_json(survey(run))
+    assert list(logged[0][1]) == list(rows)
+    assert list(logged[1][1]) == [row for row in rows if row["checkpoint"] == "other"]
+    assert set(_FORMATS) == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "message"),
+    [
+        ("evry-eval-ever", {}, r"^unknown format 'evry-eval-ever'; did you mean 'every-eval-ever'\?"),
+        (EEE, {"checkpoint": "vitt"}, r"^unknown checkpoint 'vitt'; did you mean 'vit'"),
+        (EEE, {"model_id": "acme/x"}, "has 2 checkpoints; choose one with --checkpoint"),
+        (EEE, {"checkpoint": "vit", "model_id": "../x"}, r"^--model-id is '\.\./x'; expected ORG/NAME, as on the Hub$"),
+        (EEE, {"to": "x"}, "^--to: every-eval-ever has no use for it; leave it out$"),
+        ("csv", {"task_ids": ["x"]}, "^--task-id: csv has no use for it"),
+        ("mlflow", {"out": Path("x")}, "^--out: mlflow has no use for it"),
+        ("model-index", {}, "has 2 checkpoints; choose one with --checkpoint: vit, other$"),
+        ("hf-eval-results", {}, "^hf-eval-results needs the benchmark's data set on the Hub; give --dataset-id ORG/NA"),
+        ("hf-eval-results", {"checkpoint": "vit", "dataset_id": "x"}, "^--dataset-id is 'x'; expected ORG/NAME"),
+    ],
+)
+def test_what_cannot_be_exported(run: Run, form: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        export(run, form, **options)
+    assert not (run.path / "export").exists()
+
+
+def test_what_stands_in_the_way(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form, name in (("csv", "results.csv"), ("model-index", "metadata.yml")):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(RunError, match=rf"{name} exists and was not written by robustkit; choose another folder"):
+            export(run, form, out=tmp_path, checkpoint="vit")
+        assert (tmp_path / name).read_text() == "mine"
+    (run.path / "export").symlink_to(tmp_path)
+    with pytest.raises(RunError, match="is a link to"):
+        export(run, "csv")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ProtocolError, match=r"^logging to mlflow: mlflow is not installed; pip install mlflow$"):
+        export(run, "mlflow")
+    empty = Run(write_run(tmp_path / "empty", {"vit": {}}))
+    for form in (EEE, "csv", "model-index"):
+        with pytest.raises(NothingEvaluated, match="has no results; run the audit again"):
+            export(empty, form)
+    done = CliRunner().invoke(cli, ["export", str(tmp_path / "none"), "--format", "csv"])
+    assert isinstance(done.exception, RobustkitError) and "is not a run folder" in str(done.exception)
+    odd = Run(write_run(tmp_path / "odd", {"vit": {"clean": records(8)}}, started="yesterday"))
+    with pytest.raises(RunError, match="started is 'yesterday'; expected a time such as 2026-01-01T"):
+        export(odd, EEE)
