@@ -260,7 +260,7 @@ def _model(run: RunFolder, described: CheckpointEntry, model: str) -> dict[str, 
         "model_availability": "open_weights" if is_open else "unknown",
         "sha256": described.sha256,
         "code_sha256": described.code_sha256,
-        "arch": described.arch,
+        "arch": re.sub(r"^.*[/\\](?=[^/\\]*\.py:)", "", described.arch),  # of a file of code, its name alone
         "attention": described.attention,
         "attention_source": described.attention_source,
         "num_classes": str(described.num_classes),

@@ -156,6 +156,32 @@ def test_what_is_not_finite_is_named_and_not_written(tmp_path: Path) -> None:
     json.loads(path.read_text("utf-8"), parse_constant=pytest.fail)
 
 
+@pytest.mark.parametrize(
+    ("spec", "model", "available"),
+    [
+        ("/home/me/vit.pth", "unknown/vit", "unknown"),
+        ("hf-hub:acme/net", "acme/net", "unknown"),
+        ("hf-hub:../home/me", "unknown/vit", "unknown"),
+        ("timm:resnet18.a1_in1k", "timm/resnet18.a1_in1k", "open_weights"),
+        ("zoo:shapes-vit-quest", "robustkit/shapes-vit-quest", "open_weights"),
+    ],
+)
+def test_a_model_is_named_without_a_path_of_the_machine(tmp_path: Path, spec: str, model: str, available: str) -> None:
+    entry = {"name": "vit", "spec": spec, "path": "/home/me/vit.pth", "arch": "/home/me/net.py:resnet20"}
+    command = "robustkit audit /home/me/vit.pth --data-dir /home/me/val"
+    rows = {"vit": {"clean": records(8)}, "other": {PGD: records(3)}}  # so the run is unfinished
+    changes = {"checkpoints": [entry, entry | {"name": "other"}], "command": command}
+    path, log = log_of(Run(write_run(tmp_path / "run", rows, **changes)), tmp_path / "out")
+    details = log["model_info"]["additional_details"]
+    assert (log["model_info"]["id"], details["model_availability"], details["arch"]) == (
+        model,
+        available,
+        "net.py:resnet20",
+    )
+    text = path.read_text("utf-8")
+    assert "/home/me" not in text and "units are missing" in text
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "</script>", "=cmd()", "CON", "data", "..", "a\x00b\n", "żółw"])
 def test_a_hostile_name_leads_nowhere(tmp_path: Path, name: str) -> None:
     data = {"name": name, "root": "/home/me", "layout": "folders", "n": 10, "classes": 2, "digest": "d1" * 32}
