@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
-from ..common.files import check_plain, reason_of, write_whole
+from ..common.files import check_plain, parse_toml, reason_of, write_whole
 from ..display.text import Made, code, escape_markdown, fenced, table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
 from ..evaluations.attacks.two_phase.condition import estimated
-from ..evaluations.condition import name_of
+from ..evaluations.condition import is_attack, kind_of, name_of
 from ..evaluations.corruptions.condition import in_short
+from ..evaluations.maps.condition import is_control
+from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
@@ -29,7 +32,7 @@ from ..results.survey import as_in_json, doubts_of, survey
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from ..tasks.registry import metrics
+from ..tasks.registry import find_metric, metrics
 from ..tasks.task import task_named, task_of
 
 MADE_BY = "robustkit card"  # the mark of each file of a card, so that only files with it are ever overwritten
@@ -97,16 +100,19 @@ def _text(x: int, length: int, text: str) -> str:
     return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
 
 
-def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
+def write_cards(
+    run: Path, *, checkpoint: str | None = None, out: Path | None = None, crosswalk: bool = False
+) -> list[Path]:
     """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint; return their paths. out: `card` in the
-    run if left out. Raises NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
+    run if left out. crosswalk: whether the card says for which clauses of standards its figures are evidence. Raises
+    NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
     source = RunFolder.existing(run)
     folder = folder_of(source, "card", out)
     described = entry_of(source, checkpoint)
     rows = results_of(source, described.name)
     document = facts(source, described, rows)
     files = {
-        "card.md": markdown(source, described.to_plain(), rows),
+        "card.md": markdown(source, described.to_plain(), rows, crosswalk),
         "metadata.yml": model_index(document),
         "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         "badge.svg": badge(*headline(source.manifest, rows, document.get("unfinished", ""))),
@@ -263,7 +269,7 @@ def flags_of(document: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     return [*([document["unfinished"]] if "unfinished" in document else []), *row["flags"]]
 
 
-def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
+def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
@@ -296,6 +302,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
         deciding=held["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         sections=list(task_of(manifest).card_parts(described["name"], rows)),
+        evidence=list(evidence_of(rows)) if crosswalk else [],
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -307,3 +314,38 @@ def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
     for flag, (first, *others) in doubts_of(rows).items():
         yield Made(f"{code(first)}{f' and {len(others)} more' if others else ''}: {escape_markdown(flag)}")
     yield from map(escape_markdown, left_out_lines(run, checkpoint))
+
+
+@cache
+def clauses() -> tuple[Mapping[str, Any], ...]:
+    """Return the rows of crosswalk.toml: figure, kinds of conditions, metrics, evidence, clauses."""
+    text = (resources.files(__package__) / "crosswalk.toml").read_text("utf-8")
+    return tuple(parse_toml(text, "crosswalk.toml", RunError)["row"])
+
+
+def evidence_of(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Yield a figure, what it is evidence for, and the clauses, as far as the rows of a checkpoint have such figures.
+
+    Of several conditions the figure is the worst one's; controls of maps do not count. A part without figures is left
+    out.
+    """
+    for part in clauses():
+        found = []
+        for name in part["metrics"]:
+            metric = find_metric(name)
+            assert metric is not None
+            some = [row for row in rows if row["metric"] == name and _has(part["kinds"], row["condition"])]
+            if some := [row for row in some if is_finite(row["value"])]:
+                worst = min(some, key=lambda row: metric.better * row["value"])
+                among = f", the lowest of {len(some)} conditions" if len(some) > 1 and metric.better > 0 else ""
+                among = f", the highest of {len(some)} conditions" if len(some) > 1 and metric.better < 0 else among
+                doubt = ", flagged" if worst["flags"] else ""
+                under = f"{worst['condition']}, n = {worst['n']}{among}{doubt}"
+                found.append(f"{metric.label or name} {metric.cell(worst)} ({under})")
+        if found:
+            yield f"{part['figure']}: {'; '.join(found)}", part["evidence"], "; ".join(part["clauses"])
+
+
+def _has(kinds: Sequence[str], condition: str) -> bool:
+    kind = kind_of(condition)
+    return (kind in kinds and not is_control(condition)) or ("attacks" in kinds and is_attack(kind))

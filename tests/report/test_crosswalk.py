@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from robustkit.report.crosswalk import crosswalk, parts
+from robustkit.report.card import clauses, evidence_of
 from robustkit.tasks.registry import find_metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "standards.md"
@@ -24,18 +24,18 @@ def test_the_worst_of_several_is_shown_and_its_flag() -> None:
         row("cam(random,mode=mask)", "cam_iou", 0.1),
         row("corruption(fog,severity=3)", "top1", None),
     ]
-    found = {figure: clauses for figure, _, clauses in crosswalk(rows)}
+    found = {figure: named for figure, _, named in evidence_of(rows)}
     clean, attacked, maps = found
     assert clean.endswith("top-1 % 90.0 (clean, n = 50)")
     assert attacked.endswith("top-1 % 25.0 (pgd(eps=1/255,steps=20), n = 50, the lowest of 2 conditions, flagged)")
     assert maps.endswith("IoU % 40.0 (cam(agcam,mode=mask), n = 50)")
     assert "Article 15(5)" in found[attacked] and "Article 15(5)" not in found[clean]
-    assert not list(crosswalk([]))
+    assert not list(evidence_of([]))
 
 
 def test_words_stay_careful_and_the_page_says_the_same() -> None:
     page = " ".join(PAGE.read_text("utf-8").split())
-    for part in parts():
+    for part in clauses():
         assert all(find_metric(name) is not None for name in part["metrics"])
         for text in (part["figure"], part["evidence"], *part["clauses"]):
             assert text in page

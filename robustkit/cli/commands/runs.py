@@ -246,6 +246,7 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
 @run_argument
 @option("--checkpoint", help="Checkpoint of the run; required if it has several.")
 @option("--out", type=Place(writes=True), help="Output folder; default: RUN/card.")
+@option("--crosswalk", is_flag=True, help="Also say for which clauses of standards figures are evidence.")
 @common
 def card(run: Path, **options: Any) -> None:
     """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.
