@@ -30,4 +30,5 @@ def bibtex(manifest: Manifest, rows: Iterable[Mapping[str, Any]]) -> str:
         used |= set(_WORD.findall(str(getattr(checkpoint, "attention", "")))[:1])
     for text in manifest.conditions:
         used |= set(_WORD.findall(text))  # corruptions are `corruption(fog,severity=3)`
-    return "\n\n".join(entry for entry, words in references().items() if not used.isdisjoint(words)) + "\n"
+    entries = (entry for entry, words in references().items() if not used.isdisjoint(words))
+    return "\n\n".join(["% the papers of what this run used", *entries]) + "\n"

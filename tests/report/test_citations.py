@@ -36,7 +36,7 @@ def test_a_quest_run_names_each_paper_once() -> None:
         *("leem2024attention", "rong2022consistent"),
     ]
     assert text.count("{") == text.count("}") and " for = " not in text
-    assert all(f"{name} = {{" in entry for entry in text.split("\n\n") for name in ("title", "author", "year"))
+    assert all(f"{name} = {{" in entry for entry in text.split("\n\n")[1:] for name in ("title", "author", "year"))
 
 
 @pytest.mark.parametrize("conditions", [["clean"], ["clean", "cam(random)"], ["clean", "mine(eps=1/255)"]])
