@@ -368,7 +368,7 @@ class AutoAttack(Attack):
         tally.enter("attention")
         for surrogate in surrogates:
             front.oracle = surrogate
-            APGD(self.threat, self.steps, early_stop=self.early_stop).drain(front)
+            APGD(self.threat, self.steps, early_stop=self.early_stop).make_runs(front)
 
 
 class StandardEvaluation:

@@ -114,7 +114,7 @@ def with_all_classes(logits: Tensor) -> Tensor:
 
 
 def is_missed(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether each prediction (B,) of an `Oracle` is wrong, or no answer: who makes a model fail has won."""
+    """Whether each prediction (B,) of an `Oracle` is wrong, or no answer: an attack has won then, too."""
     return ~(contains_label(labels, logits.detach().argmax(dim=1)) & are_finite(logits))
 
 
@@ -298,6 +298,10 @@ class Oracle:
         return wrong.masked_scatter(wrong, agreed), wrong
 
 
+class NoGradientError(ValueError):
+    """A model's output has no gradient with respect to its input."""
+
+
 def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
     """Return the gradients (B, ...) of the (B,) losses at their own points; `more` may follow. ValueError without."""
     gradient, total = None, loss.sum()
@@ -308,7 +312,7 @@ def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
     elif loss.requires_grad:
         gradient = torch.autograd.grad(total, points, allow_unused=True, retain_graph=more)[0]
     if gradient is None:
-        raise ValueError(
+        raise NoGradientError(
             "the model's output has no gradient with respect to its input (is it detached, or computed under no_grad "
             "or in NumPy?); use an attack without gradients, such as SPSA for a classifier"
         )

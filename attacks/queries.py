@@ -18,7 +18,7 @@ from .threat import Ball, Rng, above_0, at_least, distance, one_of, onto_ball, p
 
 GradientAt = Literal["iterate", "doubled-input"]
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
-# Rows of one forward on a CPU, and their values; large images may have more. A GPU takes sixteen times as many.
+# Rows of one forward, and their values: a CPU's caches hold few, but large images may have more; a device takes more.
 _ROWS, _VALUES, _FEW, _MOST = 256, 3 * 2**17, 16, 5 * 2**19
 
 
@@ -123,9 +123,9 @@ def _memory_format(images: Tensor) -> torch.memory_format:
 
 def _most_rows(images: Tensor, oracle: Oracle) -> int:
     """Return how many rows go in one pass."""
-    more = 1 if images.device.type == "cpu" else 16
     each = max(1, images[0].numel())
-    rows = max(2, more * min(_ROWS, max(_VALUES // each, min(_FEW, _MOST // each))))
+    most = max(_VALUES // each, min(_FEW, _MOST // each))
+    rows = max(2, min(_ROWS, most) if images.device.type == "cpu" else 16 * min(_ROWS, _MOST // each))
     return min(rows, oracle.batch_size or rows)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
-from .model_access import Oracle, as_sets, is_missed, label_mask
+from .model_access import NoGradientError, Oracle, as_sets, is_missed, label_mask
 from .threat import Rng, Rows, per_sample
 
 
@@ -94,8 +94,8 @@ class AttackState:
 
     labels: (B,) or (B, L), from `logits` (B, K) of the clean images where None is given. contenders: for each sample,
     how many classes compete where its set of labels counts as one. doubts: (B,), how often the judge found a sample
-    right that looked wrong. ends: the first wrong point of a broken sample; of
-    another one the image, or the point of the highest loss where runs are reported with losses.
+    right that looked wrong, on the clean image and in the attack that runs. ends: the first wrong point of a broken
+    sample; of another one the image, or the point of the highest loss where runs are reported with losses.
     """
 
     def __init__(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> None:
@@ -202,21 +202,29 @@ class QueuedAttack(Attack):
     def drain(self, front: AttackState) -> None:
         """Make all runs at all samples of `front` that stand, until those are over or these are broken.
 
-        Where a judge found such a sample right once, what was searched differs from it near the sample's boundary: the
-        runs are made again, at the judge itself. Not in a search for the smallest change, which ends at a boundary.
+        Where a judge found such a sample right that looked wrong, what is searched differs from it near the sample's
+        boundary: the runs are made again, at the judge itself, if it has a gradient. Not in a search for the smallest
+        change, which ends at a boundary.
         """
-        self._drain(front)
+        before = front.doubts.clone()
+        self.make_runs(front)
         if not front.oracle.judged or self.minimal:
             return
-        stood, oracle = front.standing, front.oracle
-        doubted = [stands and doubts > 0 for stands, doubts in zip(stood, front.doubts.tolist(), strict=True)]
-        if any(doubted):
-            front.standing, front.oracle = list(doubted), oracle.judging()
-            self._drain(front)
-            left = zip(stood, doubted, front.standing, strict=True)
-            front.standing, front.oracle = [now if again else before for before, again, now in left], oracle
+        stood, searched, doubts = front.standing, front.oracle, front.doubts.tolist()
+        doubted = [stands and count > 0 for stands, count in zip(stood, doubts, strict=True)]
+        front.doubts = before  # so that an attack does the same after others as alone
+        if not any(doubted):
+            return
+        front.standing, front.oracle = list(doubted), searched.judging()
+        try:
+            self.make_runs(front, aside=sum(stood) - sum(doubted))
+        except NoGradientError:
+            front.tally.note("the judge has no gradient: where it disagreed, it was not attacked itself")
+        left = zip(stood, doubted, front.standing, strict=True)
+        front.standing, front.oracle = [now if again else stands for stands, again, now in left], searched
 
-    def _drain(self, front: AttackState) -> None:
+    def make_runs(self, front: AttackState, aside: int | None = None) -> None:
+        """Make the runs of `drain` once. aside: in a second time, how many other samples stand."""
         restarts = getattr(self, "restarts", 1)
         totals = [restarts * (min(self._aims, n - 1) if self._aims else 1) for n in front.contenders]
         made = [0] * len(front.clean)
@@ -235,8 +243,9 @@ class QueuedAttack(Attack):
                 break
             state = self._advance(front, state)
             left = sum(total - done for total, done, stands in zip(totals, made, front.standing, strict=True) if stands)
-            whole = sum(totals)
-            front.tally.tell(self.stage, sum(front.standing), 1 - (left + len(state)) / whole if whole else 1.0)
+            whole = 0 if aside is not None else sum(totals)
+            share = 1 - (left + len(state)) / whole if whole else 1.0
+            front.tally.tell(self.stage, sum(front.standing) + (aside or 0), share)
 
     def _next(
         self, front: AttackState, state: Restarts | None, made: list[int], totals: list[int]

@@ -123,7 +123,7 @@ def one_of(known: Iterable[str], attack: object, name: str) -> None:
 
 
 _CACHED = 1 << 16
-"""Values that are best computed on together on a CPU: a few tensors of so many fit into the cache of a core."""
+"""Values in a tensor of which a few fit into the cache of a CPU's core."""
 
 
 def cached_rows(like: Tensor) -> int:

@@ -72,7 +72,7 @@ class ScoringModel(nn.Module):
         return self._as_written(images, self.compiled)
 
     def _as_written(self, images: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Return the logits of another `network` in place of its own, which may be watched: it is not compiled."""
+        """Return the logits of the network as it is written, so that hooks see its layers; or of another `network`."""
         logits = self._asked(network or self.network, images)
         return logits if self.valid is None else logits[:, self.valid]
 

@@ -126,9 +126,8 @@ _SHARD = 8 << 30  # bytes of a device for each of the shards of a CPU that one o
 def shards_in_memory(device: torch.device) -> int:
     """Return how many times as many samples as on a CPU a unit of work has on an accelerator: a power of two up to 8,
     by the memory of the device; 4 where it does not say how much it has."""
-    module = torch.get_device_module(device)
     try:
-        memory = int(module.get_device_properties(device).total_memory)
+        memory = int(torch.get_device_module(device).get_device_properties(device).total_memory)
     except (AttributeError, RuntimeError):
         return 4
     return 1 << min(3, max(1, memory // _SHARD).bit_length() - 1)
@@ -154,9 +153,10 @@ class CompiledNetwork:
             except Exception as fault:  # of a compiler, which may raise anything
                 if out_of_memory(fault) or lacks_order(fault):
                     raise
+                logits: Tensor = self._network(images)  # or the model's own error
                 self.failure = f"{type(fault).__name__}: {(str(fault).strip().splitlines() or [''])[0]}"[:200]
-        logits: Tensor = self._network(images)
-        return logits
+                return logits
+        return self._network(images)  # type: ignore[no-any-return]
 
     def _compile(self, images: Tensor) -> None:
         """Compile, and try it on images with their gradient: what fails in a backward alone would fail an attack."""

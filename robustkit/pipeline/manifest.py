@@ -187,11 +187,18 @@ def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
 
 def shard_size(plan: Plan, settings: Settings) -> int:
     """Return how many samples a unit of work has where nobody says: on an accelerator more, so that what the host does
-    for each unit counts for less, and attacks that make their own batches keep them full."""
+    for each unit counts for less, and attacks that make their own batches keep them full. Parts of one run, which may
+    lie on unlike devices, have the same size; so do tasks whose samples are held at their full size.
+    """
+    least, device = plan.request.least_shard, settings.device
+    if device.type == "cpu" or least < _SCALED:
+        return max(least, settings.batch_size)
     fair = -(-len(plan.dataset.samples) // count_in("WORLD_SIZE", 1))  # so that each process has some
-    least = plan.request.least_shard
-    room = 0 if settings.device.type == "cpu" else least * shards_in_memory(settings.device)
-    return max(least, settings.batch_size, min(room, fair))
+    times = _OF_PARTS if plan.request.share else shards_in_memory(device)
+    return max(least, settings.batch_size, min(least * times, fair))
+
+
+_SCALED, _OF_PARTS = 128, 4
 
 
 def _data(plan: Plan, digest: str, size: int) -> DataEntry:

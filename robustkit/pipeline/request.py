@@ -211,7 +211,7 @@ class Request:
     )
     compile: bool = option(
         "Run",
-        "torch.compile what attacks search on, on CUDA as graphs of kernels; where that fails, it runs as written.",
+        "torch.compile the network, on CUDA as graphs of kernels; where that fails, it runs as written.",
         False,
     )
     seed: int = option("Run", "Seed of every random draw.", 0, type=int)

@@ -12,6 +12,7 @@ from ..runs.manifest import Manifest
 
 _ENTRY = re.compile(r"^@\w+\{.*?^\}", re.MULTILINE | re.DOTALL)
 _USES = re.compile(r"^ *for = \{(.*)\},\n", re.MULTILINE)
+_FROM = re.compile(r"from=[^,)]*")  # the name of a checkpoint
 _WORD = re.compile(r"[a-z][a-z0-9_-]*")
 
 
@@ -29,6 +30,6 @@ def bibtex(manifest: Manifest, rows: Iterable[Mapping[str, Any]]) -> str:
     for checkpoint in manifest.checkpoints:
         used |= set(_WORD.findall(str(getattr(checkpoint, "attention", "")))[:1])
     for text in manifest.conditions:
-        used |= set(_WORD.findall(text))  # corruptions are `corruption(fog,severity=3)`
+        used |= set(_WORD.findall(_FROM.sub("", text)))  # corruptions are `corruption(fog,severity=3)`
     entries = (entry for entry, words in references().items() if not used.isdisjoint(words))
     return "\n\n".join(["% the papers of what this run used", *entries]) + "\n"

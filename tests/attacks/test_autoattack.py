@@ -240,24 +240,54 @@ def test_a_judge_who_agrees_changes_nothing_but_the_count() -> None:
     assert torch.equal(judged.forwards - plain.forwards, broken.long())  # one question, about the point that breaks
 
 
-def test_a_sample_about_which_the_judge_once_disagreed_falls_as_in_its_own_attack() -> None:
-    """The searched model has no slope, and takes near samples for wrong: its own search is blind, and often doubted."""
-    model, images, labels = setting()
-    attack = replace(SMALL, only="apgd-ce+apgd-t")
-    alone = run(attack, model, images, labels)
-    sure = Tagged(model.model)
+def doubtful_setting() -> tuple[Tagged, Any, Tensor, Tensor]:
+    """A judge, and a model without a slope that takes near samples for wrong: its search is blind, often doubted."""
+    judge, images, labels = setting()
+    sure = Tagged(judge.model)
 
     def coarse(points: Tensor) -> Tensor:
         logits = sure(points)
         own = nn.functional.one_hot(labels[torch.tensor(sure.forwards[-1])], 5)
         return (logits - 0.3 * own).detach() + 0 * logits
 
-    result = run(attack, coarse, images, labels, judge=model)
-    doubted = (coarse(images).argmax(dim=1) != labels) & (model(images).argmax(dim=1) == labels)
+    return judge, coarse, images, labels
+
+
+def test_a_sample_about_which_the_judge_once_disagreed_falls_as_in_its_own_attack() -> None:
+    judge, coarse, images, labels = doubtful_setting()
+    attack = replace(SMALL, only="apgd-ce+apgd-t")
+    alone = run(attack, judge, images, labels)
+    told: list[tuple[str, int, float]] = []
+    result = run(attack, coarse, images, labels, judge=judge, tell=lambda *said: told.append(said))
+    doubted = (coarse(images).argmax(dim=1) != labels) & (judge(images).argmax(dim=1) == labels)
     fell = doubted & (alone.broken_by > 0)
     assert 1 < fell.sum() < COUNT and (doubted & (alone.broken_by < 0)).any() and (result.broken_by == -1).any()
     assert torch.equal(result.adversarials[doubted], alone.adversarials[doubted])
     assert torch.equal(result.broken_by[doubted], alone.broken_by[doubted])
+    standing, shares = [standing for _, standing, _ in told], [share for stage, _, share in told if stage == "apgd-t"]
+    assert standing == sorted(standing, reverse=True) and shares == sorted(shares)
+
+
+def test_two_halves_under_a_judge_are_the_whole() -> None:
+    judge, coarse, images, labels = doubtful_setting()
+    whole = run(SMALL, coarse, images, labels, judge=judge)
+    first = run(replace(SMALL, only="apgd-ce"), coarse, images, labels, judge=judge)
+    stands = (first.broken_by < 0).nonzero().flatten()
+    rest = replace(SMALL, only="apgd-t+fab-t+square")
+    second = run(rest, coarse, images[stands], labels[stands], ids=stands.tolist(), judge=judge)
+    assert torch.equal(whole.broken_by[stands] < 0, second.broken_by < 0)
+    assert torch.equal(whole.adversarials[stands], second.adversarials)
+    left = second.broken_by < 0  # the passes of others depend on how full their batch was
+    assert 0 < left.sum() < len(left)
+    assert torch.equal(whole.stage_backwards[2:, stands[left]], second.stage_backwards[1:, left])
+
+
+def test_a_judge_without_a_gradient_still_judges() -> None:
+    judge, coarse, images, labels = doubtful_setting()
+    result = run(SMALL, coarse, images, labels, judge=lambda points: judge(points).detach())
+    assert any("the judge has no gradient" in note for note in result.notes)
+    assert (judge(result.adversarials).argmax(dim=1) != labels)[result.broken_by >= 0].all()
+    assert (result.broken_by < 0).any()
 
 
 def test_two_classes() -> None:

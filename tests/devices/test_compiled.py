@@ -51,7 +51,7 @@ def recorded(sizes: list[int]) -> Callable[..., Callable[[Tensor], Tensor]]:
 
 
 @pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
-def test_graphs_of_a_few_sizes_change_no_bit_although_they_overwrite_their_results(
+def test_graphs_of_a_few_sizes_give_the_same_although_they_overwrite_their_results(
     monkeypatch: pytest.MonkeyPatch, seen: stand_in.Counts
 ) -> None:
     torch.manual_seed(0)

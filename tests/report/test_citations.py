@@ -21,6 +21,7 @@ QUEST = {
         "corruption(jpeg_compression,severity=5)",
         "cam(agcam)",
         "cam(random)",
+        "pgd(eps=1/255,from=rise)",
     ],
 }
 
@@ -32,7 +33,7 @@ def keys(text: str) -> list[str]:
 def test_a_quest_run_names_each_paper_once() -> None:
     text = bibtex(whole(QUEST), [{"metric": "top1"}, {"metric": "top1"}, {"metric": "road"}])
     assert keys(text) == [
-        *("robustkit", "govindarajan2026quest", "croce2020reliable", "hendrycks2019benchmarking"),
+        *("robustkit", "govindarajan2026quest", "madry2018towards", "croce2020reliable", "hendrycks2019benchmarking"),
         *("leem2024attention", "rong2022consistent"),
     ]
     assert text.count("{") == text.count("}") and " for = " not in text

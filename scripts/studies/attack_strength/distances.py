@@ -86,7 +86,7 @@ def main() -> None:
         unit = 255 if norm == "linf" else 1
         for name, attack in contenders(norm, options.steps):
             began = time.perf_counter()
-            (forwards, _), ends = passes(model, lambda run=attack: run(model, images, labels))  # type: ignore[misc]
+            (forwards, _), ends = passes(found.networks, lambda run=attack: run(model, images, labels))  # type: ignore[misc]
             seconds = time.perf_counter() - began
             with torch.inference_mode():
                 wrong = model(ends).argmax(dim=1) != labels
