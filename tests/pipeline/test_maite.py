@@ -134,7 +134,7 @@ def test_tools_of_maite_take_both() -> None:
 
     model, dataset, metric = as_model(robustkit.load(ZOO)), as_dataset(shapes()), Accuracy()
     metric.reset()
-    fieldwise = getattr(ic, "FieldwiseDataset", ic.Dataset)  # since 0.9
+    fieldwise = getattr(ic, "FieldwiseDataset", ic.Dataset)  # 0.9 has none
     for each, protocol in ((model, ic.Model), (dataset, ic.Dataset), (dataset, fieldwise)):
         assert isinstance(each, protocol)
     found, _, _ = evaluate(model=model, dataset=dataset, metric=metric, batch_size=5)
