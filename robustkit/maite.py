@@ -253,25 +253,28 @@ def dataset_of(dataset: Any, *, classes: Sequence[str] | None = None) -> Dataset
 
     Raises DataError where ids repeat, a target has no single largest entry, a name is unknown, or an image is not such.
     """
-    count = len(dataset)
+    count, said = len(dataset), getattr(dataset, "metadata", {})
     target, about = _field(dataset, "get_target", 1), _field(dataset, "get_metadata", 2)
     labels = [_label(target(place), f"target {place}") for place in range(count)]
-    names = dict(getattr(dataset, "metadata", {}).get("index2label") or {})
+    names = {int(number): str(name) for number, name in (said.get("index2label") or {}).items()}
     if classes is not None:
         labels = [_place(label, names, classes) for label in labels]
     held = open_held(_Labelled(dataset, labels))
     ids = [_id(about(place).get("id"), place) for place in range(count)]
-    (name, times), *_ = Counter(ids).most_common(1)
+    (repeated, times), *_ = Counter(ids).most_common(1)
     if times > 1:
-        raise DataError(f"the id {name!r} stands for {times} images; expected another one for each")
-    assert isinstance(held.source, MemorySource)
-    source = _NamedSource(held.source, {name: sample.id for name, sample in zip(ids, held.samples, strict=True)})
-    samples = sorted((Sample(name, label) for name, label in zip(ids, labels, strict=True)), key=lambda one: one.id)
+        raise DataError(f"the id {repeated!r} stands for {times} images; expected another one for each")
+    samples = sorted(map(Sample, ids, labels), key=lambda sample: sample.id)
+    places = {one: sample.id for one, sample in zip(ids, held.samples, strict=True)}
     known = len(names) > max(labels) and set(names) == set(range(len(names)))
-    shown = [str(names[place]) for place in range(len(names))] if known else held.class_names
-    name = str(getattr(dataset, "metadata", {}).get("id") or held.name)
+    shown = classes or (tuple(names[place] for place in range(len(names))) if known else held.class_names)
+    assert isinstance(held.source, MemorySource)
     return replace(
-        held, name=name, samples=tuple(samples), source=source, class_names=tuple(shown if classes is None else classes)
+        held,
+        name=str(said.get("id") or held.name),
+        class_names=tuple(shown),
+        samples=tuple(samples),
+        source=_NamedSource(held.source, places),
     )
 
 
@@ -296,9 +299,10 @@ def _label(target: Any, name: str) -> int:
 
 
 def _place(label: int, names: Mapping[int, str], classes: Sequence[str]) -> int:
-    if (name := names.get(label)) not in classes:
+    name = names.get(label)
+    if name is None or name not in classes:
         raise DataError(f"label {label} is {name!r}, which is none of the classes; check index2label and classes")
-    return list(classes).index(str(name))
+    return list(classes).index(name)
 
 
 def _id(value: Any, place: int) -> str:
