@@ -76,6 +76,7 @@ setup(
         "hf": ["transformers>=5.12"],
         "clip": ["open_clip_torch>=3.3"],  # builds its towers, and splits text into tokens
         "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],  # reads and runs exported classifiers
+        "maite": ["maite>=0.9"],  # the protocols that robustkit.maite follows; it works without the package
         "text": ["transformers>=5.12"],  # its causal language models and their tokenizers
         "ray": ["ray>=2.40"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],

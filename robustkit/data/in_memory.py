@@ -56,7 +56,8 @@ def open_held(data: Any) -> Dataset:
     if isinstance(data, Dataset):  # opened by `open_dataset`
         return data
     single, count, notes = _opened(data)
-    targets = getattr(getattr(data, "dataset", data), "targets", ())  # as torchvision has them: no image is read
+    whole = data.dataset if isinstance(data, DataLoader) else data  # a Subset's own `dataset` has another order
+    targets = getattr(whole, "targets", ())  # as torchvision has them: no image is read
     labels = [_whole(label) for label in (targets if len(targets) == count else (single(i)[1] for i in range(count)))]
     images = _dataset(single, count, labels, notes)
     return replace(images, class_names=tuple(map(str, range(max(labels) + 1))))

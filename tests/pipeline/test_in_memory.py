@@ -10,11 +10,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import robustkit
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
+from robustkit.data.in_memory import open_held
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import DataError, ModelError, ProtocolError
 
@@ -183,3 +184,19 @@ def test_images_that_change_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="a different image 0 each time; remove random augmentation"):
         robustkit.audit(Net(), Augmented(), pixels=True, out=tmp_path / "run")
+
+
+def test_labels_of_a_subset_are_in_its_own_order() -> None:
+    """`targets` of the data set behind it are in another."""
+
+    class Squares(Dataset[Any]):
+        targets = (0, 1, 2)
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, place: int) -> tuple[Tensor, int]:
+            return torch.full((3, 16, 16), place / 3), place
+
+    for data in (part := Subset(Squares(), [2, 0, 1]), DataLoader(part)):
+        assert [sample.label for sample in open_held(data).samples] == [2, 0, 1]
