@@ -57,10 +57,17 @@ def open_held(data: Any) -> Dataset:
         return data
     single, count, notes = _opened(data)
     whole = data.dataset if isinstance(data, DataLoader) else data  # a Subset's own `dataset` has another order
-    targets = getattr(whole, "targets", ())  # as torchvision has them: no image is read
+    # As torchvision has them, so that no image is read; not where a transform makes other labels of them.
+    targets = () if _changes_labels(whole) else getattr(whole, "targets", ())
     labels = [_whole(label) for label in (targets if len(targets) == count else (single(i)[1] for i in range(count)))]
     images = _dataset(single, count, labels, notes)
     return replace(images, class_names=tuple(map(str, range(max(labels) + 1))))
+
+
+def _changes_labels(data: Any) -> bool:
+    both = getattr(data, "transforms", None)  # torchvision's of images and labels; one of its users may do anything
+    others = None if both is None else getattr(both, "target_transform", both)
+    return others is not None or getattr(data, "target_transform", None) is not None
 
 
 def open_held_scenes(data: Any) -> LabelledScenes:

@@ -200,3 +200,20 @@ def test_labels_of_a_subset_are_in_its_own_order() -> None:
 
     for data in (part := Subset(Squares(), [2, 0, 1]), DataLoader(part)):
         assert [sample.label for sample in open_held(data).samples] == [2, 0, 1]
+
+
+def test_labels_are_those_that_a_transform_makes() -> None:
+    from torchvision.datasets import FakeData
+
+    class Squares(FakeData):
+        targets = (0, 1, 2)
+
+        def __getitem__(self, place: int) -> tuple[Any, Any]:
+            image, label = Image.new("RGB", (16, 16)), self.targets[place]
+            if self.transforms is not None:
+                return self.transforms(image, label)
+            return image, label
+
+    for given in ({"target_transform": lambda label: 2 - label}, {"transform": lambda image: image}, {}):
+        data = Squares(3, **given)
+        assert [sample.label for sample in open_held(data).samples] == [data[i][1] for i in range(3)]
