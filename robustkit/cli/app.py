@@ -55,7 +55,8 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
 @click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="robustkit")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def cli() -> None:
+@click.option("--offline", is_flag=True, help="Ask no server: downloaded weights only, as with HF_HUB_OFFLINE=1.")
+def cli(offline: bool) -> None:
     """Measure how a vision checkpoint holds up under adversarial attack and corruption, and which pixels it relies on.
 
     \b
@@ -67,6 +68,10 @@ def cli() -> None:
     robustkit doctor                                      self-test this installation
     """
     check_date()
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+        if constants := sys.modules.get("huggingface_hub.constants"):  # it has read the variable
+            constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
 def _one_line(text: str) -> str:

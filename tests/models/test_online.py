@@ -16,8 +16,10 @@ import huggingface_hub
 import pytest
 import timm
 import torch
+from click.testing import CliRunner
 from safetensors.torch import save_file
 
+from robustkit.cli.app import cli
 from robustkit.errors import ModelError
 from robustkit.models import architecture, load, specs
 
@@ -91,6 +93,16 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
     assert not specs.is_reachable(f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert specs.hub_address() == "" and architecture.held_weights(NAME) is None
+
+
+def test_offline_asks_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for words, address in (([], huggingface_hub.constants.ENDPOINT), (["--offline"], "")):
+        assert CliRunner().invoke(cli, [*words, "list", "presets"]).exit_code == 0
+        assert specs.hub_address() == address
+    assert os.environ["HF_HUB_OFFLINE"] == os.environ["TRANSFORMERS_OFFLINE"] == "1"
 
 
 class Hub(BaseHTTPRequestHandler):
