@@ -96,11 +96,18 @@ _LONGEST = 1000  # characters of why an audit was refused
 Folder = TypeVar("Folder", bound="RunFolder")
 
 
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # what Windows takes for a device
+
+
 def folder_name(text: str) -> str:
-    """Return a file name for a condition or checkpoint: itself where it can be, else one made unique by a digest."""
+    """Return a file name for a condition or checkpoint: itself where it can be, on Windows, too, else one made unique
+    by a digest."""
     plain = text.replace("/", "_")
     safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
-    return safe if safe == plain else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    if safe == plain and not safe.endswith(".") and not _DEVICE.fullmatch(safe):
+        return safe
+    start = safe.replace(".", "-") if _DEVICE.fullmatch(safe) else safe
+    return f"{start}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 TAKEN = "taken"  # the column that says whether a sample was drawn for a condition that is evaluated on a part of them

@@ -16,7 +16,6 @@ from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.results.survey import survey, write_summary
-from robustkit.runs.folder import folder_name
 
 
 def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:
@@ -108,14 +107,6 @@ def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(RunError, match="No space left on device; choose a folder with --out"):
         write_whole(target, b"second")
     assert target.read_bytes() == b"first" and [p.name for p in target.parent.iterdir()] == ["file"]
-
-
-def test_folder_names_are_safe_and_distinct() -> None:
-    assert folder_name("pgd(eps=1/255,steps=20)") == "pgd(eps=1_255,steps=20)"
-    names = ["../../etc", "a b", "a-b", "é", "x" * 300, "x" * 301, ".hidden"]
-    made = [folder_name(name) for name in names]
-    assert len(set(made)) == len(names)
-    assert all("/" not in name and not name.startswith(".") and len(name) < 140 and name.isascii() for name in made)
 
 
 def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
