@@ -62,18 +62,21 @@ class ScoringModel(nn.Module):
     @property
     def surrogates(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """The same answers with other gradients through attention, by name; empty where attention is not understood."""
-        return surrogates(self.network, self._as_written) if can_be_seen(self.network) else {}
+        return surrogates(self.network, self._logits_of_network) if can_be_seen(self.network) else {}
 
     def key_loss(self, images: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
         """Return logits (B, K) and how far queries are drawn to the keys of boxes (B, 3). Raises ModelError."""
-        return key_loss(self.network, self._as_written, images, boxes, of_class)
+        return key_loss(self.network, self._logits_of_network, images, boxes, of_class)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self._as_written(images, self.compiled)
+        return self._competing(self.compiled or self.network, images)
 
-    def _as_written(self, images: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Return the logits of the network as it is written, so that hooks see its layers; or of another `network`."""
-        logits = self._asked(network or self.network, images)
+    def _logits_of_network(self, images: Tensor) -> Tensor:
+        """Return the same (B, K), never compiled, so that hooks see the layers."""
+        return self._competing(self.network, images)
+
+    def _competing(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        logits = self._asked(network, images)
         return logits if self.valid is None else logits[:, self.valid]
 
     def embed(self, images: Tensor) -> Tensor:

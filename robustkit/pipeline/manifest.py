@@ -198,7 +198,8 @@ def shard_size(plan: Plan, settings: Settings) -> int:
     return max(least, settings.batch_size, min(least * times, fair))
 
 
-_SCALED, _OF_PARTS = 128, 4
+_SCALED = 128  # samples of a unit on a CPU from which on one of an accelerator is larger
+_OF_PARTS = 4  # times as many in each part of a run
 
 
 def _data(plan: Plan, digest: str, size: int) -> DataEntry:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.intervals import wilson
+from ..common.names import is_device
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..evaluations.setup_flags import setup_text
@@ -37,7 +38,6 @@ FORMATS = (*FILES, *LOGGERS)
 OF_ONE = ("hf-eval-results", "model-index")
 """The formats of a repository with one checkpoint."""
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_RESERVED = {"con", "prn", "aux", "nul", "data", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))}
 
 
 def export(
@@ -194,7 +194,7 @@ def _place(data: str, model: str, evaluation: str) -> str:
 
 def _portable(text: str) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:80].strip(". ") or "unnamed"
-    return f"_{name}" if name.partition(".")[0].lower() in _RESERVED else name
+    return f"_{name}" if is_device(name) or name.lower() == "data" else name  # "data" is the store's own folder
 
 
 def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any], model: str) -> dict[str, Any]:

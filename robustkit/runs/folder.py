@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common.files import bytes_of, json_in, text_of, write_whole
+from ..common.names import is_device
 from ..errors import DamagedRecord, RunError
 from .manifest import Manifest, digest_of, encode_manifest, made_with, manifest_of
 from .untrusted import (
@@ -96,17 +97,14 @@ _LONGEST = 1000  # characters of why an audit was refused
 Folder = TypeVar("Folder", bound="RunFolder")
 
 
-_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # what Windows takes for a device
-
-
 def folder_name(text: str) -> str:
     """Return a file name for a condition or checkpoint: itself where it can be, on Windows, too, else one made unique
     by a digest."""
     plain = text.replace("/", "_")
     safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
-    if safe == plain and not safe.endswith(".") and not _DEVICE.fullmatch(safe):
+    if safe == plain and not safe.endswith(".") and not is_device(safe):
         return safe
-    start = safe.replace(".", "-") if _DEVICE.fullmatch(safe) else safe
+    start = safe.replace(".", "-") if is_device(safe) else safe
     return f"{start}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,7 +18,7 @@ from robustkit.evaluations.attacks.peers import make_perturb, peer
 from robustkit.evaluations.subject import ScoringModel
 from robustkit.protocol.card import load_card
 
-from .race import Agree, Row, Sides, Subject, same, uncompared
+from .race import Agree, Row, Shown, Sides, Subject, same, uncompared
 
 SHARE = 0.15  # of eps, a step of PGD
 SPSA_STEPS, QUERIES, FAB_STEPS, FAB_TARGETS, UPDATES = 2, 150, 20, 2, 50
@@ -27,31 +26,24 @@ BATCH = 64  # rows of a pass of AutoAttack, for both
 SAME_IMAGES = 1e-6
 
 
-@dataclass(frozen=True)
-class Bout:
-    """A model with images that it classifies right; ours and theirs lead away from the labels."""
-
-    model: nn.Module
-    images: Tensor
-    labels: Tensor
+class Bout(Shown):
+    """A model with images that it classifies right; ours and theirs lead away from the classes."""
 
     def first(self, count: int) -> Bout:
-        return Bout(self.model, self.images[:count], self.labels[:count])
+        return Bout(self.model, self.images[:count], self.classes[:count])
 
-    def sides(self, ours: Attack, theirs: Any, agree: Agree) -> Sides:
-        """Return both sides. theirs: from images and labels to adversarials."""
-        count = len(self.images)
-        work = partial(ours, self.model, self.images, self.labels), partial(theirs, self.images, self.labels)
-        return Sides(*work, agree, (count, count))
+    def against(self, ours: Attack, theirs: Any, agree: Agree) -> Sides:
+        """Return both sides. theirs: from images and classes to adversarials."""
+        return self.sides(partial(ours, self.model), theirs, agree)
 
     def standing(self, ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
         """Compare which images both leave standing."""
         with torch.inference_mode():
-            stand = [self.model(points).argmax(dim=1) == self.labels for points in (ours, theirs)]
+            stand = [self.model(points).argmax(dim=1) == self.classes for points in (ours, theirs)]
         left, differ = [int(each.sum()) for each in stand], int((stand[0] != stand[1]).sum())
         if differ:
-            return False, f"{left[0]} of {len(self.labels)} stand, theirs {left[1]}; {differ} differ"
-        return True, f"the same {left[0]} of {len(self.labels)} stand"
+            return False, f"{left[0]} of {len(self.classes)} stand, theirs {left[1]}; {differ} differ"
+        return True, f"the same {left[0]} of {len(self.classes)} stand"
 
     def distances(self, norm: Any, ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
         """Compare the median distances of what both found: equal within two in a hundred."""
@@ -93,7 +85,7 @@ def _torchattacks(bout: Bout, ours: Attack, steps: int, eps: float) -> Sides:
     theirs = package.FGSM(bout.model, eps)
     if steps > 1:
         theirs = package.PGD(bout.model, eps, SHARE * eps, steps, random_start=False)
-    return bout.sides(ours, theirs, same("images", SAME_IMAGES))
+    return bout.against(ours, theirs, same("images", SAME_IMAGES))
 
 
 def _foolbox(bout: Bout, ours: Attack, steps: int, eps: float) -> Sides:
@@ -101,7 +93,7 @@ def _foolbox(bout: Bout, ours: Attack, steps: int, eps: float) -> Sides:
     theirs = attacks.LinfFastGradientAttack(random_start=False)
     if steps > 1:
         theirs = attacks.LinfPGD(rel_stepsize=SHARE, steps=steps, random_start=False)
-    return bout.sides(ours, _called(bout, theirs, eps), same("images", SAME_IMAGES))
+    return bout.against(ours, _called(bout, theirs, eps), same("images", SAME_IMAGES))
 
 
 def _called(bout: Bout, attack: Any, eps: float | None) -> Any:
@@ -118,13 +110,13 @@ def _bare(bout: Bout, ours: Attack, steps: int) -> Sides:
             points = images.detach().requires_grad_()
             torch.autograd.grad(nn.functional.cross_entropy(bout.model(points), labels, reduction="sum"), points)
 
-    return bout.sides(ours, theirs, uncompared("no images to compare"))
+    return bout.against(ours, theirs, uncompared("no images to compare"))
 
 
 def _spsa(bout: Bout, threat: ThreatModel) -> Sides:
     package: Any = import_module("torchattacks")
     theirs = package.SPSA(bout.model, threat.eps, nb_iter=SPSA_STEPS, nb_sample=128, max_batch_size=64)
-    return bout.sides(SPSA(threat, steps=SPSA_STEPS), theirs, bout.standing)
+    return bout.against(SPSA(threat, steps=SPSA_STEPS), theirs, bout.standing)
 
 
 def _minimal(bout: Bout, norm: Any, kind: type[FMN] | type[DDN]) -> Sides:
@@ -134,7 +126,7 @@ def _minimal(bout: Bout, norm: Any, kind: type[FMN] | type[DDN]) -> Sides:
     if kind is DDN:
         theirs = attacks.DDNAttack(steps=UPDATES, init_epsilon=1.0)
     ours = kind(ThreatModel(norm, math.inf), steps=UPDATES - 1)
-    return bout.sides(ours, _called(bout, theirs, None), partial(bout.distances, norm))
+    return bout.against(ours, _called(bout, theirs, None), partial(bout.distances, norm))
 
 
 def _member(bout: Bout, name: str, ours: FAB | Square) -> Sides:
@@ -142,7 +134,7 @@ def _member(bout: Bout, name: str, ours: FAB | Square) -> Sides:
     stage = peer("pyautoattack", name, ours.threat, {key: getattr(ours, key) for key in parameters}).stages[0]
     classes = bout.model(bout.images[:1]).shape[1]
     theirs = make_perturb("pyautoattack", stage, bout.model, ours.threat, 0, classes)
-    return bout.sides(ours, theirs, bout.standing)
+    return bout.against(ours, theirs, bout.standing)
 
 
 def _autoattack(bout: Bout, eps: float, dtype: torch.dtype, subject: Subject) -> Sides:
@@ -160,11 +152,11 @@ def _autoattack(bout: Bout, eps: float, dtype: torch.dtype, subject: Subject) ->
     def ours() -> Tensor:
         judge = None if search is exact else exact
         attack = AutoAttack(ThreatModel("linf", eps))
-        return attack.run(search, images, bout.labels, judge=judge, batch_size=BATCH).adversarials
+        return attack.run(search, images, bout.classes, judge=judge, batch_size=BATCH).adversarials
 
     def theirs() -> Tensor:
         attack = package.AutoAttack(bout.model, **options)
-        found: Tensor = attack.run_standard_evaluation(bout.images, bout.labels, batch_size=BATCH)[0]
+        found: Tensor = attack.run_standard_evaluation(bout.images, bout.classes, batch_size=BATCH)[0]
         return found
 
     return Sides(ours, theirs, bout.standing, (len(images), len(images)))

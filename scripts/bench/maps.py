@@ -29,38 +29,25 @@ from robustkit.common.determinism import SampleRng
 
 from . import cam_peers as peers
 from .corruptions import SIZE, channels_first, photographs
-from .race import Agree, Row, Sides, Subject, Work, same, uncompared
+from .race import Agree, Row, Shown, Sides, Subject, Work, same, uncompared
 
 STEPS, SAMPLES, NOISE, MASKS = 32, 25, 0.15, 128
 CURVE, COPIES, SQUARES = 13, 10, 64  # points of a perturbation curve, noisy copies, hidden squares
 SAME_MAPS = 1e-3
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A network, images (B, 3, H, W) as it takes them, and the classes (B,) to explain."""
-
-    net: nn.Module
-    images: Tensor
-    classes: Tensor
-
-    @property
-    def rng(self) -> SampleRng:
-        """Draws on the CPU, the same at each call."""
-        ids = [str(i) for i in range(len(self.images))]
-        return SampleRng.of(ids, seed=0, condition="bench", device=torch.device("cpu"))
-
-    def sides(self, ours: Any, theirs: Any, same_draws: Any = None, agree: Any = None) -> Sides:
-        """Return both sides; each is called with images and classes."""
-        count = len(self.images)
-        work = partial(ours, self.images, self.classes), partial(theirs, self.images, self.classes)
-        return Sides(*work, agree or agree_on_maps, (count, count), same_draws)
+def draws_of(shown: Shown) -> SampleRng:
+    """Return draws on the CPU, the same at each call."""
+    ids = [str(i) for i in range(len(shown.images))]
+    return SampleRng.of(ids, seed=0, condition="bench", device=torch.device("cpu"))
 
 
 def agree_on_maps(ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
-    """Compare maps (B, H, W); those that a peer divides by a range of 0 are left out."""
+    """Compare maps (B, H, W); those that a peer divides by a range of 0 are left out, at most a tenth."""
     a, b = ours.flatten(1).double(), theirs.flatten(1).double().to(ours.device)
     fine = b.isfinite().all(dim=1)
+    if (lost := int((~fine).sum())) * 10 > len(fine):
+        return False, f"{lost} of {len(fine)} maps of theirs are not finite"
     agrees, found = same("maps", SAME_MAPS)(a[fine], b[fine])
     if agrees:
         return True, found
@@ -91,7 +78,7 @@ def rows(subject: Subject, layer: str | None) -> Iterator[Row]:
 
 
 def _grad_cam(shown: Shown, name: str, kind: str, named: str | None) -> Sides:
-    net: Any = shown.net
+    net: Any = shown.model
     layer = net.blocks[-1].norm1 if named is None else net.get_submodule(named)
     ours = cam.METHODS[name](net, layer)  # type: ignore[call-arg]
     by_authors = peers.pytorch_grad_cam(kind, net, layer, corners=False)
@@ -99,55 +86,55 @@ def _grad_cam(shown: Shown, name: str, kind: str, named: str | None) -> Sides:
     def same_draws() -> tuple[Tensor, Tensor]:
         return ours(shown.images, shown.classes), by_authors(shown.images, shown.classes)
 
-    return shown.sides(ours, peers.pytorch_grad_cam(kind, net, layer), same_draws)
+    return shown.sides(ours, peers.pytorch_grad_cam(kind, net, layer), agree_on_maps, same_draws)
 
 
 def _integrated(shown: Shown) -> Sides:
-    theirs = peers.captum_integrated_gradients(shown.net, STEPS)
-    return shown.sides(cam.IntegratedGradients(shown.net, STEPS), theirs)
+    theirs = peers.captum_integrated_gradients(shown.model, STEPS)
+    return shown.sides(cam.IntegratedGradients(shown.model, STEPS), theirs, agree_on_maps)
 
 
 def _smooth(shown: Shown) -> Sides:
-    ours = cam.SmoothGrad(shown.net, SAMPLES, NOISE)
+    ours = cam.SmoothGrad(shown.model, SAMPLES, NOISE)
 
     def same_draws() -> tuple[Tensor, Tensor]:
-        theirs = peers.captum_smooth_grad(shown.net, SAMPLES, NOISE, shown.rng)
-        return ours(shown.images, shown.classes, rng=shown.rng), theirs(shown.images, shown.classes)
+        theirs = peers.captum_smooth_grad(shown.model, SAMPLES, NOISE, draws_of(shown))
+        return ours(shown.images, shown.classes, rng=draws_of(shown)), theirs(shown.images, shown.classes)
 
-    return shown.sides(ours, peers.captum_smooth_grad(shown.net, SAMPLES, NOISE), same_draws)
+    return shown.sides(ours, peers.captum_smooth_grad(shown.model, SAMPLES, NOISE), agree_on_maps, same_draws)
 
 
 def _rise(shown: Shown) -> Sides:
-    ours = cam.RISE(shown.net, masks=MASKS)
+    ours = cam.RISE(shown.model, masks=MASKS)
     import_module("torchray")
 
     def same_draws() -> tuple[Tensor, Tensor]:
         height, width = shown.images.shape[2:]
-        masks = ours.drawn(ours.draws(shown.images, shown.rng), (height, width))
-        theirs = peers.torchray_rise(shown.net, lambda i: masks[i][:, None])
-        return ours(shown.images, shown.classes, rng=shown.rng), theirs(shown.images, shown.classes)
+        masks = ours.drawn(ours.draws(shown.images, draws_of(shown)), (height, width))
+        theirs = peers.torchray_rise(shown.model, lambda i: masks[i][:, None])
+        return ours(shown.images, shown.classes, rng=draws_of(shown)), theirs(shown.images, shown.classes)
 
-    return shown.sides(ours, peers.torchray_rise(shown.net, MASKS), same_draws)
+    return shown.sides(ours, peers.torchray_rise(shown.model, MASKS), agree_on_maps, same_draws)
 
 
 def _legrad(shown: Shown) -> Sides:
-    vit: Any = shown.net
+    vit: Any = shown.model
     normed = peers.Normed(vit)
 
     def agree(ours: Tensor, theirs: Tensor) -> tuple[bool, str]:
         agrees, found = agree_on_maps(ours, theirs)
         return agrees, f"{found}; passes not counted: theirs is a copy of the network"
 
-    return shown.sides(cam.LeGrad(normed), peers.legrad_torch(normed, len(vit.blocks)), agree=agree)
+    return shown.sides(cam.LeGrad(normed), peers.legrad_torch(normed, len(vit.blocks)), agree)
 
 
 def _chefer(shown: Shown) -> Sides:
-    return shown.sides(cam.Chefer(shown.net), peers.chefer_by_matrices(shown.net))
+    return shown.sides(cam.Chefer(shown.model), peers.chefer_by_matrices(shown.model), agree_on_maps)
 
 
 def _bare(shown: Shown, name: str) -> Sides:
     """Return what a map cannot do without: a forward, and a backward to the input for those of gradients."""
-    net = shown.net
+    net = shown.model
 
     def theirs(images: Tensor, classes: Tensor) -> None:
         if name == "rollout":
@@ -158,7 +145,7 @@ def _bare(shown: Shown, name: str) -> Sides:
             leaf = images.detach().requires_grad_()
             torch.autograd.grad(net(leaf).gather(1, classes[:, None]).sum(), leaf)
 
-    return shown.sides(cam.METHODS[name](net), theirs, agree=uncompared("no maps to compare"))
+    return shown.sides(cam.METHODS[name](net), theirs, uncompared("no maps to compare"))
 
 
 def metrics(subject: Subject) -> Iterator[Row]:
@@ -201,13 +188,15 @@ class Metric:
 
         def explain(model: nn.Module, inputs: Any, targets: Any, **_: Any) -> Any:
             at = torch.from_numpy(np.asarray(inputs, np.float32)).reshape(-1, *images.shape[1:])
-            tool = self.tool if model is self.shown.net else type(self.tool)(model)
+            tool = self.tool if model is self.shown.model else type(self.tool)(model)
             return tool(at, torch.from_numpy(np.asarray(targets, np.int64))).numpy()[:, None]
 
         def run() -> Any:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return metric(model=self.shown.net, explain_func=explain, device="cpu", batch_size=len(images), **given)
+                return metric(
+                    model=self.shown.model, explain_func=explain, device="cpu", batch_size=len(images), **given
+                )
 
         return run
 
@@ -216,7 +205,7 @@ Compared = tuple[Work, Work, Agree]
 
 
 def _metric(shown: Shown, make: Callable[[Metric], Compared]) -> Sides:
-    tool = cam.InputGradient(shown.net)
+    tool = cam.InputGradient(shown.model)
     ours, theirs, agree = make(Metric(shown, tool, tool(shown.images, shown.classes)))
     count = len(shown.images)
     return Sides(ours, theirs, agree, (count, count))
@@ -230,7 +219,7 @@ def _curves(metric: Metric) -> Compared:
     down, up = (metric.theirs("PixelFlipping", signed, **options) for signed in (maps, -maps))
 
     def ours() -> Tensor:
-        found = abpc(shown.net, shown.images, maps, shown.classes, fill=0.0, steps=CURVE)
+        found = abpc(shown.model, shown.images, maps, shown.classes, fill=0.0, steps=CURVE)
         return torch.stack([found.morf, found.lerf])[..., 1:].mean(dim=2)
 
     return ours, lambda: torch.tensor(np.array([down(), up()])).mean(dim=2), same("areas", 0.01)
@@ -262,7 +251,7 @@ def _infidelity(metric: Metric) -> Compared:
     theirs = metric.theirs("Infidelity", **options)
     agree = uncompared("Quantus hides a grid of squares, ours draws them")
     return (
-        lambda: infidelity(shown.net, shown.images, metric.maps, shown.classes, fill=0.0, samples=SQUARES),
+        lambda: infidelity(shown.model, shown.images, metric.maps, shown.classes, fill=0.0, samples=SQUARES),
         theirs,
         agree,
     )

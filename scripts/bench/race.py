@@ -75,6 +75,21 @@ class Sides:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What both sides of a row get: a model, images (B, 3, H, W) as it takes them, and a class (B,) for each."""
+
+    model: Any
+    images: Tensor
+    classes: Tensor
+
+    def sides(self, ours: Any, theirs: Any, agree: Agree, same_draws: Any = None) -> Sides:
+        """Return both sides; each is called with images and classes."""
+        count = len(self.images)
+        work = partial(ours, self.images, self.classes), partial(theirs, self.images, self.classes)
+        return Sides(*work, agree, (count, count), same_draws)
+
+
+@dataclass(frozen=True)
 class Row:
     """What is computed, by which peer, and what makes both sides once the peer is known to be there."""
 

@@ -144,6 +144,20 @@ def test_autoattack_attention_is_standard_and_a_stage_by_surrogates() -> None:
         AutoAttack(threat, version="attention", **options).run(Hard(), x)
 
 
+class Opposed(Hard):
+    """Its one surrogate has all answers the other way round, so that the model itself never agrees."""
+
+    @property
+    def surrogates(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        return {"opposed": lambda x: -self(x)}
+
+
+def test_a_surrogate_with_which_the_model_disagrees_does_not_repeat_the_first_stage() -> None:
+    attack = AutoAttack(ThreatModel("linf", 1e-5), version="attention", steps=10, targets=2, queries=5)
+    result = attack.run(Opposed(), images(3).float())
+    assert (result.broken_by < 0).all() and (result.stage_backwards[-1] == 10).all()
+
+
 class Misleading(nn.Module):
     """A linear model whose own gradient leads the other way, and a surrogate that has the right one."""
 

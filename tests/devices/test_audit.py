@@ -18,7 +18,7 @@ from robustkit.common.environment import usual_workers
 from robustkit.models.device import has_float64
 from robustkit.pipeline.manifest import shard_size
 from robustkit.pipeline.plan import plan_of
-from robustkit.pipeline.request import ClassificationRequest
+from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("pageless")]
 needs_stand_in = pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
@@ -139,6 +139,10 @@ def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             with monkeypatch.context() as patched:
                 patched.setattr(torch.cuda, "get_device_properties", lambda device, told=told: told)
                 assert sizes("autoattack") == (128, samples)
+                assert sizes("autoattack", part="1/2") == (128, 512)  # on another device, too
+                scenes = {"checkpoints": ["zoo:shapes-segmenter-quest"], "data_dir": "embedded:shapes", "out": tmp_path}
+                held = SegmentationRequest(**scenes, batch_size=8)  # images at their full size
+                assert shard_size(plan_of(held), held.settings) == 32
         monkeypatch.setenv("WORLD_SIZE", "5")
         assert sizes("autoattack") == (128, 200)
         monkeypatch.setenv("WORLD_SIZE", "64")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks import PGD, ThreatModel
 from scripts.bench import __main__ as bench
-from scripts.bench import corruptions, race
+from scripts.bench import corruptions, maps, race
 from scripts.bench.race import Result, Row, Sides, equal_work, same
 
 CPU = torch.device("cpu")
@@ -127,3 +127,12 @@ def test_the_work_of_an_attack_is_counted_on_the_network_of_a_loaded_checkpoint(
         "20 + 20 passes each; no images to compare",
     )
     assert equal_work(by_name["rollout"].make(), networks) == (True, "1 + 0 passes each; no maps to compare")
+
+
+def test_maps_of_a_peer_that_are_not_finite_do_not_count_as_the_same() -> None:
+    ours = torch.rand(20, 4, 4)
+    theirs = ours.clone()
+    theirs[:2] = torch.nan
+    assert maps.agree_on_maps(ours, theirs) == (True, "same maps to 1e-3")
+    theirs[2] = torch.nan
+    assert maps.agree_on_maps(ours, theirs) == (False, "3 of 20 maps of theirs are not finite")

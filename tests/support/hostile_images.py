@@ -222,7 +222,10 @@ IMAGES: dict[str, Case] = {
     "ppm of odd levels, a million": (lambda: b"P6 1000 1000 254\n" + bytes(3_000_000), TOO_MANY),
     "pgm of decimal numbers": (lambda: b"P2 3000 3000 255\n" + b"0 " * 9_000_000, TOO_LARGE),
     "bmp, runs of one": (lambda: bmp(1400, 1400, 8, 1, b"\x01\x05" * 2_000_000), TOO_MANY),
-    "bmp, ends of lines": (lambda: bmp(60_000, 33, 8, 1, b"\x01\x05\0\0" * 99), "too narrow, since resized it would be"),
+    "bmp, ends of lines": (
+        lambda: bmp(60_000, 33, 8, 1, b"\x01\x05\0\0" * 99),
+        "too narrow, since resized it would be",
+    ),
     "bmp, jumps": (lambda: bmp(60_000, 1_600, 8, 1, b"\0\x02\0\xff" * 99), TOO_LARGE),
     # EXIF and TIFF
     "jpeg, exif of 30 GB": (lambda: exif_of_jpeg(amplified(30_000, 1 << 20)), SHARED),
