@@ -18,7 +18,7 @@ from ..data.images import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.condition import name_of, words_of
-from ..evaluations.maps.gallery import overlay
+from ..evaluations.maps.gallery import TILE, overlay
 from ..evaluations.metrics import is_finite
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _HELD = 64_000_000  # bytes of pictures in memory; the page, where they are smaller, takes about a fifth of that
 _PICTURE = 1 << 22  # pixels of a kept picture
+_UNDER_MAP = 160  # pixels of the longest side of a picture under a map
 
 
 def held_pictures(
@@ -77,11 +78,11 @@ def _webp(image: Image.Image, side: int) -> bytes:
     return buffer.getvalue()
 
 
-def under_map(image: bytes, heat: bytes) -> Image.Image:
-    """Return a kept picture under its map."""
+def under_map(image: bytes, heat: bytes, width: int = TILE) -> Image.Image:
+    """Return a kept picture of that width under its map."""
     with opened(image) as picture, opened(heat) as levels:
-        drawn = overlay(np.array(picture.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
-    return Image.fromarray(drawn)
+        pixels, values = np.array(picture.convert("RGB")), np.array(levels.convert("L"), np.float32)
+    return Image.fromarray(overlay(pixels, values / np.float32(255), width))
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class Browser:
             said = [f"{view.scores[key]} {_amount(key, value)}" for key, value in known.items()]
             tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
-                drawn = uri_of(_webp(under_map(image, shown.heat), 160))
+                drawn = uri_of(_webp(under_map(image, shown.heat, _UNDER_MAP), _UNDER_MAP))
                 tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")

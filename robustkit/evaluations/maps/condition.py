@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from cam.registry import CONTROLS, METHODS
@@ -144,7 +145,8 @@ def parse_explained(text: str) -> MapSpec | None:
     arguments, _, under = form[3].partition(",under=")
     if (form[1] == "stability") != bool(under):
         raise ProtocolError(f"condition {text!r}: expected such as stability(agcam,under=pgd(eps=1/255,steps=20))")
-    return replace(_explained(form[2], arguments, text), under=under)
+    parse = _of_built_in if form[2] in METHODS else _explained  # options of a plug-in's may change
+    return replace(parse(form[2], arguments, text), under=under)
 
 
 def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
@@ -189,6 +191,10 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
     if on.denominator != 1 or on < 0:
         raise ProtocolError(f"{where}: on {on}; expected how many samples, such as on=200")
     return MapSpec(method, threshold, on=int(on), options=options, **given)
+
+
+_of_built_in = lru_cache(1024)(_explained)
+"""A page asks for the same few of them thousands of times."""
 
 
 def parts_of(condition: str) -> tuple[MapSpec, str] | None:

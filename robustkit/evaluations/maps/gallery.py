@@ -124,9 +124,9 @@ class Gallery:
         return f'<img src="{_uri(encoded(draw(self), "WEBP", quality=90))}" alt="{escape(self.title)}">'
 
 
-def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
-    """Return the image as a tile, under its map as `cam.overlay` shows it."""
-    return blend(_tile(image), heat)
+def overlay(image: Pixels, heat: NDArray[np.float32], width: int = TILE) -> Pixels:
+    """Return the image as a tile of that width, under its map as `cam.overlay` shows it."""
+    return blend(_tile(image, width), heat)
 
 
 def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> Pixels:
@@ -141,10 +141,10 @@ def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> 
     return shown
 
 
-def _tile(pixels: Pixels) -> Pixels:
-    """Enlarge pixel by pixel, or shrink, to a width of TILE."""
-    size = (TILE, max(1, round(TILE * pixels.shape[0] / pixels.shape[1])))
-    small = pixels.shape[1] < TILE
+def _tile(pixels: Pixels, width: int = TILE) -> Pixels:
+    """Enlarge pixel by pixel, or shrink, to a width."""
+    size = (width, max(1, round(width * pixels.shape[0] / pixels.shape[1])))
+    small = pixels.shape[1] < width
     return np.array(Image.fromarray(pixels).resize(size, _NEAREST if small else _LANCZOS))
 
 
