@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from importlib import import_module
 from typing import Any
@@ -33,6 +34,14 @@ def usual_workers() -> int:
     """Return how many threads decode images by default: one per usable core, shared among torchrun's processes."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // max(1, count_in("LOCAL_WORLD_SIZE", 1)))
+
+
+def path_limit() -> int | None:
+    """Return how many characters a path may have: None but on Windows where long paths are off."""
+    if os.name != "nt":
+        return None
+    library = ctypes.windll.ntdll  # type: ignore[attr-defined,unused-ignore]
+    return None if library.RtlAreLongPathsEnabled() & 0xFF else 259  # a BOOLEAN, which fills one byte
 
 
 def import_extra(library: str, extra: str, what: str, instead: str = "") -> Any:

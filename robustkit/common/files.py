@@ -92,6 +92,19 @@ def first_line(fault: BaseException, most: int = 160) -> str:
     return (str(fault).strip().splitlines() or [type(fault).__name__])[0][:most]
 
 
+_WINDOWS = os.name == "nt"  # where a file that another process reads at the moment cannot be replaced
+
+
+def _put(temporary: Path, path: Path) -> None:
+    for wait in (0.01, 0.05, 0.2, 1.0) if _WINDOWS else ():
+        try:
+            temporary.replace(path)
+            return
+        except PermissionError:
+            time.sleep(wait)
+    temporary.replace(path)
+
+
 def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "choose a folder with --out") -> None:
     """Write a file so that `path` holds all of it or what it held before; RunError, with the remedy, where it cannot.
     Its mode is the one that the umask leaves. durable: whether it survives a power cut, too, which costs far more.
@@ -107,7 +120,7 @@ def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "ch
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            temporary.replace(path)
+            _put(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -224,14 +224,15 @@ def display_name(name: str) -> str:
 
 
 def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
-    """Give a checkpoint that shares its name with an earlier one a number of its own, in place."""
+    """Give a checkpoint that shares its name with an earlier one, in any case, a number of its own, in place."""
     taken: set[str] = set()
-    originals = {classifier.identity.name for classifier in classifiers}
+    originals = {classifier.identity.name.lower() for classifier in classifiers}
     for classifier in classifiers:
         identity = classifier.identity
-        names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2)))
-        name = next(name for name in names if name not in taken and (name == identity.name or name not in originals))
-        taken.add(name)
+        numbered = (f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2))
+        free = (name for name in numbered if name.lower() not in taken | originals)
+        name = next(free) if identity.name.lower() in taken else identity.name
+        taken.add(name.lower())
         classifier.identity = replace(identity, name=name)
     return classifiers
 

@@ -23,9 +23,10 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..common.environment import path_limit
 from ..common.files import bytes_of, json_in, text_of, write_whole
 from ..common.names import is_device
 from ..errors import DamagedRecord, RunError
@@ -106,6 +107,14 @@ def folder_name(text: str) -> str:
         return safe
     start = safe.replace(".", "-") if is_device(safe) else safe
     return f"{start}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def longest_path(folder: PurePath, manifest: Manifest) -> int:
+    """Return how many characters the longest path of a run has, that of a file of a unit as it is written."""
+    checkpoint, condition = (
+        max(map(folder_name, names), key=len, default="") for names in (manifest.names, manifest.conditions)
+    )
+    return len(str(folder / "adversarials" / checkpoint / condition / f".00000.parquet.{'0' * 16}.tmp"))
 
 
 TAKEN = "taken"  # the column that says whether a sample was drawn for a condition that is evaluated on a part of them
@@ -205,6 +214,21 @@ class RunFolder:
             content = None
         said = content.get("refused") if isinstance(content, dict) else None
         return said[:_LONGEST] if isinstance(said, str) and said else "it gives no reason"
+
+    def check_paths(self, manifest: Manifest) -> None:
+        """Raise RunError where two names of a run differ in case alone, so that they share a folder on some systems,
+        and where its files have longer paths than this system takes.
+        """
+        for names in (manifest.names, manifest.conditions):
+            folders = {folder_name(name).lower(): name for name in reversed(names)}
+            for name in names:
+                if (other := folders[folder_name(name).lower()]) != name:
+                    what = f"{other} and {name} differ in case alone, and would share a folder on Windows and macOS"
+                    raise RunError(f"{what}; give one of them another name")
+        limit, longest = path_limit(), longest_path(self.path.absolute(), manifest)
+        if limit and longest > limit:
+            what = f"{self.path}: its files would have paths of up to {longest} characters; expected at most {limit}"
+            raise RunError(f"{what}: use an --out that is {longest - limit} shorter, or turn on long paths in Windows")
 
     def forget_refusal(self) -> None:
         """Remove the mark: an audit has come to its end. Raises RunError where a link is on its way."""

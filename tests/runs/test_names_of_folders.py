@@ -1,10 +1,16 @@
 """Names of folders in a run: each a single part of a path, also on Windows, and distinct."""
 
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
+from typing import Any
 
 import pytest
+from manifests import whole
 
-from robustkit.runs.folder import RunFolder, folder_name
+from robustkit.common import files
+from robustkit.errors import RunError
+from robustkit.runs import folder
+from robustkit.runs.folder import RunFolder, folder_name, longest_path
+from robustkit.runs.manifest import Manifest
 
 PLAIN = ["vit", "vit_tiny_patch16_224.augreg", "pgd(eps=1_255,steps=20)", "console", "com", "a.con"]
 ODD = [
@@ -29,3 +35,58 @@ def test_names_are_distinct_and_plain_ones_stay() -> None:
     assert [folder_name(text) for text in PLAIN] == PLAIN
     assert folder_name("pgd(eps=1/255,steps=20)") == "pgd(eps=1_255,steps=20)"
     assert len({folder_name(text).lower() for text in ODD}) == len(ODD)
+
+
+def manifest(checkpoints: list[str], conditions: list[str]) -> Manifest:
+    plain: dict[str, Any] = {"checkpoints": [{"name": name} for name in checkpoints], "conditions": conditions}
+    return whole(plain | {"data": {"n": 3}})
+
+
+def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.check_paths(manifest(["ViT", "vit-2"], ["clean", "pgd(eps=1/255)"]))
+    for names, conditions in ((["ViT", "deit", "vit"], ["clean"]), (["deit"], ["mine(of=ViT)", "mine(of=vit)"])):
+        with pytest.raises(RunError, match=r"vit.* differ in case alone, .* Windows and macOS; give one"):
+            run.check_paths(manifest(names, conditions))
+
+
+def test_a_run_whose_paths_windows_refuses_ends_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = manifest(["a" * 200, "b"], ["clean", "pgd(eps=1/255,steps=20)"])
+    path = PureWindowsPath("D:/runs/one")
+    deepest = path / "adversarials" / folder_name("a" * 200) / "pgd(eps=1_255,steps=20)" / "00000.parquet"
+    assert longest_path(path, wide) == len(str(deepest)) + len(".") + len(".") + 16 + len(".tmp")
+    run, longest = RunFolder(tmp_path / "run"), longest_path(tmp_path / "run", wide)
+    for limit in (None, longest):
+        monkeypatch.setattr(folder, "path_limit", lambda limit=limit: limit)
+        run.check_paths(wide)
+    monkeypatch.setattr(folder, "path_limit", lambda: longest - 7)
+    with pytest.raises(RunError, match=f"paths of up to {longest} .* at most {longest - 7}: .* that is 7 shorter"):
+        run.check_paths(wide)
+
+
+def test_a_file_that_another_process_reads_is_replaced_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows refuses to replace an open file, such as the page while the browser loads it."""
+    tries, replace = list[int](), Path.replace
+
+    def open_until(last: int, path: Path, target: Path) -> Path:
+        tries.append(0)
+        if len(tries) < last:
+            raise PermissionError(13, "Access is denied")
+        return replace(path, target)
+
+    monkeypatch.setattr(files, "_WINDOWS", True)
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
+    for last, written in ((3, True), (9, False)):
+        tries.clear()
+        monkeypatch.setattr(Path, "replace", lambda path, target, last=last: open_until(last, path, target))
+        target = tmp_path / f"{last}.json"
+        if written:
+            files.write_whole(target, b"{}")
+        else:
+            with pytest.raises(RunError, match=r"cannot write .*: Access is denied"):
+                files.write_whole(target, b"{}")
+        assert target.exists() == written and len(list(tmp_path.iterdir())) == 1
