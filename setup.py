@@ -63,7 +63,7 @@ setup(
             *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "setuptools>=77"),
             *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
-            *("in-toto-attestation>=0.9.3", "jsonschema>=4.23"),  # schemas, likewise
+            *("in-toto-attestation>=0.9.3", "jsonschema>=4.23", "maite>=0.9"),  # schemas and protocols, likewise
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
             "transformers>=5.12",  # its checkpoints, and its pipeline to check against
             "open_clip_torch>=3.3",  # likewise
