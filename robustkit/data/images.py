@@ -155,29 +155,36 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     )
 
 
-def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[np.int32], bool]:
-    """Return the numbers of a mask, upright, and whether they are surely labels: a palette's indices."""
+def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[Any], bool]:
+    """Return the numbers of a mask, upright, in 8 or 16 bits, and whether they are labels: those of a palette."""
     image = _upright(image)
     if image.mode.startswith("I"):
-        numbers: npt.NDArray[Any] = np.asarray(image).astype(np.int32)
+        numbers: npt.NDArray[Any] = np.asarray(image)
         if numbers.min() < 0 or numbers.max() > 65535:
             raise BadImageError(f"{name}: mask values outside 0 … 65535; save it with 8 or 16 bits")
-        return numbers, False
+        return numbers.astype(np.uint16), False
     if image.mode in ("1", "L"):
-        return np.asarray(image.convert("L")).astype(np.int32), False
-    alpha: npt.NDArray[Any] = np.asarray(image.convert("RGBA"))[..., 3] if image.mode != "F" else np.zeros(0)
-    rgb: npt.NDArray[Any] = np.asarray(image.convert("RGB")).astype(np.int32)
-    grey = bool((rgb == rgb[..., :1]).all())
+        return np.array(image.convert("L")), False
+    rgb = image if image.mode in ("RGB", "RGBA") else image.convert("RGB")  # no copy of a large picture
+    levels: npt.NDArray[Any] = np.array(rgb.getchannel("R"))
+    grey = all(np.array_equal(levels, np.asarray(rgb.getchannel(channel))) for channel in "GB")
     if image.mode == "P":
-        indices: npt.NDArray[Any] = np.asarray(image).astype(np.int32)
-        if grey and (np.unique(rgb).tolist() == [0, 255] or (rgb[..., 0] == indices).all()):
-            return rgb[..., 0], False
+        indices: npt.NDArray[Any] = np.array(image)
+        if grey and (np.unique(levels).tolist() == [0, 255] or np.array_equal(levels, indices)):
+            return levels, False
         return indices, True
-    if image.mode == "F" or not grey or (image.mode not in ("RGB", "YCbCr", "CMYK") and alpha.min() < alpha.max()):
+    opaque = image.mode in ("RGB", "YCbCr", "CMYK")
+    if image.mode == "F" or not grey or not (opaque or _evenly_opaque(image)):
         kind = f"{'floats' if image.mode == 'F' else 'colours or transparency'} (mode {image.mode})"
         expected = "one number per pixel; save it as a grey or palette PNG"
         raise BadImageError(f"{name}: a mask of {kind}, expected {expected}")
-    return rgb[..., 0], False
+    return levels, False
+
+
+def _evenly_opaque(image: Image.Image) -> bool:
+    """Whether all pixels are equally opaque."""
+    low, high = (image if image.mode == "RGBA" else image.convert("RGBA")).getchannel("A").getextrema()
+    return low == high
 
 
 def _stretched(data: bytes) -> int:

@@ -27,4 +27,4 @@ def at_most(room: int) -> Iterator[None]:
     assert memory("VmHWM") - before < room
 
 
-MEMORY, SECONDS = 3 << 29, 10  # 1.5 GB, with torch and all libraries; of processor time
+MEMORY, SECONDS = 1 << 30, 30  # beyond what libraries hold; of processor time, where a trap takes minutes

@@ -17,12 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bounded import memory
+
 ROOM = 8 << 30  # of addresses, so that no case harms the machine
-
-
-def peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 
 def use(image: bytes, folder: Path) -> str:
@@ -46,7 +43,7 @@ def attempt(case: Any, opened: Callable[[Any, Path], str], folder: Path) -> dict
 
     made = case(folder) if opened is not use else case()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
-    began = time.process_time()
+    held, began = memory("VmRSS"), time.process_time()
     signal.alarm(120)
     try:
         said = opened(made, folder)
@@ -55,7 +52,7 @@ def attempt(case: Any, opened: Callable[[Any, Path], str], folder: Path) -> dict
     except BaseException as fault:
         said = f"NOT ONE LINE: {type(fault).__name__}: {fault}"
     signal.alarm(0)
-    return {"said": said[:2000], "peak": peak(), "seconds": time.process_time() - began}
+    return {"said": said[:2000], "peak": memory("VmHWM") - held, "seconds": time.process_time() - began}
 
 
 def call(made: Callable[[], Any], _: Path) -> str:
