@@ -283,7 +283,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crossw
     )
     environment.filters |= {"code": code, "fenced": fenced, "table": table}
     manifest = run.manifest
-    held, versions = manifest.to_plain(), {"RobustKit": manifest.robustkit, **manifest.versions}
+    held, versions = manifest.to_plain(), {"robustkit": manifest.robustkit, **manifest.versions}
     versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}
     entry = manifest.checkpoint(described["name"])
     text = environment.from_string(source).render(
