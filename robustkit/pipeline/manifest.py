@@ -120,21 +120,18 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
         raise RunError(f"{run.path} contains records but no run.json; use another --out")
     new = describe_plan(plan, digest, old)
     if old is None:
-        run.check_paths(new)
         run.write_manifest(new)
         return []
     if odd := disagreements(old, new):
         raise RunError(f"{run.path} contains another run: {'; '.join(odd)}; use another --out, or delete the folder")
-    both = join_manifests(old, new)
-    run.check_paths(both)
-    run.write_manifest(both)
+    run.write_manifest(join_manifests(old, new))
     lines = [whole_card_line(old)] if old.format == 1 else []
     if old.batch_size != new.batch_size:
         sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
         lines.append(f"{sizes}: the same random draws; results are equal up to float rounding")
     there, here = old.made_with, new.made_with
-    known = [(name, there[name], text) for name, text in here.items() if name in there]
-    changed = [f"{name} was {before} before and is {now} now" for name, before, now in known if before != now]
+    both = [(name, there[name], text) for name, text in here.items() if name in there]
+    changed = [f"{name} was {before} before and is {now} now" for name, before, now in both if before != now]
     return [*lines, f"{', '.join(changed)}: figures that combine both are flagged"] if changed else lines
 
 

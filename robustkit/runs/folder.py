@@ -190,8 +190,22 @@ class RunFolder:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
 
     def write_manifest(self, manifest: Manifest) -> None:
+        """Write run.json. Raises RunError where its names lead to paths that this or another system cannot have."""
+        self._check_paths(manifest)
         self.write(self.manifest_path, encode_manifest(manifest.to_plain()))
         self._read = None
+
+    def _check_paths(self, manifest: Manifest) -> None:
+        for names in (manifest.names, manifest.conditions):
+            folders = {folder_name(name).lower(): name for name in reversed(names)}
+            for name in names:
+                if (other := folders[folder_name(name).lower()]) != name:
+                    what = f"{other} and {name} differ in case alone, and would share a folder on Windows and macOS"
+                    raise RunError(f"{what}; give one of them another name")
+        limit, longest = path_limit(), longest_path(self.path.absolute(), manifest)
+        if limit and longest > limit:
+            what = f"{self.path}: its files would have paths of up to {longest} characters; expected at most {limit}"
+            raise RunError(f"{what}: use an --out that is {longest - limit} shorter, or turn on long paths in Windows")
 
     @property
     def refusal_path(self) -> Path:
@@ -214,21 +228,6 @@ class RunFolder:
             content = None
         said = content.get("refused") if isinstance(content, dict) else None
         return said[:_LONGEST] if isinstance(said, str) and said else "it gives no reason"
-
-    def check_paths(self, manifest: Manifest) -> None:
-        """Raise RunError where two names of a run differ in case alone, so that they share a folder on some systems,
-        and where its files have longer paths than this system takes.
-        """
-        for names in (manifest.names, manifest.conditions):
-            folders = {folder_name(name).lower(): name for name in reversed(names)}
-            for name in names:
-                if (other := folders[folder_name(name).lower()]) != name:
-                    what = f"{other} and {name} differ in case alone, and would share a folder on Windows and macOS"
-                    raise RunError(f"{what}; give one of them another name")
-        limit, longest = path_limit(), longest_path(self.path.absolute(), manifest)
-        if limit and longest > limit:
-            what = f"{self.path}: its files would have paths of up to {longest} characters; expected at most {limit}"
-            raise RunError(f"{what}: use an --out that is {longest - limit} shorter, or turn on long paths in Windows")
 
     def forget_refusal(self) -> None:
         """Remove the mark: an audit has come to its end. Raises RunError where a link is on its way."""

@@ -44,10 +44,10 @@ def manifest(checkpoints: list[str], conditions: list[str]) -> Manifest:
 
 def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.check_paths(manifest(["ViT", "vit-2"], ["clean", "pgd(eps=1/255)"]))
+    run.write_manifest(manifest(["ViT", "vit-2"], ["clean", "pgd(eps=1/255)"]))
     for names, conditions in ((["ViT", "deit", "vit"], ["clean"]), (["deit"], ["mine(of=ViT)", "mine(of=vit)"])):
         with pytest.raises(RunError, match=r"vit.* differ in case alone, .* Windows and macOS; give one"):
-            run.check_paths(manifest(names, conditions))
+            run.write_manifest(manifest(names, conditions))
 
 
 def test_a_run_whose_paths_windows_refuses_ends_before_it_begins(
@@ -60,10 +60,10 @@ def test_a_run_whose_paths_windows_refuses_ends_before_it_begins(
     run, longest = RunFolder(tmp_path / "run"), longest_path(tmp_path / "run", wide)
     for limit in (None, longest):
         monkeypatch.setattr(folder, "path_limit", lambda limit=limit: limit)
-        run.check_paths(wide)
+        run.write_manifest(wide)
     monkeypatch.setattr(folder, "path_limit", lambda: longest - 7)
     with pytest.raises(RunError, match=f"paths of up to {longest} .* at most {longest - 7}: .* that is 7 shorter"):
-        run.check_paths(wide)
+        run.write_manifest(wide)
 
 
 def test_a_file_that_another_process_reads_is_replaced_a_moment_later(
