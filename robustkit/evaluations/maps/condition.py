@@ -233,8 +233,9 @@ def only_boxes(manifest: Named) -> bool:
 
 
 def _lead(score: Metric) -> Metric:
-    low, high = score.difference_ends
-    plain = replace(score, paired=False, share=False, drafted=False, also=(), least=low, most=high)
+    """Return the metric of the lead in a score: a larger one is better, whichever way the score itself is."""
+    (low, high), better = score.difference_ends, abs(score.better)
+    plain = replace(score, better=better, paired=False, share=False, drafted=False, also=(), least=low, most=high)
     return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}")
 
 
