@@ -181,7 +181,7 @@ def locked(folder: Path, together: bool = False) -> Iterator[None]:
             try:
                 holder = json.loads(file.read())
                 by = f"process {int(holder['pid'])} on {holder['host']}"
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OSError):  # Windows lets nobody read what is locked
                 by = "another process"
             raise RunError(f"{folder} is in use by {by}; wait for it, or use another --out")
         file.truncate(0)

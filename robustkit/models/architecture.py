@@ -31,7 +31,7 @@ def held_weights(arch: str) -> dict[str, Any] | None:
     source = getattr(config, "hf_hub_id", None) or ""
     address = hub_address() if source else getattr(config, "url", None) or ""
     fetched = Path(torch.hub.get_dir()) / "checkpoints" / address.rpartition("/")[2]
-    if not address or (not source and fetched.is_file()) or is_reachable(address):
+    if not address or (not source and fetched.is_file()) or (hub_address() and is_reachable(address)):
         return None
     if source:
         from huggingface_hub import try_to_load_from_cache
@@ -42,9 +42,8 @@ def held_weights(arch: str) -> dict[str, Any] | None:
             file = try_to_load_from_cache(repository, name, revision=revision or None)
             if isinstance(file, str):
                 return {"file": file}
-    raise ModelError(
-        f"weights of {arch!r} could not be fetched: {address} does not respond; {REMEDY.format(arch=arch)}"
-    )
+    why = "does not respond" if hub_address() else "is not asked offline"
+    raise ModelError(f"weights of {arch!r} could not be fetched: {address} {why}; {REMEDY.format(arch=arch)}")
 
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
 import time
 import uuid
 import warnings
@@ -230,7 +231,7 @@ def _prepared(order: _Order, device: str) -> _Kept:
         os.chdir(order.folder)
     except OSError:
         raise RunError(
-            f"--ray: the node {os.uname().nodename} has no folder {order.folder}; all nodes must share the same files"
+            f"--ray: the node {platform.node()} has no folder {order.folder}; all nodes must share the same files"
         ) from None
     for file in order.plugins:
         load_plugin(file)

@@ -1,5 +1,7 @@
 """Files that are written whole."""
 
+import contextlib
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from small_audit import audit, furnish
 
+from robustkit.common import files
 from robustkit.common.files import write_whole
 from robustkit.errors import RunError
 
@@ -56,3 +59,45 @@ def test_what_was_there_stays_where_a_file_cannot_be_written(tmp_path: Path, mon
     with pytest.raises(RunError, match=r"cannot write .*: No space left on device; choose a folder with --out"):
         write_whole(target, b"two")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and target.read_bytes() == b"one"
+
+
+def test_a_file_that_another_process_reads_is_replaced_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows refuses to replace an open file, such as the page while the browser loads it."""
+    tries, replace = list[int](), Path.replace
+
+    def open_until(last: int, path: Path, target: Path) -> Path:
+        tries.append(0)
+        if len(tries) < last:
+            raise PermissionError(13, "Access is denied")
+        return replace(path, target)
+
+    monkeypatch.setattr(files, "_WINDOWS", True)
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
+    for last, written in ((3, True), (9, False)):
+        tries.clear()
+        monkeypatch.setattr(Path, "replace", lambda path, target, last=last: open_until(last, path, target))
+        target = tmp_path / f"{last}.json"
+        if written:
+            files.write_whole(target, b"{}")
+        else:
+            with pytest.raises(RunError, match=r"cannot write .*: Access is denied"):
+                files.write_whole(target, b"{}")
+        assert target.exists() == written and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_in_use_is_named_where_what_is_locked_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Locked(io.StringIO):
+        def fileno(self) -> int:
+            return -1
+
+        def read(self, size: int | None = -1) -> str:
+            raise PermissionError(13, "Permission denied")  # as Windows says
+
+    monkeypatch.setattr(files, "_opened", lambda folder, name: contextlib.nullcontext(Locked()))
+    monkeypatch.setattr(files, "_take", lambda handle, together: False)
+    with pytest.raises(RunError, match="is in use by another process; wait for it"), files.locked(tmp_path):
+        pass

@@ -93,6 +93,10 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
     assert not specs.is_reachable(f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert specs.hub_address() == "" and architecture.held_weights(NAME) is None
+    monkeypatch.setattr(architecture, "is_reachable", lambda address: pytest.fail(address))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: "nowhere")
+    with pytest.raises(ModelError, match=r"https://github.com/\S+ is not asked offline; give a local file"):
+        architecture.held_weights("gcvit_xxtiny.in1k")  # whose weights are not on the Hub
 
 
 def test_offline_asks_no_server(monkeypatch: pytest.MonkeyPatch) -> None:

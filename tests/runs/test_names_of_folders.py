@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from manifests import whole
 
-from robustkit.common import files
 from robustkit.errors import RunError
 from robustkit.runs import folder
 from robustkit.runs.folder import RunFolder, folder_name, longest_path
@@ -64,29 +63,3 @@ def test_a_run_whose_paths_windows_refuses_ends_before_it_begins(
     monkeypatch.setattr(folder, "path_limit", lambda: longest - 7)
     with pytest.raises(RunError, match=f"paths of up to {longest} .* at most {longest - 7}: .* that is 7 shorter"):
         run.write_manifest(wide)
-
-
-def test_a_file_that_another_process_reads_is_replaced_a_moment_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Windows refuses to replace an open file, such as the page while the browser loads it."""
-    tries, replace = list[int](), Path.replace
-
-    def open_until(last: int, path: Path, target: Path) -> Path:
-        tries.append(0)
-        if len(tries) < last:
-            raise PermissionError(13, "Access is denied")
-        return replace(path, target)
-
-    monkeypatch.setattr(files, "_WINDOWS", True)
-    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
-    for last, written in ((3, True), (9, False)):
-        tries.clear()
-        monkeypatch.setattr(Path, "replace", lambda path, target, last=last: open_until(last, path, target))
-        target = tmp_path / f"{last}.json"
-        if written:
-            files.write_whole(target, b"{}")
-        else:
-            with pytest.raises(RunError, match=r"cannot write .*: Access is denied"):
-                files.write_whole(target, b"{}")
-        assert target.exists() == written and len(list(tmp_path.iterdir())) == 1
