@@ -13,6 +13,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from .errors import DataError, ModelError
 from .models.identity import Classifier
 
 _SUMS_TO_ONE = 1e-3
+_ROUNDED = 0.1  # by which probabilities that were rounded to few digits may miss 1
 _OUTPUTS = ("logits", "probabilities")
 
 
@@ -54,6 +56,8 @@ class MaiteModel:
 
     def _pixels(self, image: Any, name: str) -> Tensor:
         tensor, wanted = _image(image, name), self.classifier.identity.preprocessing
+        if not tensor.numel():
+            raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected (3, H, W) with pixels")
         if tensor.dtype == torch.uint8:
             picture = Image.fromarray(tensor.permute(1, 2, 0).contiguous().numpy())
             return to_unit_range(to_pixels(picture, wanted, name))
@@ -143,24 +147,38 @@ class MaiteNetwork(nn.Module):
             if "requires grad" not in str(fault):
                 raise
             rows = self._rows(batch.detach())  # it asks for arrays, which have no gradients
-        positive = bool((rows >= 0).all())
-        sums = bool(((rows.sum(1) - 1).abs() <= _SUMS_TO_ONE).all())
-        if (positive and sums) != (self.outputs == "probabilities"):
-            found = "probabilities" if positive and sums else f"{float(rows.min()):.4g} to {float(rows.max()):.4g}"
-            other = next(each for each in _OUTPUTS if each != self.outputs)
-            raise ModelError(f"the MAITE model returned {found}; expected {self.outputs}, or give outputs={other!r}")
+        self._check(rows)
+        rows = rows.float()
         rows = rows.clamp_min(torch.finfo(rows.dtype).tiny).log() if self.outputs == "probabilities" else rows
         return rows.to(images.device)
 
+    def _check(self, rows: Tensor) -> None:
+        """Raise ModelError where rows of outputs are not what was said."""
+        low, high, sums = float(rows.min()), float(rows.max()), rows.float().sum(1)
+        off, shares = float((sums - 1).abs().max()), low >= 0 and high <= 1 + _SUMS_TO_ONE
+        if self.outputs == "logits" and shares and off <= _ROUNDED:
+            raise ModelError("the MAITE model returned probabilities; expected logits, or give outputs='probabilities'")
+        if self.outputs == "probabilities" and not shares:
+            found = f"{low:.4g} to {high:.4g}"
+            raise ModelError(f"the MAITE model returned {found}; expected probabilities, or give outputs='logits'")
+        if self.outputs == "probabilities" and not off <= max(_SUMS_TO_ONE, torch.finfo(rows.dtype).eps):
+            found = f"rows that sum to {float(sums.min()):.4g} to {float(sums.max()):.4g}"
+            raise ModelError(f"the MAITE model returned {found}; expected 1: return them unrounded, or return logits")
+
     def _rows(self, batch: Tensor) -> Tensor:
-        found = list(self._held[0](list(batch)))
-        rows = [each.cpu() if isinstance(each, Tensor) else torch.tensor(np.asarray(each)) for each in found]
+        found = self._held[0](list(batch))
+        try:
+            rows = [each.cpu() if isinstance(each, Tensor) else torch.tensor(np.asarray(each)) for each in found]
+        except (TypeError, ValueError):
+            what = f"the MAITE model returned {type(found).__name__}, which is not"
+            raise ModelError(f"{what} one row of numbers for each image; expected a sequence of arrays") from None
         shapes = {tuple(row.shape) for row in rows}
         if len(rows) != len(batch) or len(shapes) != 1 or rows[0].ndim != 1:
             shown = ", ".join(map(str, sorted(shapes))) or "nothing"
             expected = f"expected {len(batch)} of one shape (classes,)"
             raise ModelError(f"the MAITE model returned {len(rows)} predictions of shape {shown}; {expected}")
-        return torch.stack(rows).float()
+        stacked = torch.stack(rows)
+        return stacked if stacked.is_floating_point() else stacked.float()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Save the tensors and the code of the model, by which a run recognises it."""
@@ -253,14 +271,14 @@ def dataset_of(dataset: Any, *, classes: Sequence[str] | None = None) -> Dataset
 
     Raises DataError where ids repeat, a target has no single largest entry, a name is unknown, or an image is not such.
     """
-    count, said = len(dataset), getattr(dataset, "metadata", {})
+    count, said = len(dataset), getattr(dataset, "metadata", None) or {}
     target, about = _field(dataset, "get_target", 1), _field(dataset, "get_metadata", 2)
     labels = [_label(target(place), f"target {place}") for place in range(count)]
-    names = {int(number): str(name) for number, name in (said.get("index2label") or {}).items()}
+    names = _names(said.get("index2label") or {})
     if classes is not None:
         labels = [_place(label, names, classes) for label in labels]
     held = open_held(_Labelled(dataset, labels))
-    ids = [_id(about(place).get("id"), place) for place in range(count)]
+    ids = [_id((about(place) or {}).get("id"), place) for place in range(count)]
     (repeated, times), *_ = Counter(ids).most_common(1)
     if times > 1:
         raise DataError(f"the id {repeated!r} stands for {times} images; expected another one for each")
@@ -276,6 +294,14 @@ def dataset_of(dataset: Any, *, classes: Sequence[str] | None = None) -> Dataset
         samples=tuple(samples),
         source=_NamedSource(held.source, places),
     )
+
+
+def _names(given: Any) -> dict[int, str]:
+    try:
+        return {int(number): str(name) for number, name in given.items()}
+    except (AttributeError, TypeError, ValueError):
+        shown = f"{str(given)[:60]!r}"
+        raise DataError(f"index2label is {shown}; expected a mapping of class numbers to names") from None
 
 
 def _field(dataset: Any, accessor: str, part: int) -> Callable[[int], Any]:
@@ -307,6 +333,6 @@ def _place(label: int, names: Mapping[int, str], classes: Sequence[str]) -> int:
 
 def _id(value: Any, place: int) -> str:
     """Return an id as text; a number has five digits or more, so that ids sort as numbers."""
-    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+    if isinstance(value, bool) or not isinstance(value, Integral | str) or value == "":
         raise DataError(f"the metadata of datum {place} has the id {value!r}; expected a text or a whole number")
-    return value if isinstance(value, str) else f"{value:05d}"
+    return value if isinstance(value, str) else f"{int(value):05d}"

@@ -192,11 +192,32 @@ def test_data_sets_that_are_refused(images: Any, targets: Any, ids: Any, said: s
         dataset_of(Plain(images, targets, ids))
 
 
+def test_names_and_ids_of_other_kinds() -> None:
+    plain = Plain(IMAGES, np.eye(2), [np.int64(3), 4])
+    plain.metadata = None  # type: ignore[assignment]
+    assert [sample.id for sample in dataset_of(plain).samples] == ["00003", "00004"]
+    for given in (["cat", "dog"], {"zero": "cat"}):
+        plain.metadata = {"id": "plain", "index2label": given}
+        with pytest.raises(DataError, match="expected a mapping of class numbers to names"):
+            dataset_of(plain)
+
+
 def test_models_and_images_that_are_refused(tmp_path: Path) -> None:
     loaded = robustkit.load(ZOO)
+    pictures = torch.rand(2, 3, 64, 64)
     for said, made in (("logits", True), ("probabilities", False)):
         with pytest.raises(ModelError, match=f"expected {said}, or give outputs="):
-            network_of(Torch(loaded, probabilities=made), outputs=said)(torch.rand(2, 3, 64, 64))
+            network_of(Torch(loaded, probabilities=made), outputs=said)(pictures)
+    shares = torch.tensor([[0.62, 0.35, 0.0], [0.4, 0.3, 0.33]])  # rounded, or of another function
+    for said, text in (("probabilities", "sum to 0.97 to 1.03; expected 1: return them unrounded"), ("logits", "prob")):
+        with pytest.raises(ModelError, match=text):
+            network_of(lambda batch: shares, outputs=said)(pictures)
+    half = torch.tensor([[0.9979, 0.0021], [0.6, 0.4]]).bfloat16()
+    taken = network_of(lambda batch: half, outputs="probabilities")(pictures)
+    assert float((half.float().sum(1) - 1).abs().max()) > 1.5e-3 and torch.equal(taken.exp().bfloat16(), half)
+    for odd in (None, ["cat", "dog"], 3):
+        with pytest.raises(ModelError, match="not one row of numbers for each image"):
+            network_of(lambda batch, odd=odd: odd, outputs="logits")(pictures)
     with pytest.raises(ModelError, match="outputs 'softmax': expected logits or probabilities"):
         network_of(Torch(loaded), outputs="softmax")
     with pytest.raises(ModelError, match="training mode; call eval"):
@@ -208,6 +229,7 @@ def test_models_and_images_that_are_refused(tmp_path: Path) -> None:
         (np.zeros((3, 32, 32), np.float32), "image 0 is 32 x 32 in floats; expected 64 x 64"),
         (np.full((3, 64, 64), 200.0), "expected uint8, or floats in"),
         (np.full((3, 64, 64), np.nan), "expected uint8, or floats in"),
+        (np.zeros((3, 0, 0), np.uint8), r"shape \(3, 0, 0\); expected \(3, H, W\) with pixels"),
     ):
         with pytest.raises(ModelError, match=text):
             model([image])
