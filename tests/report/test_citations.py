@@ -33,8 +33,8 @@ def keys(text: str) -> list[str]:
 def test_a_quest_run_names_each_paper_once() -> None:
     text = bibtex(whole(QUEST), [{"metric": "top1"}, {"metric": "top1"}, {"metric": "road"}])
     assert keys(text) == [
-        *("robustkit", "govindarajan2026quest", "madry2018towards", "croce2020reliable", "hendrycks2019benchmarking"),
-        *("leem2024attention", "rong2022consistent"),
+        *("robustkit", "govindarajan2026quest", "madry2018towards", "croce2020reliable", "croce2020minimally"),
+        *("andriushchenko2020square", "hendrycks2019benchmarking", "leem2024attention", "rong2022consistent"),
     ]
     assert text.count("{") == text.count("}") and " for = " not in text
     assert all(f"{name} = {{" in entry for entry in text.split("\n\n")[1:] for name in ("title", "author", "year"))
@@ -46,9 +46,21 @@ def test_what_nobody_published_has_no_paper(conditions: list[str]) -> None:
     assert keys(bibtex(manifest, [{"metric": "top1"}])) == ["robustkit"]
 
 
+def test_corruptions_are_those_of_imagenet_c_unless_a_plug_in_brings_them() -> None:
+    under = {
+        "checkpoints": [{"name": "a", "attention": "standard"}],
+        "conditions": ["pgd(eps=1/255,under=fog,severity=3)"],
+    }
+    assert "hendrycks2019benchmarking" in keys(bibtex(whole(under), []))
+    source = {"group": "corruptions", "name": "haze", "distribution": "nrtk", "version": "1", "source": "x"}
+    foreign = under | {"conditions": ["corruption(haze,severity=3)", "pgd(eps=1/255,under=haze,severity=3)"]}
+    plugged = whole(foreign | {"plugins": [source | {"conditions": foreign["conditions"]}]})
+    assert keys(bibtex(plugged, [])) == ["robustkit", "madry2018towards"]
+
+
 def test_every_method_with_a_paper_is_known_by_its_name() -> None:
     words = [word for of_entry in references().values() for word in of_entry]
-    known = {*ATTACKS, *DENSE_ATTACKS, *METHODS, *FORMULAS, *metrics(), "corruption", "robustkit"}
+    known = {*ATTACKS, *DENSE_ATTACKS, *METHODS, *FORMULAS, *metrics(), "corruption", "bethgelab", "robustkit"}
     assert set(words) <= known
     assert {*ATTACKS, *DENSE_ATTACKS, *METHODS} - set(CONTROLS) <= set(words)
-    assert set(FORMULAS) - set(words) == {"standard", "qk-rms"}
+    assert set(FORMULAS) - set(words) == {"standard"}
