@@ -47,7 +47,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     not carried out), or for these alone. rows: of one checkpoint, as in summary.json. gap: what its run lacks."""
     claims, task = manifest.claims, task_of(manifest)
     known = [row for row in rows if row["value"] is not None]
-    measured = [row for row in known if row["metric"] == task.headline]
+    measured = [row for row in known if row["metric"] in (task.headline, f"{task.headline}_worst")]  # of several runs
     attacked = [row for row in measured if row["condition"] in claims]
     attacked = [row for row in attacked if starts_from(row["condition"]) == CLEAN.text]
     attacked += [row for row in known if _estimated(row) not in {"", *(whole["condition"] for whole in measured)}]
@@ -57,7 +57,8 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
     name = name_of(chosen["condition"], "badge", manifest)
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
-    what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
+    worst = "worst-case " if chosen["metric"].endswith("_worst") else ""
+    what = f"{'estimated ' if _estimated(chosen) else worst}{task.headline_metric.word}"
     value = task.headline_metric.said(chosen["value"])
     bounds = ""
     if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
@@ -302,7 +303,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crossw
         deciding=held["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         sections=list(task_of(manifest).card_parts(described["name"], rows)),
-        evidence=list(evidence_of(rows)) if crosswalk else [],
+        evidence=list(evidence_of(rows, task_of(manifest).samples.many == "images")) if crosswalk else [],
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -318,32 +319,32 @@ def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
 
 @cache
 def clauses() -> tuple[Mapping[str, Any], ...]:
-    """Return the rows of crosswalk.toml: figure, kinds of conditions, metrics, evidence, clauses."""
+    """Return the rows of crosswalk.toml: figure, kinds of conditions, metrics, evidence, clauses, some of images."""
     text = (resources.files(__package__) / "crosswalk.toml").read_text("utf-8")
     return tuple(parse_toml(text, "crosswalk.toml", RunError)["row"])
 
 
-def evidence_of(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+def evidence_of(rows: Sequence[Mapping[str, Any]], images: bool = True) -> Iterator[tuple[str, str, str]]:
     """Yield a figure, what it is evidence for, and the clauses, as far as the rows of a checkpoint have such figures.
 
     Of several conditions the figure is the worst one's; controls of maps do not count. A part without figures is left
-    out.
+    out. images: whether the model is one of images, which some clauses are about.
     """
     for part in clauses():
         found = []
         for name in part["metrics"]:
             metric = find_metric(name)
-            assert metric is not None
             some = [row for row in rows if row["metric"] == name and _has(part["kinds"], row["condition"])]
-            if some := [row for row in some if is_finite(row["value"])]:
+            if metric and (some := [row for row in some if is_finite(row["value"])]):
                 worst = min(some, key=lambda row: metric.better * row["value"])
-                among = f", the lowest of {len(some)} conditions" if len(some) > 1 and metric.better > 0 else ""
-                among = f", the highest of {len(some)} conditions" if len(some) > 1 and metric.better < 0 else among
-                doubt = ", flagged" if worst["flags"] else ""
-                under = f"{worst['condition']}, n = {worst['n']}{among}{doubt}"
+                end = "lowest" if metric.better > 0 else "highest"
+                among = f", the {end} of {len(some)} conditions" if len(some) > 1 else ""
+                doubts = "".join(f"; flag: {flag}" for flag in doubts_of([worst]))
+                under = f"{worst['condition']}, n = {worst['n']}{among}{doubts}"
                 found.append(f"{metric.label or name} {metric.cell(worst)} ({under})")
         if found:
-            yield f"{part['figure']}: {'; '.join(found)}", part["evidence"], "; ".join(part["clauses"])
+            named = [*part["clauses"], *(part.get("of_images", ()) if images else ())]
+            yield f"{part['figure']}: {'; '.join(found)}", part["evidence"], "; ".join(named)
 
 
 def _has(kinds: Sequence[str], condition: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
+LISTED = "llms.txt"  # which is no page, so that MkDocs leaves its links as they are
 SECONDS = 120
 """How long a cell of a notebook may take."""
 
@@ -37,7 +39,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
         for name, data in pictures.items():
             files.append(File.generated(config, f"notebooks/{path.stem}/{name}", content=data))
+    if (listed := files.get_file_from_path(LISTED)) is not None:
+        files.remove(listed)
+        files.append(File.generated(config, LISTED, content=list_of_pages({file.src_uri: file.url for file in files})))
     return files
+
+
+def list_of_pages(urls: Mapping[str, str]) -> str:
+    """Return llms.txt with links to pages of the site. urls: of the files in docs/, by their names."""
+    return _LINK.sub(lambda link: f"{link[1]}({urls[link[2]]})", (ROOT / "docs" / LISTED).read_text("utf-8"))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -333,6 +333,9 @@ def test_the_badge_is_of_the_attack_that_leaves_the_least() -> None:
     scenes = row("clean", 0.5, "miou"), row("clean", 0.1, "iou(sky)")
     assert said(*scenes, task="segmentation") == ("clean mIoU", "50.0 %")
     assert said(*scenes, row(PGD, 0.2, "miou"), task="segmentation") == ("PGD-20 1/255 mIoU", "20.0 %")
+    sea = "sea(eps=1/255,steps=9)"
+    runs = row(sea, 0.25, "miou"), row(sea, 0.15, "miou_worst"), row(PGD, 0.2, "miou")
+    assert said(*scenes, *runs, task="segmentation") == ("SEA-9 1/255 mIoU", "15.0 %")
     assert said(row("autoattack(eps=1/255,version=standard)", 0.0)) == ("AutoAttack 1/255", "0.0 %")
     assert said(row("autoattack(eps=1/255,version=rand)", 0.0))[0] == "AutoAttack rand 1/255"
     assert said(row("autoattack(eps=1/255,version=standard,queries=9)", 0.0))[0] == "modified AutoAttack 1/255"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ from scripts.pages import site
 )
 def test_a_link_leads_to_the_same_place(source: str, place: str, link: str, led: str) -> None:
     assert site.led(link, source, place) == led
+
+
+def test_the_list_for_assistants_leads_to_pages_of_the_site() -> None:
+    pytest.importorskip("mkdocs")
+    from mkdocs.config import load_config
+    from mkdocs.structure.files import get_files
+
+    urls = {file.src_uri: file.url for file in get_files(load_config(str(ROOT / "mkdocs.yml")))}
+    listed = site.list_of_pages(urls)
+    links = re.findall(r"\]\((.*?)\)", listed)
+    assert {"get-started/", "how-to/", "concepts/standards/"} <= {*links} <= {*urls.values()}
 
 
 def test_entries_of_a_docstring_become_a_list() -> None:
