@@ -40,7 +40,7 @@ setup(
     },
     install_requires=[
         "torch>=2.6",
-        "timm>=1.0.22",
+        "timm>=1.0.31",  # before, its centre crop to a frame that is not square ignored the interpolation
         "safetensors>=0.4.5",
         "numpy>=1.26",
         "pillow>=10.1",

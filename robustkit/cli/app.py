@@ -94,10 +94,21 @@ def _of_machine(fault: Exception) -> str:
     return f"{type(fault).__name__}: {said}; {remedy}"
 
 
+def _spare_the_last_search() -> None:
+    """Keep Python from searching all that was loaded for garbage as it ends, which takes a second.
+
+    Triton (from 3.9, on Linux with CUDA's build of torch) would then print a page about objects that it finds leaked.
+    """
+    if "triton" in sys.modules:
+        gc.unfreeze()
+    else:
+        gc.freeze()
+
+
 def main() -> None:
     """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
     SIGPIPE."""
-    atexit.register(gc.freeze)  # or Python, as it ends, searches all that was loaded for garbage
+    atexit.register(_spare_the_last_search)
     streams.prepare()
     warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")

@@ -54,6 +54,25 @@ def test_too_little_memory_to_begin_with_is_one_line() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY  # here it was not lowered
 
 
+@pytest.mark.parametrize("library", ["triton", "another"])
+def test_as_a_command_ends_only_a_library_that_would_report_leaks_is_collected(library: str) -> None:
+    script = f"""
+import gc, os, sys
+from robustkit.cli import main
+class Cycle:
+    def __init__(self): self.own = self
+    def __del__(self): os.write(1, b"collected")
+sys.modules[{library!r}] = Cycle
+sys.argv = ["robustkit", "--version"]
+Cycle()
+gc.freeze()
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("collected") == (library == "triton")
+
+
 def obeyed(text: str) -> list[str]:
     """The lines that GitHub's runner takes for a command: `::` where one begins, `##[` anywhere, then a `]`."""
     lines = re.split(r"\r\n|\r|\n", text)
