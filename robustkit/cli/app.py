@@ -81,6 +81,7 @@ def _one_line(text: str) -> str:
 
 
 _LONGEST = 4000
+_MIXED = "operator torchvision::"  # "… does not exist", where torchvision and torch are of different builds
 _NO_MEMORY = ("cannot allocate memory", "failed to map segment", "static tls block", "not enough memory")
 
 
@@ -91,6 +92,8 @@ def _of_machine(fault: Exception) -> str:
         remedy = "close other programs, or raise the limit (ulimit -v)"
         return f"not enough memory ({said or type(fault).__name__}); {remedy}"
     remedy = "install RobustKit again from its source" if isinstance(fault, ImportError) else "see --debug"
+    if _MIXED in said:
+        remedy = "install torch and torchvision again, both from the same index"
     return f"{type(fault).__name__}: {said}; {remedy}"
 
 
@@ -176,7 +179,8 @@ def _status(debug: bool) -> int:
         click.echo("interrupted; rerun the same command to resume", err=True)
         status = 130
     except BaseException as fault:
-        own = isinstance(fault, Exception) and not isinstance(fault, MemoryError | ImportError | OSError)
+        of_machine = isinstance(fault, MemoryError | ImportError | OSError) or _MIXED in str(fault)
+        own = isinstance(fault, Exception) and not of_machine
         if debug or (own and not loaded_plugins()):
             raise
         said, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library crashed"
