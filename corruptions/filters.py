@@ -18,7 +18,8 @@ from torch.nn import functional
 @lru_cache(maxsize=64)
 def _gaussian(sigma: float, truncate: float) -> npt.NDArray[Any]:
     reach = int(truncate * sigma + 0.5)
-    kernel: npt.NDArray[Any] = np.exp(-0.5 / (sigma * sigma) * np.arange(-reach, reach + 1) ** 2) if reach else np.ones(1)
+    places = np.arange(-reach, reach + 1)
+    kernel: npt.NDArray[Any] = np.exp(-0.5 / (sigma * sigma) * places**2) if reach else np.ones(1)
     kernel /= kernel.sum()
     return kernel
 
