@@ -39,8 +39,8 @@ setup(
         **{group: [f"{name} = {value}" for name, value in SLICES[group].items()] for group in SLICES.sections()},
     },
     install_requires=[
-        "torch>=2.6",
-        "timm>=1.0.22",
+        "torch>=2.10",  # before, a tensor that claims more numbers than its file holds is read beyond the file's end
+        "timm>=1.0.31",  # before, its centre crop to a frame that is not square ignored the interpolation
         "safetensors>=0.4.5",
         "numpy>=1.26",
         "pillow>=10.1",
@@ -50,7 +50,7 @@ setup(
         "pyarrow>=17.0",
         "pandas>=2.2",
         "click>=8.1",
-        "lazy-loader>=0.4",
+        "lazy-loader>=0.6",  # before, cam.overlay was a module once something had imported it
         "msgspec>=0.22",  # run.json as typed values, checked as they are read
         "rich>=13.7",
         "jinja2>=3.1",
@@ -60,12 +60,12 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "setuptools>=77"),
+            *("pytest>=8.2", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "setuptools>=77"),
             *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
             *("in-toto-attestation>=0.9.3", "jsonschema>=4.23", "maite>=0.9"),  # schemas and protocols, likewise
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
-            "transformers>=5.12",  # its checkpoints, and its pipeline to check against
+            "transformers>=5.18",  # its checkpoints, and its pipeline to check against
             "open_clip_torch>=3.3",  # likewise
             *("onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.6"),  # run exported graphs; torch.onnx writes them
         ],
@@ -73,11 +73,11 @@ setup(
             *("pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3", "imagecorruptions==1.1.2"),
             *("grad-cam>=1.5.5", "captum>=0.8", "quantus>=0.6", "torchray>=1.0"),
         ],
-        "hf": ["transformers>=5.12"],
+        "hf": ["transformers>=5.18"],  # before, DINOv2 names the projections of its attention otherwise
         "clip": ["open_clip_torch>=3.3"],  # builds its towers, and splits text into tokens
         "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],  # reads and runs exported classifiers
         "maite": ["maite>=0.9"],  # the protocols that robustkit.maite follows; it works without the package
-        "text": ["transformers>=5.12"],  # its causal language models and their tokenizers
+        "text": ["transformers>=5.18"],  # its causal language models and their tokenizers
         "ray": ["ray>=2.40"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],
         "docs": [

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ class DefocusBlur(Corruption):
 
 
 @lru_cache(maxsize=32)
-def disk(radius: float, sigma: float) -> np.ndarray:
+def disk(radius: float, sigma: float) -> npt.NDArray[np.float32]:
     """Return a disk of sum 1 (1.01 for a radius of 8 or 10) smoothed by a small Gaussian, odd square float32.
 
     Rounding shows in flat areas, where a sum just short of 1 costs a level: hence OpenCV's order of adding up, with

@@ -6,28 +6,31 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 
 @lru_cache(maxsize=64)
-def _gaussian(sigma: float, truncate: float) -> np.ndarray:
+def _gaussian(sigma: float, truncate: float) -> npt.NDArray[Any]:
     reach = int(truncate * sigma + 0.5)
-    kernel: np.ndarray = np.exp(-0.5 / (sigma * sigma) * np.arange(-reach, reach + 1) ** 2) if reach else np.ones(1)
+    places = np.arange(-reach, reach + 1)
+    kernel: npt.NDArray[Any] = np.exp(-0.5 / (sigma * sigma) * places**2) if reach else np.ones(1)
     kernel /= kernel.sum()
     return kernel
 
 
-def _beyond(size: int, reach: int, mode: str) -> np.ndarray:
+def _beyond(size: int, reach: int, mode: str) -> npt.NDArray[Any]:
     """Return which of `size` positions stands at -reach, ..., size - 1 + reach."""
     position = np.arange(-reach, size + reach)
     if mode == "nearest":
         return position.clip(0, size - 1)
     position %= 2 * size
-    return np.minimum(position, 2 * size - 1 - position)
+    return np.where(position < size, position, 2 * size - 1 - position)
 
 
 @lru_cache(maxsize=64)
@@ -57,11 +60,11 @@ def smooth(planes: Tensor, sigma: tuple[float, float] | float, mode: str = "near
     return planes
 
 
-def _is_short(kernel: np.ndarray, size: int) -> bool:
+def _is_short(kernel: npt.NDArray[Any], size: int) -> bool:
     return len(kernel) // 2 <= max(6, size // 32)
 
 
-def _correlate(planes: Tensor, kernel: np.ndarray, mode: str, dim: int) -> Tensor:
+def _correlate(planes: Tensor, kernel: npt.NDArray[Any], mode: str, dim: int) -> Tensor:
     reach, size = len(kernel) // 2, planes.shape[dim]
     source, weights = upload(torch.from_numpy(_beyond(size, reach, mode)), planes.device), kernel.tolist()
 
@@ -152,10 +155,10 @@ Q16_HALF = 1 / 514  # added before truncation: ImageMagick rounds to 16 bits (65
 class Paths:
     """The pixels that a motion blur mixes in, for each of B images: half a Gaussian from the pixel onwards."""
 
-    weights: np.ndarray  # (K,), the same for all
-    rows: np.ndarray  # (B, K), places relative to the pixel, as `columns`
-    columns: np.ndarray
-    lengths: np.ndarray  # (B,), how many count
+    weights: npt.NDArray[Any]  # (K,), the same for all
+    rows: npt.NDArray[Any]  # (B, K), places relative to the pixel, as `columns`
+    columns: npt.NDArray[Any]
+    lengths: npt.NDArray[Any]  # (B,), how many count
 
     def inside(self, shape: Sequence[int]) -> Paths:
         """Cut each path where it would be as long as the image; the weights stay, so that the rest goes dark."""

@@ -286,7 +286,7 @@ def _gloss(liquid: Tensor) -> Tensor:
     return torch.from_numpy(shine).to(liquid.device)
 
 
-def _shading(levels: np.ndarray) -> np.ndarray:
+def _shading(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Return the distance to the liquid's edges as a relief lit from one side, (H, W) float32."""
     distance = cv2.distanceTransform(255 - cv2.Canny(levels, 50, 150), cv2.DIST_L2, 5)
     distance = np.minimum(distance, np.float32(20))

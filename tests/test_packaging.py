@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from places import ROOT
 
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
@@ -93,6 +94,28 @@ def test_the_source_distribution_makes_the_wheel(built: tuple[Path, Path]) -> No
     assert all(f"{name}.command:{name}\n" in entries.partition("[robustkit.commands]\n")[2] for name in SLICES)
     assert "\nAuthor: RobustKit developers\n" in said and "\nKeywords: " in said
     assert all(f"Programming Language :: Python :: 3.{minor}\n" in said for minor in range(10, 14))
+
+
+CONDA = {"torch": "pytorch", "opencv-python-headless": "py-opencv", "matplotlib": "matplotlib-base"}
+"""Names of conda-forge that differ from PyPI's."""
+
+
+def test_the_conda_recipe_says_what_setup_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", given.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    recipe = yaml.safe_load((ROOT / "recipe.yaml").read_text("utf-8").replace("${{ python_min }}", "3.10"))
+    pairs = (re.fullmatch(r"([\w-]+)(>=[\d.]+)(;.*)?", each) for each in given["install_requires"])
+    wanted = [f"{CONDA.get(pair[1], pair[1])} {pair[2]}" for pair in pairs if pair]
+    assert len(wanted) == len(given["install_requires"]) and recipe["context"]["python_min"] == "3.10"
+    assert recipe["requirements"]["run"] == [f"python {given['python_requires']}", *wanted]
+    (tool,) = re.findall(r'^requires = \["(setuptools)(>=\d+)"\]$', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)
+    assert recipe["requirements"]["host"] == ["python 3.10.*", "pip", " ".join(tool)]
+    assert recipe["build"]["python"]["entry_points"] == given["entry_points"]["console_scripts"]
+    assert recipe["tests"][0]["python"]["imports"] == list(PACKAGES)
+    assert recipe["package"]["name"] == given["name"] and recipe["context"]["version"] == given["version"]
+    about = {"summary": given["description"], "license": given["license"], "license_file": given["license_files"][0]}
+    assert recipe["about"] == about
 
 
 def tracked() -> list[str]:

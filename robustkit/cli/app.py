@@ -81,6 +81,7 @@ def _one_line(text: str) -> str:
 
 
 _LONGEST = 4000
+_MIXED = "operator torchvision::"  # "… does not exist", where torchvision and torch are of different builds
 _NO_MEMORY = ("cannot allocate memory", "failed to map segment", "static tls block", "not enough memory")
 
 
@@ -91,13 +92,26 @@ def _of_machine(fault: Exception) -> str:
         remedy = "close other programs, or raise the limit (ulimit -v)"
         return f"not enough memory ({said or type(fault).__name__}); {remedy}"
     remedy = "install RobustKit again from its source" if isinstance(fault, ImportError) else "see --debug"
+    if _MIXED in said:
+        remedy = "install torch and torchvision again, both from the same index"
     return f"{type(fault).__name__}: {said}; {remedy}"
+
+
+def _spare_the_last_search() -> None:
+    """Keep Python from searching all that was loaded for garbage as it ends, which takes a second.
+
+    Triton (from 3.9, on Linux with CUDA's build of torch) would then print a page about objects that it finds leaked.
+    """
+    if "triton" in sys.modules:
+        gc.unfreeze()
+    else:
+        gc.freeze()
 
 
 def main() -> None:
     """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
     SIGPIPE."""
-    atexit.register(gc.freeze)  # or Python, as it ends, searches all that was loaded for garbage
+    atexit.register(_spare_the_last_search)
     streams.prepare()
     warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
@@ -165,7 +179,8 @@ def _status(debug: bool) -> int:
         click.echo("interrupted; rerun the same command to resume", err=True)
         status = 130
     except BaseException as fault:
-        own = isinstance(fault, Exception) and not isinstance(fault, MemoryError | ImportError | OSError)
+        of_machine = isinstance(fault, MemoryError | ImportError | OSError) or _MIXED in str(fault)
+        own = isinstance(fault, Exception) and not of_machine
         if debug or (own and not loaded_plugins()):
             raise
         said, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library crashed"

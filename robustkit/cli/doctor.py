@@ -141,6 +141,12 @@ def _versions() -> str:
     return ", ".join([*[f"{name} {metadata.version(name)}" for name in names], f"opencv {cv2.__version__}"])
 
 
+def _torchvision() -> str:
+    """Import torchvision, which fails next to another build of torch: CUDA's next to the one for CPUs."""
+    import_module("torchvision")
+    return "fits torch"
+
+
 def _device() -> str:
     """Describe the device. A missing GPU or a single thread is slow, not wrong: a warning, not a fault."""
     import torch
@@ -295,11 +301,13 @@ SIGNS = [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
 NORMAL = [0.6791912317276001, -0.8855489492416382, -0.09704035520553589]
 """The first draws of sample 'sample' under seed 0, condition 'clean', purpose 'doctor'."""
 AGAIN = "install RobustKit again from its source"
+ONE_INDEX = "install torch and torchvision again, both from the same index"
 OTHER_TORCH = f"try another version of torch, and {AGAIN}"
 FOLDER = "put runs on a local disk, with --out"
 CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("distribution", check_owners, f"pip uninstall the other, and {AGAIN}, in an environment of its own"),
     ("versions", _versions, AGAIN),
+    ("torchvision", _torchvision, ONE_INDEX),
     ("device", _device, OTHER_TORCH),
     ("disk", _disk, FOLDER),
     ("frost", _frost, AGAIN),

@@ -28,7 +28,10 @@ from ..errors import PluginError, unknown
 from .files import TEXT, bytes_of, reason_of
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+    if sys.version_info >= (3, 11):
+        from importlib.resources.abc import Traversable
+    else:
+        from importlib.abc import Traversable
 
 
 def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:

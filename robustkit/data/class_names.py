@@ -45,7 +45,7 @@ def timm_list(name: str) -> tuple[str, ...]:
     try:
         return tuple(path.read_text("utf-8").splitlines())
     except OSError:
-        raise DataError(f"the installed timm has no class list {name}; install timm>=1.0.22") from None
+        raise DataError(f"the installed timm has no class list {name}; install timm>=1.0.31") from None
 
 
 @lru_cache(maxsize=8)

@@ -98,7 +98,8 @@ def _dataset(single: Single, count: int, labels: Sequence[int], notes: tuple[str
     first, _ = single(0)
     if not np.array_equal(pixels_of(first, "image 0"), pixels_of(single(0)[0], "image 0")):
         raise DataError("the data set returns a different image 0 each time; remove random augmentation")
-    size = None if isinstance(first, Image.Image) else pixels_of(first, "image 0").shape[:2]
+    height, width, _ = pixels_of(first, "image 0").shape
+    size = None if isinstance(first, Image.Image) else (height, width)
     if isinstance(first, Tensor) and _is_rounded(first):
         notes += ("images are rounded to 8 bits",)
     digits = max(5, len(str(count - 1)))

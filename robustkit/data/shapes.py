@@ -198,7 +198,8 @@ def _texture(draw: Draws, u: Floats, v: Floats) -> Floats:
     """Return each fine point's share of the second colour, in eighths, so that sums are exact."""
     period = draw("period", 4, 9)
     kind = draw("texture", 0, 5)
-    a, b = np.floor(u * 2 / period), np.floor(v * 2 / period)
+    a: Floats = np.floor(u * 2 / period)
+    b: Floats = np.floor(v * 2 / period)
     if kind == 0:
         return np.zeros_like(u)
     if kind == 1:  # stripes
@@ -207,7 +208,7 @@ def _texture(draw: Draws, u: Floats, v: Floats) -> Floats:
         return (a + b) % 2
     if kind == 3:  # dots
         du, dv = u / period - np.floor(u / period) - 0.5, v / period - np.floor(v / period) - 0.5
-        return (du * du + dv * dv <= 0.1).astype(np.float64)
+        return np.asarray(du * du + dv * dv <= 0.1, np.float64)
     if kind == 4:  # a gradient across the shape
         return np.clip(np.floor(u / 5 + 4), 0, 8) / 8
     bits = hashlib.shake_256(f"{draw.key}/patches".encode()).digest(64 * 64)  # random patches

@@ -67,7 +67,8 @@ def crossed_weights(expensive: Floats, cheap: Floats, others: Floats) -> Floats:
     if len(expensive) < 2:
         return np.zeros(len(expensive))
     tuned = [tuned_weight(expensive[fold != part], cheap[fold != part], others) for part in range(fold.max() + 1)]
-    return np.array(tuned)[fold]
+    weights: Floats = np.array(tuned)[fold]
+    return weights
 
 
 def tuned_weight(expensive: Floats, cheap: Floats, others: Floats) -> float:

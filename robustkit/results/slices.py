@@ -337,7 +337,7 @@ class Search:
         values, codes = _crossed(columns, self.n)
         counts = np.bincount(codes, minlength=len(values))
         tested = (counts >= FEWEST) & (counts < self.n)
-        parents = np.full((len(values), 2), -1)
+        parents: NDArray[np.int64] = np.full((len(values), 2), -1)
         if not alone:
             sample = np.zeros(len(values), np.int64)
             sample[codes] = np.arange(self.n)  # one of each slice

@@ -85,7 +85,8 @@ def test_the_documents_start_of_qana_is_said_not_to_learn_and_does_not() -> None
     assert (made(x) - expected).abs().max() > 1e-3  # all else learns
     u, v, b, _ = made.formula.network.split(made.query_network(x).unflatten(-1, (3, -1)))
     assert not (u.any() or v.any() or b.any())
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         set_attention(made, "qana")
     assert made.query_network.weight.any()
 

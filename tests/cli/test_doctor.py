@@ -219,6 +219,11 @@ def opencv_gone(monkeypatch: Patch) -> str:
     return "AttributeError: module 'cv2' has no attribute"
 
 
+def another_build(monkeypatch: Patch) -> str:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    return "import of torchvision halted"
+
+
 def the_other_robustkit(monkeypatch: Patch) -> str:
     """It was installed later, and its files lie where robustkit's lay."""
     monkeypatch.setattr(doctor.metadata, "packages_distributions", lambda: {"cam": ["robustkit-audit", "torch.cams"]})
@@ -231,6 +236,7 @@ def the_other_robustkit(monkeypatch: Patch) -> str:
 BREAKAGES: dict[str, tuple[Callable[[Patch], str], ...]] = {
     "distribution": (the_other_robustkit,),
     "versions": (opencv_gone,),
+    "torchvision": (another_build,),
     "records": (parquet_loses_a_row, parquet_loses_metadata),
     "renaming": (written_in_place, something_left_behind),
     "draws": (wrong_draws, wrong_stream, wrong_signs, wrong_normal),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from gate_runs import make, right
+from places import ROOT
 from processes import called
 
 from robustkit.cli import streams
@@ -52,6 +53,34 @@ def test_too_little_memory_to_begin_with_is_one_line() -> None:
     assert (status, out) == (2, "") and len(error.splitlines()) == 1
     assert error.startswith("error: not enough memory (") and "raise the limit (ulimit -v)" in error
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY  # here it was not lowered
+
+
+def test_torchvision_of_another_build_is_one_line(tmp_path: Path) -> None:
+    """As where torch is the build for CPUs, and torchvision PyPI's."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    status, out, error = shell(f"{KIT} inspect zoo:shapes-vit-quest", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    said = "RuntimeError: operator torchvision::nms does not exist"
+    assert (status, out) == (2, "")
+    assert error == f"error: {said}; install torch and torchvision again, both from the same index\n"
+
+
+@pytest.mark.parametrize("library", ["triton", "another"])
+def test_as_a_command_ends_only_a_library_that_would_report_leaks_is_collected(library: str) -> None:
+    script = f"""
+import gc, os, sys
+from robustkit.cli import main
+class Cycle:
+    def __init__(self): self.own = self
+    def __del__(self): os.write(1, b"collected")
+sys.modules[{library!r}] = Cycle
+sys.argv = ["robustkit", "--version"]
+Cycle()
+gc.freeze()
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("collected") == (library == "triton")
 
 
 def obeyed(text: str) -> list[str]:

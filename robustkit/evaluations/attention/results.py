@@ -119,7 +119,7 @@ class HeadSums:
         if not self.layers:
             width = sum(layer.heads for layer in layers)
             self.layers, self._broken = layers, np.zeros(width)
-            self._counts, self._sums = np.zeros((len(self.lists), width)), np.zeros((len(self.lists), width))
+            self._counts, self._sums = np.zeros((2, len(self.lists), width))
             self._sums[self._largest] = -math.inf
         if layers != self.layers:
             raise DamagedRecord(f"{self.where}: records with different layers than the rest; delete them and run again")

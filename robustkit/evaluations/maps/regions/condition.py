@@ -24,6 +24,7 @@ from ..methods import MapWords, split_options, with_options
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 AREA = Metric("region_area", "drowned area %", 100, least=0, most=1, short="area %")
 ACCURACY = replace(
@@ -101,7 +102,7 @@ def given_of(text: str) -> dict[str, str]:
     return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
 
 
-def which_count(text: str, area: np.ndarray) -> np.ndarray:
+def which_count(text: str, area: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Return whether images count: with the region, and another place for a random one. area: (n,) shares."""
     return (area > 0) & ((area < 1) | (given_of(text)["region"] == RANDOM))
 
