@@ -39,7 +39,7 @@ setup(
         **{group: [f"{name} = {value}" for name, value in SLICES[group].items()] for group in SLICES.sections()},
     },
     install_requires=[
-        "torch>=2.10",  # before, a tensor that claims more numbers than its file holds is read beyond the file's end
+        "torch>=2.6",
         "timm>=1.0.31",  # before, its centre crop to a frame that is not square ignored the interpolation
         "safetensors>=0.4.5",
         "numpy>=1.26",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import sys
 import warnings
 
@@ -100,9 +101,10 @@ def _of_machine(fault: Exception) -> str:
 def _spare_the_last_search() -> None:
     """Keep Python from searching all that was loaded for garbage as it ends, which takes a second.
 
-    Triton (from 3.9, on Linux with CUDA's build of torch) would then print a page about objects that it finds leaked.
+    Triton from 3.9 on (with CUDA's build of torch) would then print a page about objects that it finds leaked.
     """
-    if "triton" in sys.modules:
+    triton = getattr(sys.modules.get("triton"), "__version__", "")
+    if [*map(int, re.findall(r"\d+", triton)[:2])] >= [3, 9]:
         gc.unfreeze()
     else:
         gc.freeze()

@@ -106,6 +106,7 @@ def legacy_tar(path: Path) -> Path:
 
 
 FLOATS = {"a/data/0": bytes(12)}
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,13 @@ FLOATS = {"a/data/0": bytes(12)}
         (pickled(b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f"), "refused, a pickle with instructions"),
         (zip_of(tensor_program("../../../etc/passwd"), FLOATS), "damaged or cut short .*failed locating file"),
         (zip_of(tensor_program(), FLOATS | {"../../evil": b"x"}), "damaged or cut short .*not in a subdirectory"),
-        (zip_of(tensor_program(count=2**40), FLOATS), "damaged or cut short .record size .12 bytes. does not match"),
+        pytest.param(
+            *(
+                zip_of(tensor_program(count=2**40), FLOATS),
+                "damaged or cut short .record size .12 bytes. does not match",
+            ),
+            marks=pytest.mark.skipif(TORCH < (2, 10), reason="torch reads beyond the record: SECURITY.md"),
+        ),
         (zip_of(tensor_program(size=2**40), FLOATS), "damaged or cut short"),
         (zip_of(tensor_program(size=-5), FLOATS), "damaged or cut short"),
         (
