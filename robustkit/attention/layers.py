@@ -39,8 +39,14 @@ def head_size(layer: Any) -> int:
 
 
 def _first(layer: Any, *names: str) -> Any:
-    """Return the first of these parts that a layer has; a fused projection that it could have is None."""
-    return next(part for name in names if (part := getattr(layer, name, None)) is not None)
+    """Return the first of these parts that a layer has; a fused projection that it could have is None. Raises ModelError
+    where it has none: an older timm or transformers may call them otherwise.
+    """
+    found = next((part for name in names if (part := getattr(layer, name, None)) is not None), None)
+    if found is None:
+        what = f"{type(layer).__name__} has no projection of queries; expected one called {' or '.join(names)}"
+        raise ModelError(f"{what}: update timm and transformers")
+    return found
 
 
 def norms_before_rotation(layer: Any) -> bool:

@@ -24,6 +24,7 @@ from vits import small_vit
 from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
 from robustkit.attention.fingerprint import judge
 from robustkit.attention.formulas import find_formula
+from robustkit.attention.layers import head_size
 from robustkit.errors import ModelError, NothingEvaluated
 
 NAMES = tuple(FORMULAS)
@@ -588,3 +589,12 @@ def plain_logits(model: nn.Module, images: Tensor, name: str) -> Tensor:
             x = x + block.mlp(block.norm2(x))
         rows.append(model.head(model.norm(x)[:, 0]))
     return torch.cat(rows)
+
+
+def test_a_layer_of_other_projections_is_refused_in_one_line() -> None:
+    layer = torch.nn.Identity()
+    layer.num_heads = 2  # type: ignore[assignment]
+    with pytest.raises(
+        ModelError, match="Identity has no projection of queries; expected one called wq or q or q_proj"
+    ):
+        head_size(layer)
