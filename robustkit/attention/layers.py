@@ -39,8 +39,8 @@ def head_size(layer: Any) -> int:
 
 
 def _first(layer: Any, *names: str) -> Any:
-    """Return the first of these parts that a layer has; a fused projection that it could have is None. Raises ModelError
-    where it has none: an older timm or transformers may call them otherwise.
+    """Return the first of these parts that a layer has; a fused projection that it could have is None. Raises
+    ModelError where it has none: an older timm or transformers may call them otherwise.
     """
     found = next((part for name in names if (part := getattr(layer, name, None)) is not None), None)
     if found is None:
