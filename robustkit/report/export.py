@@ -20,7 +20,6 @@ from ..common.names import is_device
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..evaluations.setup_flags import setup_text
-from ..protocol.card import used_parameters
 from ..protocol.condition import CLEAN
 from ..results.every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
 from ..results.survey import summary_csv
@@ -309,7 +308,6 @@ def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) ->
             "details": {
                 "protocol": row["protocol"],
                 "protocol_digest": manifest.protocol.digest,
-                "parameters": json.dumps(used_parameters(manifest.protocol, condition), sort_keys=True, default=str),
                 "data_digest": manifest.data.digest,
                 "checkpoint_sha256": str(document["checkpoint"]["sha256"]),
                 "seed": str(manifest.deciding.seed),

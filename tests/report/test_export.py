@@ -81,6 +81,8 @@ def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Pat
         assert json.loads(details.get("flags", "[]")) == row["flags"]
         assert details["protocol"] == "standard@1:96fe6f4a" and details["data_digest"] == "d1" * 32
         assert details["checkpoint_sha256"] == "0" * 64 and details["seed"] == "7"
+        known = {"protocol", "protocol_digest", "data_digest", "checkpoint_sha256", "seed"}
+        assert details.keys() - {"flags"} == known  # what a condition's text says, and not what the card says otherwise
     by = {result["evaluation_result_id"]: result for result in log["evaluation_results"]}
     assert len(by) == len(rows)
     assert "exceeds eps" in by[f"{PGD}#top1"]["score_details"]["details"]["flags"]
