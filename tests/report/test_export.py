@@ -150,6 +150,72 @@ def test_what_a_run_lacks_is_said(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 0 and "unfinished: 6 of 14 units are missing" in done.output
 
 
+def in_each_form(path: Path, out: Path, **changes: Any) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The only checkpoint of a run in the forms of files: of Every Eval Ever all, of the Hub args and notes of PGD."""
+    run = Run(write_run(path, {"vit": {"clean": records(8), PGD: records(3)}}, **changes))
+    _, log = log_of(run, out)
+    (index,) = export(run, "model-index", out=out)
+    (hub,) = export(run, "hf-eval-results", out=out, dataset_id="a/b")
+    metrics = yaml.safe_load(index.read_text("utf-8"))["model-index"][0]["results"][0]["metrics"]
+    (args,) = (each["args"] for each in metrics if each["name"].startswith(f"top-1 accuracy under {PGD}"))
+    return log, args, yaml.safe_load(hub.read_text("utf-8"))[1]["notes"]
+
+
+def test_what_a_card_says_against_its_figures_goes_along(tmp_path: Path) -> None:
+    """Its caveats, and that eps is in no pixels."""
+    protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": "sigma", "caveats": ["of no use"]}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", protocol=protocol)
+    assert json.loads(log["eval_library"]["additional_details"]["caveats"]) == args["caveats"] == ["of no use"]
+    assert log["eval_library"]["additional_details"]["space"] == args["space"] == "sigma"
+    assert "; eps in standard deviations of a channel; " in notes and "; caveat: of no use" in notes
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"attention": "standard", "attention_source": "option"}, "attention standard (by the user)"),
+        ({"attention": "quest", "attention_source": "option"}, ""),
+        ({"preprocessing_source": {"std": "option", "input_size": "network"}}, "std 0.5 (by the user)"),
+    ],
+)
+def test_a_model_that_an_option_changed_is_not_the_published_one(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    entry = {"name": "vit", "spec": "zoo:shapes-vit-quest", "attention": "quest", **change}
+    entry |= {"metadata": {"attention": "quest", "std": [0.25, 0.25, 0.25]}}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", checkpoints=[entry])
+    info, setup = log["model_info"], args["setup"]
+    assert info["id"] == ("unknown/vit" if said else "robustkit/shapes-vit-quest")
+    assert info["additional_details"]["model_availability"] == ("unknown" if said else "open_weights")
+    assert said in setup and info["additional_details"]["setup"] == setup and f"; set-up: {setup}; " in notes
+
+
+def test_what_heads_learned_from_goes_along(tmp_path: Path) -> None:
+    heads = {"training": "f5" * 32, "images": 60, "neighbours": [5, 7], "k": 5}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", checkpoints=[{"name": "vit", "heads": heads}])
+    assert all(json.loads(each["score_details"]["details"]["heads"]) == heads for each in log["evaluation_results"])
+    said = f"; heads: training {'f5' * 32}, images 60, neighbours 5 7, k 5"
+    assert args["setup"].endswith(said) and said in notes
+
+
+def test_predictions_of_another_system_are_no_file_of_weights(tmp_path: Path) -> None:
+    entry = {"name": "vit", "spec": "predictions:theirs.csv", "sha256": "ab" * 32, "weights": "computed elsewhere"}
+    data = {"name": "theirs", "root": "", "layout": "predictions", "n": 10, "classes": 2, "digest": "d1" * 32}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", checkpoints=[entry], data=data)
+    text = json.dumps(log)
+    assert "sha256" not in text and "float32" not in text and "theirs" not in text
+    assert not log["eval_library"]["additional_details"].keys() & {"dtype", "device", "compile"}
+    assert log["model_info"]["additional_details"]["predictions_digest"] == "ab" * 32
+    assert all(
+        each["score_details"]["details"]["predictions_digest"] == "ab" * 32 for each in log["evaluation_results"]
+    )
+    assert {each["source_data"]["dataset_name"] for each in log["evaluation_results"]} == {"unknown"}
+    assert args["predictions_digest"] == "ab" * 32 and "checkpoint_sha256" not in args
+    assert f"; data unknown, digest {'d1' * 32}; predictions digest {'ab' * 32}; " in notes and "sha256" not in notes
+    card = write_cards(tmp_path / "run")[0].read_text("utf-8")
+    assert f"\n- Predictions digest `{'ab' * 32}`\n" in card and "sha256" not in card and "float32" not in card
+
+
 def test_what_is_not_finite_is_named_and_not_written(tmp_path: Path) -> None:
     run = Run(write_run(tmp_path / "run", {"vit": {"clean": records(8, nll=math.nan)}}))
     path, log = log_of(run, tmp_path / "out")
@@ -335,8 +401,10 @@ def test_the_hub_reads_its_results(run: Run, tmp_path: Path) -> None:
     ]
     assert plain[0]["notes"].startswith(
         "top-1 accuracy on clean images (standard@1:96fe6f4a, n = 10); 95 % interval 0.490162 to 0.943318; protocol "
-        f"digest 96fe; data val, digest {'d1' * 32}; checkpoint sha256 {'0' * 64}; self-reported with RobustKit 0.1.0"
+        f"digest 96fe; data val, digest {'d1' * 32}; checkpoint sha256 {'0' * 64}; set-up: attention quest"
     )
+    assert plain[0]["notes"].endswith("; labels by layout folders; self-reported with RobustKit 0.1.0")
+    assert "0.603222; eps in pixels in [0, 1]; protocol digest 96fe" in plain[1]["notes"]
     assert "; flag: exceeds eps: largest linf perturbation 2/255 in pixels" in plain[1]["notes"]
     asked = {"checkpoint": "vit", "dataset_id": "acme/bench", "out": tmp_path / "asked"}
     (path,) = export(run, "hf-eval-results", task_ids=["main", f"{PGD}=robust"], **asked)  # type: ignore[arg-type]
