@@ -277,11 +277,15 @@ def test_what_goes_out_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
     (side,) = sides_of([run], ["vit"])
     found = found_among(side, read)
     rows = [row for row in side.results if row["value"] is not None]
-    assert len(found) == len(rows) > 20 and read.unmatched == ""
+    assert len(found) == len(rows) > 20 and read.unmatched == ()
     assert all(each.levels == {"quest": each.row["value"]} for each in found)
     (table,) = among_tables([side], read)
     figure, published = table.headings.index("here [95 %]"), table.headings.index("quest")
-    assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows) and not table.flags
+    assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows)
+    flags = dict.fromkeys(flag for row in rows for flag in row["flags"])
+    assert len(flags) > 1 and [line.partition(" (")[0] for line in table.flags] == [
+        f"published with a flag: {flag}".partition(" (")[0] for flag in flags
+    ]
     said = [each for each in compare(run, reference=str(path)).to_dict()["among"] if each["checkpoint"] == "vit"]
     assert [each["published"]["quest"] - each["value"] for each in said] == [0.0] * len(rows)
 
@@ -330,6 +334,8 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
         result_of("clean", 0.3, metric_id="top5_accuracy", lower_is_better=True),
         result_of("clean", 30, metric_id="top5_accuracy", max_score=None),
         result_of("clean", 3, metric_id="top5_accuracy", metric_unit="proportion"),
+        result_of("fgsm(eps=2/255)", 0.9, metric_unit="percent", max_score=1),
+        result_of("fgsm(eps=4/255)", 0.9, metric_unit="proportion", max_score=100),
         result_of(PGD, 0.5, **loss, metric_unit="bits"),
         result_of("fgsm(eps=1/255)", 0.5),
         result_of("fgsm(eps=1/255)", 0.6),
@@ -340,10 +346,10 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     fog = {"corruption(fog)": {"mean_error": 0.25}}
     assert read.figures == {"acme/net": {"clean": {"top1": 0.7, "nll": 0.5}, PGD: {"top1": 0.25}, **fog}}
     assert read.unmatched == (
-        f"{path}: 7 of 14 figures are left out, since the condition, the metric, its unit or its direction is not one "
-        "of robustkit's, or it has several values: mmlu accuracy; pgd accuracy; clean elo; clean top5_accuracy; "
-        f"{PGD} nll and 1 more"
-    ).replace("7 of 14", "6 of 14")
+        f"{path}: 12 of 16 figures are left out, since the condition, the metric, its unit or its direction is unclear "
+        "or none of robustkit's, or values differ: mmlu accuracy; pgd accuracy; clean elo; clean top5_accuracy; "
+        "fgsm(eps=2/255) accuracy and 3 more",
+    )
     own = {"name": "robustkit", "version": "0", "additional_details": {"protocol": "standard@2:1a14b135"}}
     path.write_text(json.dumps(other_log(result_of("pgd(eps=1/255)", 0.5), eval_library=own)))
     assert [*read_published(str(path)).resolved().figures["acme/net"]] == ["pgd(eps=1/255)"]  # no steps of the card's
@@ -352,7 +358,57 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     words = ["compare", str(run.path), "--reference", str(path), "--json", str(json_file)]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0 and "published under an unknown protocol, here standard" in done.output
-    assert read.unmatched in json.loads(json_file.read_text("utf-8"))["unpaired"]
+    assert read.unmatched[0] in json.loads(json_file.read_text("utf-8"))["unpaired"]
+
+
+def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Path) -> None:
+    """Matched with the run's text; what no condition of the run matches is named, in a comparison of several, too."""
+    write_summary(run)
+    path = tmp_path / "others.json"
+    spelled = ["PGD(steps=20, eps=1/255)", "pgd(norm=linf,eps=0.00392156862745098,steps=20)"]
+    far = ["pgd(steps=20,eps=2/255)", "pgd(eps=1/255,steps=20,norm=l2)"]
+    fog = result_of("Corruption( fog )", 0.25, metric_id="mean_error", lower_is_better=True)
+    path.write_text(json.dumps(other_log(fog, *(result_of(text, 0.25) for text in (*spelled, *far)))))
+    found = compare(run, reference=str(path))
+    placed = {each["condition"]: each["published"] for each in found.to_dict()["among"] if each["checkpoint"] == "vit"}
+    assert placed == {text: {"acme/net": 0.25} for text in (PGD, "corruption(fog)")}
+    assert found.unpaired[0] == f"others.json: no condition of the run matches {far[0]}; {far[1]}"
+    path.write_text(json.dumps(other_log(*(result_of(spelled[place], 0.25 + place / 2) for place in (0, 1)))))
+    assert read_published(str(path)).figures == {"acme/net": {}}, "two values of one figure"
+    path.write_text(json.dumps(other_log(result_of(far[0], 0.25))))
+    lines = compare(run, reference=str(path)).unpaired
+    assert lines[0].endswith(f"matches {far[0]}") and lines[-1] == "others.json: it has no figure of these checkpoints"
+    path.write_text(json.dumps(other_log()))
+    assert read_published(str(path)).unmatched == (f"{path}: it has no figures",)
+    alone = Run(write_run(tmp_path / "alone", {"vit": FIRST}))
+    with pytest.raises(RunError, match=r"has no figure that others.json has; .*: it has no figures; audit a condition"):
+        compare(alone, reference=str(path))
+
+
+def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:
+    """Other data, by its digest or else its name, another number of samples, and what their figures are flagged for."""
+    data = {"name": "val", "root": "x", "layout": "folders", "n": 20, "classes": 2, "digest": "d2" * 32}
+    here = Run(write_run(tmp_path / "here", {"vit": {"clean": records(9, 20), PGD: records(5, 20)}}, data=data))
+    path, log = log_of(run, tmp_path / "out", "other")
+    (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
+    assert flags == (
+        "published on val, digest d1d1d1d1, here val, digest d2d2d2d2",
+        "published for n = 10, here n = 20",
+        "published with a flag: unfinished: 6 of 7 units are missing",
+        *(f"published with a flag: {flag}" for flag in survey(run).cells["other"]["clean", "top1"]["flags"]),
+    )
+    path, log = log_of(run, tmp_path / "out", "vit")
+    (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
+    assert (
+        f"published with a flag: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255 ({PGD})" in flags
+    )
+    path.write_text(json.dumps(log | {"eval_library": {"name": "harness", "version": "1"}}).replace('"val"', '"train"'))
+    (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
+    assert flags == (
+        "published under an unknown protocol, here standard",
+        "published on train, here val",
+        "published for n = 10, here n = 20",
+    )
 
 
 NESTED = "[" * 100_000
