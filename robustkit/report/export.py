@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..common.intervals import wilson
-from ..common.names import is_device
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..protocol.condition import CLEAN
 from ..results.every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
 from ..results.survey import summary_csv
-from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder, folder_name
 from ..runs.manifest import CheckpointEntry, Manifest, digest_of
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -45,6 +44,8 @@ MADE_BY = "robustkit export"  # the mark of files, so that only files with it ar
 FILES = ("every-eval-ever", "hf-eval-results", "model-index", "csv")
 FORMATS = (*FILES, *LOGGERS)
 _UNITS = {"pixels": "pixels in [0, 1]", "normalised": "normalised units", "sigma": "standard deviations of a channel"}
+_UNKNOWN = "unknown"  # whose a model is of which the run does not say it
+_LONGEST, _LONGEST_OF_ID = 40, 96  # characters of a folder; ids are looked for as they are
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
@@ -200,12 +201,21 @@ def _every_eval_ever(run: RunFolder, checkpoint: str | None, model_id: str | Non
 def _place(data: str, model: str, evaluation: str) -> str:
     """Return `data/<data set>/<developer>/<model>/<UUID>.json`, in names that every file system takes."""
     number = uuid.UUID(bytes=hashlib.sha256(evaluation.encode("utf-8", "replace")).digest()[:16], version=4)
-    return "/".join(["data", *map(_portable, (data, *model.split("/", 1))), f"{number}.json"])
+    longest = _LONGEST if model.startswith(f"{_UNKNOWN}/") else _LONGEST_OF_ID
+    names = _folder(data), *(_folder(part, longest) for part in model.split("/", 1))
+    return "/".join(["data", *names, f"{number}.json"])
 
 
-def _portable(text: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:80].strip(". ") or "unnamed"
-    return f"_{name}" if is_device(name) or name.lower() == "data" else name  # "data" is the store's own folder
+def before_submission(paths: Sequence[Path]) -> str:
+    """Return in a line what files of Every Eval Ever lack for its datastore; empty where they lack nothing."""
+    count = sum(path.suffix == ".json" and path.parent.parent.name == _UNKNOWN for path in paths)
+    why = f"Every Eval Ever refuses models of unknown organisations ({count} of {len(paths)} files)"
+    return f"{why}; give --model-id ORG/NAME before you submit them" if count else ""
+
+
+def _folder(text: str, longest: int = _LONGEST) -> str:
+    name = folder_name(text, longest) or "unnamed"
+    return f"_{name}" if name.lower() == "data" else name  # "data" is the store's own folder
 
 
 def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -213,7 +223,8 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
     schema has a place for it; each figure has what it must not be shown without. document: as from `facts`. model:
     its id."""
     manifest, started = run.manifest, _started(run.manifest)
-    stable = digest_of([document["deciding"], document["checkpoint"], document["started"]])[:16]
+    conditions = manifest.conditions_of(described.name)
+    stable = digest_of([document["deciding"], document["checkpoint"], document["started"], conditions])[:16]
     known = [row for row in document["results"] if _is_shown(row)]
     if not known:
         raise NothingEvaluated(f"{run.path}: no figure of {described.name} is finite; run the audit again to make some")
@@ -263,8 +274,8 @@ def _model_id(described: CheckpointEntry) -> str:
         kind = ""
     if kind == "hf-hub" and _ID.fullmatch(name):
         return name
-    owner = {"timm": "timm", "zoo": LIBRARY}.get(kind, "unknown")
-    return f"{owner}/{described.name if owner == 'unknown' else name}"
+    owner = {"timm": "timm", "zoo": LIBRARY}.get(kind, _UNKNOWN)
+    return f"{owner}/{described.name if owner == _UNKNOWN else name}"
 
 
 def _is_changed(described: CheckpointEntry) -> bool:
@@ -324,7 +335,7 @@ def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) ->
             "source_type": "other",
             "additional_details": {**data, "digest": manifest.data.digest},
         },
-        "metric_config": _metric(metric),
+        "metric_config": _metric(metric, manifest.protocol.space),
         "score_details": {
             "score": row["value"],
             "uncertainty": {**_interval(row, metric), "num_samples": row["n"]},
@@ -340,9 +351,9 @@ def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) ->
     }
 
 
-def _metric(metric: Metric) -> dict[str, Any]:
+def _metric(metric: Metric, space: str) -> dict[str, Any]:
     low, high = (end if is_finite(end) else "Infinity" if end > 0 else "-Infinity" for end in metric.ends)
-    unit, (_, within, of) = metric_unit(metric), metric.name.partition("(")
+    unit, (_, within, of) = metric_unit(metric, space), metric.name.partition("(")
     return {
         "metric_id": metric_id(metric),
         "metric_name": metric.hub[1] if metric.hub else metric.word or metric.name,

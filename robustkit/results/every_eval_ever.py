@@ -30,8 +30,9 @@ LIBRARY = "robustkit"
 NAME = "robustkit_metric"
 """The key of a metric's details that holds its name in summary.json."""
 LARGEST, LONGEST = 16 << 20, 500  # bytes of a file, characters of a name
-_SHOWN = 5  # figures that a line names
+_SHOWN, _FLAGS = 5, 20  # figures that a line names, flags that a figure keeps
 _UNITS = {"nll": "nats"}
+_DISTANCES = ("linf_max", "l2_max", "median_distance")
 
 
 def metric_id(metric: Metric) -> str:
@@ -39,8 +40,10 @@ def metric_id(metric: Metric) -> str:
     return f"{LIBRARY}.{metric.name}" if metric.hub is None else metric.hub[0]
 
 
-def metric_unit(metric: Metric) -> str:
-    """Return the unit of a metric's values as records have them; empty where it has none."""
+def metric_unit(metric: Metric, space: str) -> str:
+    """Return the unit of a metric's values as records have them; empty where it has none. space: the card's."""
+    if metric.name in _DISTANCES:
+        return "standard deviations" if space == "sigma" else "pixels in [0, 1]"
     return "proportion" if metric.scale == 100 else _UNITS.get(metric.name, "")
 
 
@@ -131,12 +134,13 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
     origins: dict[str, dict[str, Origin]] = {}
     lost, spelled = list[str](), dict[Hashable, str]()
     own = held.eval_library.name == LIBRARY
+    space = held.eval_library.additional_details.get("space", "") if own else ""
     known = {metric_id(metric): metric for metric in reversed(metrics().values())} | metrics()
     for result in held.evaluation_results:
         config, condition = result.metric_config, result.evaluation_name
         called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
         metric = _metric(config, own, known)
-        value = None if metric is None else _value(result, metric)
+        value = None if metric is None else _value(result, metric, space)
         if metric is None or value is None or not _is_condition(condition):
             lost.append(_short(called))
             continue
@@ -175,9 +179,9 @@ def _origin(result: _Result, own: bool) -> Origin:
     digest = score.details.get("data_digest") if own else None
     return Origin(
         _short(data.dataset_name),
-        digest if isinstance(digest, str) else "",
+        _short(digest) if isinstance(digest, str) else "",
         n if type(n) is int else 0,
-        tuple(texts[:_SHOWN]),
+        tuple(texts[:_FLAGS]),
     )
 
 
@@ -234,10 +238,11 @@ def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric |
     return metric if agrees else None
 
 
-def _value(result: _Result, metric: Metric) -> float | None:
+def _value(result: _Result, metric: Metric, space: str) -> float | None:
     """Return a score in the unit of records; None where its unit is unclear, or it is no value of that metric."""
-    config, unit, most = result.metric_config, metric_unit(metric), _whole(result.metric_config)
-    said = config.metric_unit or (unit if unit != "proportion" else {1: unit, 100: "percent"}.get(most))
+    config, unit, most = result.metric_config, metric_unit(metric, space), _whole(result.metric_config)
+    usual = {1: unit, 100: "percent"}.get(most) if unit == "proportion" else unit
+    said = config.metric_unit or (None if metric.name in _DISTANCES else usual)
     if most is not None and (most <= 1 if said == "percent" else said == "proportion" and most > max(metric.ends)):
         return None  # a largest value that the unit contradicts
     if said == unit:

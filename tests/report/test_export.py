@@ -26,8 +26,9 @@ from robustkit.results.compared import compare
 from robustkit.results.published import read_published
 from robustkit.results.survey import as_in_json, survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
+from robustkit.tasks.registry import metric_of, metrics
 
-EEE = "every-eval-ever"
+EEE, RESULTS = "every-eval-ever", "evaluation_results"
 SURE = {f"corruption(fog,severity={severity})": records(10 - severity) for severity in range(1, 6)}
 FIRST = {"clean": records(8), PGD: records(3, linf=2 / 255), **SURE}
 
@@ -148,6 +149,50 @@ def test_what_a_run_lacks_is_said(run: Run, tmp_path: Path) -> None:
     assert all(gap in json.loads(each["score_details"]["details"]["flags"]) for each in log["evaluation_results"])
     done = CliRunner().invoke(cli, ["export", str(run.path), "--format", "csv"])
     assert done.exit_code == 0 and "unfinished: 6 of 14 units are missing" in done.output
+
+
+def test_names_and_units_of_metrics(run: Run, tmp_path: Path) -> None:
+    """A name has no unit, since the values are no percentages, and a distance has that of the card's space."""
+    named = {name: metric_of(name).word for name in ("iou(cat)", "knn(5)", "top1_after_fab-t", "region_over_random")}
+    assert [*named.values()] == ["IoU of a class", "kNN at k", "top-1 after a stage", "kept over random"]
+    exported = {metric.hub[1] if metric.hub else metric.word for metric in metrics().values()}
+    assert not [name for name in exported if "%" in name or name != name.strip(" ,") or "points" in name]
+    assert metric_of("accuracy_at(1/255)").word == "accuracy at a radius"
+    for space, unit in (("pixels", "pixels in [0, 1]"), ("sigma", "standard deviations")):
+        protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": space}
+        (path,) = export(Run(write_run(tmp_path / space, {"vit": FIRST}, protocol=protocol)), EEE)
+        configs = {
+            each["evaluation_result_id"]: each["metric_config"] for each in json.loads(path.read_text())[RESULTS]
+        }
+        assert configs[f"{PGD}#linf_max"]["metric_unit"] == unit
+        assert configs["clean#top1"]["metric_unit"] == "proportion"
+        assert read_published(str(path)).figures["quest"][PGD]["linf_max"] == 2 / 255
+        path.write_text(path.read_text().replace(f'"{unit}"', '"of 255"'))
+        assert "linf_max" not in read_published(str(path)).figures["quest"][PGD]
+
+
+def test_each_run_and_each_model_has_a_path_of_its_own(tmp_path: Path) -> None:
+    """Two that began in the same second, and names that are alike in their first characters, which paths keep."""
+    fgsm, out = "fgsm(eps=1/255)", tmp_path / "out"
+    for condition in (PGD, fgsm):
+        export(Run(write_run(tmp_path / condition[:4], {"vit": {condition: records(3)}})), EEE, out=out)
+    held = [json.loads(path.read_text("utf-8")) for path in out.rglob("*.json")]
+    assert {each["evaluation_results"][0]["evaluation_name"] for each in held} == {PGD, fgsm}
+    data = {"name": "d" * 300, "root": "x", "layout": "folders", "n": 10, "classes": 2, "digest": "d1" * 32}
+    names = ["n" * 300, "n" * 299 + "m", "n b", "n_b"]
+    long = Run(write_run(tmp_path / "long", {name: {"clean": records(8)} for name in names}, data=data))
+    paths = [path.relative_to(out) for path in export(long, EEE, out=out)]
+    assert len({path.parts[3] for path in paths}) == 4 and max(len(str(path)) for path in paths) < 160
+    model = "acme/" + "vit_" * 20  # the validator of the datastore looks for it
+    (path,) = export(long, EEE, out=out, checkpoint="n b", model_id=model)
+    assert path.relative_to(out).parts[2:4] == ("acme", "vit_" * 20)
+
+
+def test_what_the_datastore_would_refuse_is_said(run: Run, tmp_path: Path) -> None:
+    words = ["export", str(run.path), "--format", EEE, "--out", str(tmp_path), "--checkpoint", "vit"]
+    said = "refuses models of unknown organisations (1 of 1 files); give --model-id ORG/NAME before you submit them"
+    assert said in CliRunner().invoke(cli, words).output
+    assert "--model-id" not in CliRunner().invoke(cli, [*words, "--model-id", "acme/vit"]).output
 
 
 def in_each_form(path: Path, out: Path, **changes: Any) -> tuple[dict[str, Any], dict[str, Any], str]:

@@ -290,6 +290,7 @@ def export(run: Path, format: str, **options: Any) -> None:
     robustkit export runs/vit --format hf-eval-results --dataset-id ORG/BENCHMARK --task-id clean=accuracy
     robustkit export runs/vit --format mlflow --to http://localhost:5000
     """
+    from ...report.export import before_submission
     from ...report.export import export as export_run
     from ...runs.folder import RunFolder
 
@@ -297,7 +298,7 @@ def export(run: Path, format: str, **options: Any) -> None:
     with usable(run):
         paths = export_run(existing, format, **options)
         say_unfinished([existing])
-    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
+    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]), before_submission(paths))
 
 
 @click.command(context_settings=CONTEXT)
