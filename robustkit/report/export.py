@@ -145,6 +145,8 @@ def _tasks(conditions: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str, 
     else:
         pairs = [text.rpartition("=") for text in task_ids]
         tasks = {condition or CLEAN.text: task for condition, _, task in pairs}
+        if len(tasks) < len(pairs):
+            raise RunError(f"--task-id is {', '.join(task_ids)}; expected one task for each condition")
     for condition, task in tasks.items():
         if condition not in conditions:
             raise RunError(f"--task-id: {unknown('condition', condition, conditions)}")
