@@ -272,6 +272,6 @@ def _line(where: str, lost: Sequence[str], of: int) -> str:
 
 
 def listed(texts: Iterable[str]) -> str:
-    """Return the first few of some texts, each once, and how many more there are."""
-    each = list(dict.fromkeys(texts))
+    """Return the first few of some texts of a file in one line, each once, and how many more there are."""
+    each = list(dict.fromkeys(map(_short, texts)))
     return "; ".join(each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")

@@ -413,18 +413,21 @@ def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Pat
     write_summary(run)
     path = tmp_path / "others.json"
     spelled = ["PGD(steps=20, eps=1/255)", "pgd(norm=linf,eps=0.00392156862745098,steps=20)"]
-    far = ["pgd(steps=20,eps=2/255)", "pgd(eps=1/255,steps=20,norm=l2)"]
+    far = ["pgd(steps=20,\teps=2/255)", "pgd(eps=1/255,steps=20,norm=l2)"]
     fog = result_of("Corruption( fog )", 0.25, metric_id="mean_error", lower_is_better=True)
     path.write_text(json.dumps(other_log(fog, *(result_of(text, 0.25) for text in (*spelled, *far)))))
     found = compare(run, reference=str(path))
     placed = {each["condition"]: each["published"] for each in found.to_dict()["among"] if each["checkpoint"] == "vit"}
     assert placed == {text: {"acme/net": 0.25} for text in (PGD, "corruption(fog)")}
-    assert found.unpaired[0] == f"others.json: no condition of the run matches {far[0]}; {far[1]}"
+    assert found.unpaired[0] == f"others.json: no condition of the run matches pgd(steps=20, eps=2/255); {far[1]}"
     path.write_text(json.dumps(other_log(*(result_of(spelled[place], 0.25 + place / 2) for place in (0, 1)))))
     assert read_published(str(path)).figures == {"acme/net": {}}, "two values of one figure"
     path.write_text(json.dumps(other_log(result_of(far[0], 0.25))))
     lines = compare(run, reference=str(path)).unpaired
-    assert lines[0].endswith(f"matches {far[0]}") and lines[-1] == "others.json: it has no figure of these checkpoints"
+    assert (
+        lines[0].endswith("matches pgd(steps=20, eps=2/255)")
+        and lines[-1] == "others.json: it has no figure of these checkpoints"
+    )
     path.write_text(json.dumps(other_log()))
     assert read_published(str(path)).unmatched == (f"{path}: it has no figures",)
     alone = Run(write_run(tmp_path / "alone", {"vit": FIRST}))
