@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -110,7 +111,8 @@ class Metric:
 
     @property
     def word(self) -> str:
-        return self.label.removesuffix(" %")
+        """The label without a unit."""
+        return re.sub(r",? %|, points$", "", self.label)
 
 
 def of_samples(name: str, label: str, drafted: bool = False, hub: tuple[str, str] | None = None) -> Metric:

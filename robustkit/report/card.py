@@ -28,10 +28,11 @@ from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
+from ..results.pairing import heads_setup
 from ..results.survey import as_in_json, doubts_of, survey
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
-from ..runs.manifest import CheckpointEntry, Manifest
+from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
 from ..tasks.registry import find_metric, metrics
 from ..tasks.task import task_named, task_of
 
@@ -188,12 +189,16 @@ def facts(run: RunFolder, described: CheckpointEntry, rows: Results) -> dict[str
     """Return what results.json holds: all results of a checkpoint, and all that they depend on, except folders."""
     manifest = run.manifest
     held, gap = manifest.to_plain(), unfinished_line(run, described.name)
+    data = {key: value for key, value in held["data"].items() if key != "root"}
+    if manifest.data.layout == "predictions":  # their file has given it its name
+        data["name"] = "unknown"
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
         **{key: held[key] for key in ("robustkit", "command", "started")},
         "checkpoint": {key: value for key, value in described.to_plain().items() if key not in ("path", "metadata")},
+        "setup": setup_of(run, described),
         "protocol": held["protocol"],
-        "data": {key: value for key, value in held["data"].items() if key != "root"},
+        "data": data,
         "corrupted": {"digests": held["corrupted"]["digests"]},
         "unreadable_images": len(manifest.bad_images),
         **({"plugins": [plugin.identity for plugin in manifest.used_plugins]} if manifest.used_plugins else {}),
@@ -201,6 +206,13 @@ def facts(run: RunFolder, described: CheckpointEntry, rows: Results) -> dict[str
         "results": list(rows),
         **({"unfinished": gap} if gap else {}),
     }
+
+
+def setup_of(run: RunFolder, described: CheckpointEntry) -> str:
+    """Return the set-up of a checkpoint in a line, and how heads of features were made, if it has any."""
+    text = setup_text(run.manifest, described.name, run.evidence(described.name, CLEAN.text))
+    heads = ", ".join(f"{name} {value}" for name, value in heads_setup(described).items())
+    return f"{text}; heads: {heads}" if heads else text
 
 
 def model_index(document: Mapping[str, Any]) -> str:
@@ -248,13 +260,15 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         args = {
             **{key: row[key] for key in ("condition", "protocol", "n")},
             **{key: round(row[key], 6) for key in ("ci_low", "ci_high") if row[key] is not None},
+            **({"space": document["protocol"]["space"]} if "eps=" in row["condition"] else {}),
             "data_digest": document["data"]["digest"][:12],
-            "checkpoint_sha256": document["checkpoint"]["sha256"],
+            **digest_named(document),
+            "setup": document["setup"],
             "seed": document["seed"],
             "robustkit": document["robustkit"],
         }
-        if flags := flags_of(document, row):
-            args["flags"] = flags  # a list of its own, or YAML would point from one to the other
+        for key, lines in (("caveats", document["protocol"]["caveats"]), ("flags", flags_of(document, row))):
+            args |= {key: [*lines]} if lines else {}  # lists of its own, or YAML would point from one to the other
         under = f"on clean {called}" if row["condition"] == CLEAN.text else f"under {row['condition']}"
         yield {
             "type": kind,
@@ -263,6 +277,12 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "args": args,
             "verified": False,
         }
+
+
+def digest_named(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the digest of a checkpoint by what it is of: its file, or the predictions of another system."""
+    elsewhere = document["checkpoint"]["weights"] == ELSEWHERE
+    return {"predictions_digest" if elsewhere else "checkpoint_sha256": document["checkpoint"]["sha256"]}
 
 
 def flags_of(document: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
@@ -297,7 +317,8 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crossw
         ],
         checkpoint={"notes": [], "sha256": None, **described},
         preprocessing=", ".join(shown_as(entry).values()),
-        setup=setup_text(manifest, entry.name, run.evidence(entry.name, CLEAN.text)),
+        setup=setup_of(run, entry),
+        is_elsewhere=entry.is_elsewhere,
         data=held["data"],
         protocol=held["protocol"],
         deciding=held["deciding"],

@@ -16,27 +16,36 @@ from pathlib import Path
 from typing import Any
 
 from ..common.intervals import wilson
-from ..common.names import is_device
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
-from ..evaluations.setup_flags import setup_text
-from ..protocol.card import used_parameters
 from ..protocol.condition import CLEAN
 from ..results.every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
 from ..results.survey import summary_csv
-from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder, folder_name
 from ..runs.manifest import CheckpointEntry, Manifest, digest_of
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .card import MADE_BY as CARD
-from .card import entry_of, facts, flags_of, folder_of, hub_metrics, model_index, results_of, write_files, yaml_text
+from .card import (
+    digest_named,
+    entry_of,
+    facts,
+    flags_of,
+    folder_of,
+    hub_metrics,
+    model_index,
+    results_of,
+    write_files,
+    yaml_text,
+)
 from .loggers import LOGGERS, log_run, parse_loggers
 
 MADE_BY = "robustkit export"  # the mark of files, so that only files with it are ever overwritten
 FILES = ("every-eval-ever", "hf-eval-results", "model-index", "csv")
 FORMATS = (*FILES, *LOGGERS)
-OF_ONE = ("hf-eval-results", "model-index")
-"""The formats of a repository with one checkpoint."""
+_UNITS = {"pixels": "pixels in [0, 1]", "normalised": "normalised units", "sigma": "standard deviations of a channel"}
+_UNKNOWN = "unknown"  # whose a model is of which the run does not say it
+_LONGEST, _LONGEST_OF_ID = 40, 96  # characters of a folder; ids are looked for as they are
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
@@ -136,6 +145,8 @@ def _tasks(conditions: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str, 
     else:
         pairs = [text.rpartition("=") for text in task_ids]
         tasks = {condition or CLEAN.text: task for condition, _, task in pairs}
+        if len(tasks) < len(pairs):
+            raise RunError(f"--task-id is {', '.join(task_ids)}; expected one task for each condition")
     for condition, task in tasks.items():
         if condition not in conditions:
             raise RunError(f"--task-id: {unknown('condition', condition, conditions)}")
@@ -152,10 +163,13 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     said = [
         figure["name"],
         bounds,
+        f"eps in {_UNITS.get(args['space'], args['space'])}" if "space" in args else "",
         f"protocol digest {document['protocol']['digest']}",
         f"data {document['data']['name']}, digest {document['data']['digest']}",
-        f"checkpoint sha256 {document['checkpoint']['sha256']}",
+        *(f"{name.replace('_', ' ')} {digest}" for name, digest in digest_named(document).items()),
+        f"set-up: {document['setup']}",
         f"self-reported with RobustKit {document['robustkit']}",
+        *(f"caveat: {caveat}" for caveat in args.get("caveats", ())),
         *(f"flag: {flag}" for flag in args.get("flags", ())),
     ]
     return "; ".join(filter(None, said))
@@ -173,13 +187,13 @@ def _every_eval_ever(run: RunFolder, checkpoint: str | None, model_id: str | Non
     files = {}
     for described in entries:
         try:
-            rows = results_of(run, described.name)
-            log = _log(run, described, _without_command(facts(run, described, rows)), model_id or _model_id(described))
+            document = _without_command(facts(run, described, results_of(run, described.name)))
+            log = _log(run, described, document, model_id or _model_id(described))
         except NothingEvaluated:
             if len(entries) == 1:
                 raise
             continue
-        path = _place(run.manifest.data.name, log["model_info"]["id"], log["evaluation_id"])
+        path = _place(document["data"]["name"], log["model_info"]["id"], log["evaluation_id"])
         files[path] = json.dumps(log, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if not files:
         raise NothingEvaluated(f"{run.path} has no results; run the audit again to make them")
@@ -189,12 +203,21 @@ def _every_eval_ever(run: RunFolder, checkpoint: str | None, model_id: str | Non
 def _place(data: str, model: str, evaluation: str) -> str:
     """Return `data/<data set>/<developer>/<model>/<UUID>.json`, in names that every file system takes."""
     number = uuid.UUID(bytes=hashlib.sha256(evaluation.encode("utf-8", "replace")).digest()[:16], version=4)
-    return "/".join(["data", *map(_portable, (data, *model.split("/", 1))), f"{number}.json"])
+    longest = _LONGEST if model.startswith(f"{_UNKNOWN}/") else _LONGEST_OF_ID
+    names = _folder(data), *(_folder(part, longest) for part in model.split("/", 1))
+    return "/".join(["data", *names, f"{number}.json"])
 
 
-def _portable(text: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:80].strip(". ") or "unnamed"
-    return f"_{name}" if is_device(name) or name.lower() == "data" else name  # "data" is the store's own folder
+def before_submission(paths: Sequence[Path]) -> str:
+    """Return in a line what files of Every Eval Ever lack for its datastore; empty where they lack nothing."""
+    count = sum(path.suffix == ".json" and path.parent.parent.name == _UNKNOWN for path in paths)
+    why = f"Every Eval Ever refuses models of unknown organisations ({count} of {len(paths)} files)"
+    return f"{why}; give --model-id ORG/NAME before you submit them" if count else ""
+
+
+def _folder(text: str, longest: int = _LONGEST) -> str:
+    name = folder_name(text, longest) or "unnamed"
+    return f"_{name}" if name.lower() == "data" else name  # "data" is the store's own folder
 
 
 def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -202,7 +225,8 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
     schema has a place for it; each figure has what it must not be shown without. document: as from `facts`. model:
     its id."""
     manifest, started = run.manifest, _started(run.manifest)
-    stable = digest_of([document["deciding"], document["checkpoint"], document["started"]])[:16]
+    conditions = manifest.conditions_of(described.name)
+    stable = digest_of([document["deciding"], document["checkpoint"], document["started"], conditions])[:16]
     known = [row for row in document["results"] if _is_shown(row)]
     if not known:
         raise NothingEvaluated(f"{run.path}: no figure of {described.name} is finite; run the audit again to make some")
@@ -219,11 +243,11 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
             "evaluator_relationship": "other",
             "additional_details": about,
         },
-        "evaluation_id": f"{manifest.data.name}/{model}/{int(started.timestamp())}-{stable}",
+        "evaluation_id": f"{document['data']['name']}/{model}/{int(started.timestamp())}-{stable}",
         "evaluation_timestamp": started.isoformat(),
         "retrieved_timestamp": str(int(started.timestamp())),
-        "model_info": _model(run, described, model),
-        "eval_library": _library(manifest),
+        "model_info": _model(described, document, model),
+        "eval_library": _library(manifest, described),
         "evaluation_results": [_result(manifest, document, row) for row in known],
     }
 
@@ -245,43 +269,54 @@ def _started(manifest: Manifest) -> datetime.datetime:
 
 
 def _model_id(described: CheckpointEntry) -> str:
-    """Return `organisation/name`, the organisation `unknown` where the run does not say whose it is."""
+    """Return `organisation/name`, the organisation `unknown` where the run does not say whose it is, or the model is
+    not as it was published."""
     kind, _, name = described.spec.partition(":")
+    if _is_changed(described):
+        kind = ""
     if kind == "hf-hub" and _ID.fullmatch(name):
         return name
-    owner = {"timm": "timm", "zoo": LIBRARY}.get(kind, "unknown")
-    return f"{owner}/{described.name if owner == 'unknown' else name}"
+    owner = {"timm": "timm", "zoo": LIBRARY}.get(kind, _UNKNOWN)
+    return f"{owner}/{described.name if owner == _UNKNOWN else name}"
 
 
-def _model(run: RunFolder, described: CheckpointEntry, model: str) -> dict[str, Any]:
-    is_open = described.spec.partition(":")[0] in ("timm", "zoo")
+def _is_changed(described: CheckpointEntry) -> bool:
+    """Whether an option gave a model an attention or a preprocessing that its checkpoint does not name."""
+    sources = {"attention": described.attention_source, **described.said}
+    values = {"attention": described.attention, **described.to_plain()["preprocessing"]}
+    given = [name for name, source in sources.items() if source == "option"]
+    return any(described.metadata.get(name) != values.get(name) for name in given)
+
+
+def _model(described: CheckpointEntry, document: Mapping[str, Any], model: str) -> dict[str, Any]:
+    is_open = described.spec.partition(":")[0] in ("timm", "zoo") and not _is_changed(described)
+    digests = {name.removeprefix("checkpoint_"): digest for name, digest in digest_named(document).items()}
     details = {
         "deployment_type": "unknown" if described.is_elsewhere else "self_deployed",
         "model_availability": "open_weights" if is_open else "unknown",
-        "sha256": described.sha256,
+        **digests,
         "code_sha256": described.code_sha256,
         "arch": re.sub(r"^.*[/\\](?=[^/\\]*\.py:)", "", described.arch),  # of a file of code, its name alone
         "attention": described.attention,
         "attention_source": described.attention_source,
         "num_classes": str(described.num_classes),
-        "setup": setup_text(run.manifest, described.name, run.evidence(described.name, CLEAN.text)),
+        "setup": document["setup"],
     }
     known = {name: text for name, text in details.items() if text}
     return {"name": described.name, "id": model, "additional_details": known}
 
 
-def _library(manifest: Manifest) -> dict[str, Any]:
-    card = manifest.protocol
+def _library(manifest: Manifest, described: CheckpointEntry) -> dict[str, Any]:
+    card, deciding = manifest.protocol, manifest.deciding
+    computed = {"dtype": deciding.dtype, "compile": str(deciding.compile).lower(), "device": manifest.device}
     details = {
         "protocol": card.tag,
         "protocol_digest": card.digest,
         "protocol_summary": card.summary,
         "space": card.space,
         "labels": card.labels,
-        "seed": str(manifest.deciding.seed),
-        "dtype": manifest.deciding.dtype,
-        "compile": str(manifest.deciding.compile).lower(),
-        "device": manifest.device,
+        "seed": str(deciding.seed),
+        **({} if described.is_elsewhere else computed),
         "versions": json.dumps(dict(manifest.versions), ensure_ascii=False),
     }
     details |= {"caveats": json.dumps(card.caveats, ensure_ascii=False)} if card.caveats else {}
@@ -293,35 +328,34 @@ def _library(manifest: Manifest) -> dict[str, Any]:
 def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) -> dict[str, Any]:
     metric, condition = metric_of(row["metric"]), row["condition"]
     data = {"samples": str(manifest.data.n), "classes": str(manifest.data.classes), "layout": manifest.data.layout}
-    flags = flags_of(document, row)
+    further = {"flags": flags_of(document, row), "heads": document["checkpoint"].get("heads")}
     return {
         "evaluation_result_id": f"{condition}#{row['metric']}",
         "evaluation_name": condition,
         "source_data": {
-            "dataset_name": manifest.data.name,
+            "dataset_name": document["data"]["name"],
             "source_type": "other",
             "additional_details": {**data, "digest": manifest.data.digest},
         },
-        "metric_config": _metric(metric),
+        "metric_config": _metric(metric, manifest.protocol.space),
         "score_details": {
             "score": row["value"],
             "uncertainty": {**_interval(row, metric), "num_samples": row["n"]},
             "details": {
                 "protocol": row["protocol"],
                 "protocol_digest": manifest.protocol.digest,
-                "parameters": json.dumps(used_parameters(manifest.protocol, condition), sort_keys=True, default=str),
                 "data_digest": manifest.data.digest,
-                "checkpoint_sha256": str(document["checkpoint"]["sha256"]),
+                **{name: str(digest) for name, digest in digest_named(document).items()},
                 "seed": str(manifest.deciding.seed),
-                **({"flags": json.dumps(flags, ensure_ascii=False)} if flags else {}),
+                **{name: json.dumps(part, ensure_ascii=False) for name, part in further.items() if part},
             },
         },
     }
 
 
-def _metric(metric: Metric) -> dict[str, Any]:
+def _metric(metric: Metric, space: str) -> dict[str, Any]:
     low, high = (end if is_finite(end) else "Infinity" if end > 0 else "-Infinity" for end in metric.ends)
-    unit, (_, within, of) = metric_unit(metric), metric.name.partition("(")
+    unit, (_, within, of) = metric_unit(metric, space), metric.name.partition("(")
     return {
         "metric_id": metric_id(metric),
         "metric_name": metric.hub[1] if metric.hub else metric.word or metric.name,

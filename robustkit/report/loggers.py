@@ -1,7 +1,8 @@
 """Log a run's results to TensorBoard, MLflow or Weights & Biases; each library is imported only when it is asked for.
 
-A figure is named `<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, as far as the
-library takes such names. Logging a run again replaces what was logged before.
+A figure is named `<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, its number of
+samples with `_n`, as far as the library takes such names. What figures must not be shown without is the text `flags`.
+Logging a run again replaces what was logged before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProtocolError, RunError, unknown
+from ..evaluations.metrics import is_finite
+from ..evaluations.presenting import unfinished_line
+from ..results.survey import doubts_of
 from ..runs.folder import RunFolder
 
 _LONGEST = 250  # characters of a name
@@ -41,6 +45,9 @@ class Logger:
         raise NotImplementedError
 
     def params(self, values: Mapping[str, str]) -> None:
+        raise NotImplementedError
+
+    def flags(self, text: str) -> None:
         raise NotImplementedError
 
     def file(self, path: Path) -> None: ...
@@ -66,13 +73,15 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
 
 
 def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
-    """Log a run's rows of results, what they depend on, and report.html. Raises RunError where a library refuses."""
+    """Log a run's rows of results, what they depend on, their flags, and report.html. Raises RunError where a library
+    refuses."""
     for logger in wanted:
         try:
             logger.start(entry_name(run), run.path)
             try:
                 logger.params(parameters(run))
                 logger.scalars(scalars(results))
+                logger.flags(flags(run, results))
                 if (report := run.path / "report.html").is_file():
                     logger.file(report)
             finally:
@@ -93,11 +102,22 @@ def entry_name(run: RunFolder) -> str:
 
 def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
     figures = {}
-    for row in results:
-        for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high")):
-            if row[key] is not None and abs(row[key]) < float("inf"):
+    for row in (row for row in results if is_finite(row["value"])):
+        for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high"), ("n", "_n")):
+            if is_finite(row[key]):
                 figures[row["checkpoint"], row["condition"], row["metric"] + suffix] = float(row[key])
     return figures
+
+
+def flags(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> str:
+    """Return in lines what each checkpoint's results lack and the flags that raise a doubt about them."""
+    lines = []
+    for name in dict.fromkeys(row["checkpoint"] for row in results):
+        gap = unfinished_line(run, name).partition(";")[0]  # without the command, which holds paths
+        lines += [f"{name}: {gap}"] if gap else []
+        for flag, (first, *others) in doubts_of(row for row in results if row["checkpoint"] == name).items():
+            lines.append(f"{name}: {first}{f' and {len(others)} more' if others else ''}: {flag}")
+    return "\n".join(lines) or "none"
 
 
 def parameters(run: RunFolder) -> dict[str, str]:
@@ -121,7 +141,7 @@ def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
 
 
 class TensorBoard(Logger):
-    """Scalars at step 0 and a text of parameters in DIR/<entry>; DIR is `tensorboard` in the run if left out."""
+    """Scalars at step 0, and texts of parameters and flags, in DIR/<entry>; without DIR in `tensorboard` in the run."""
 
     _before: list[Path]
 
@@ -138,6 +158,9 @@ class TensorBoard(Logger):
 
     def params(self, values: Mapping[str, str]) -> None:
         self._run.add_text("parameters", "\n".join(f"    {name}: {value}" for name, value in values.items()), 0)
+
+    def flags(self, text: str) -> None:
+        self._run.add_text("flags", "\n".join(f"    {line}" for line in text.splitlines()), 0)
 
     def finish(self) -> None:
         self._run.close()
@@ -180,6 +203,9 @@ class MLflow(Logger):
             if name not in self._run.data.params:  # MLflow does not let parameters be changed
                 self._client.log_param(self._run.info.run_id, name, value[:500])
 
+    def flags(self, text: str) -> None:
+        self._client.log_text(self._run.info.run_id, text, "flags.txt")
+
     def file(self, path: Path) -> None:
         self._client.log_artifact(self._run.info.run_id, str(path))
 
@@ -203,6 +229,9 @@ class WeightsAndBiases(Logger):
 
     def params(self, values: Mapping[str, str]) -> None:
         self._run.config.update(dict(values), allow_val_change=True)
+
+    def flags(self, text: str) -> None:
+        self._run.summary.update({"flags": text})
 
     def file(self, path: Path) -> None:
         artifact = importlib.import_module("wandb").Artifact(f"{self._run.id}-report", type="report")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +98,25 @@ def compare(
     """
     opened = [each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs]
     published = None if reference is None else read_published(reference)
-    unmatched = [published.unmatched] if published is not None and published.unmatched else []
     single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
     if single:  # a checkpoint by itself has nothing to be paired with, and a place among published ones
         check_plugins(opened[0].manifest)
-        found = Compared(Comparison((), published), tuple(unmatched), tuple(sides_of(opened, checkpoints)))
-        if published is not None and not found.placed:
-            remedy = "audit a condition of it, or give another run"
-            raise RunError(f"{opened[0].path} has no figure that {published.name} has; {remedy}")
-        return found
-    comparison = compare_pairs(checkpoint_pairs(opened, checkpoints, against), published)
+    pairs = [] if single else checkpoint_pairs(opened, checkpoints, against)
     sides = () if published is None else tuple(sides_of(opened, checkpoints))
-    return Compared(comparison, (*unmatched, *unpaired_lines(opened, checkpoints, against)), sides)
+    if published is not None:
+        published = published.named_as(dict.fromkeys(row["condition"] for side in sides for row in side.results))
+    lines = () if published is None else published.unmatched
+    if single:
+        found = Compared(Comparison((), published), lines, sides)
+    else:
+        unpaired = unpaired_lines(opened, checkpoints, against)
+        found = Compared(compare_pairs(pairs, published), (*lines, *unpaired), sides)
+    if published is None or found.placed:
+        return found
+    if single:
+        lacking = f"{opened[0].path} has no figure that {published.name} has"
+        raise RunError("; ".join([lacking, *lines, "audit a condition of it, or give another run"]))
+    return replace(found, unpaired=(*found.unpaired, f"{published.name}: it has no figure of these checkpoints"))
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:

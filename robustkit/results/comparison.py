@@ -265,12 +265,10 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
     first, second, rows = pair.first, pair.second, pair.rows
     common = [condition for condition in first.conditions if condition in second.conditions]
     flags = [*comparison_doubts(first, second, common), *same_file(first, second)]
-    published = [row.condition for row in rows if row.published is not None]
+    published = [(row.condition, row.metric, row.difference.n) for row in rows if row.published is not None]
     if reference is not None and published:
-        tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
-        here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
-        flags += [f"published under {reference.protocol}, here {name}" for name in here]
-        unlike = ((text, unlike_published(text)) for text in published)
+        flags += [doubt for side in (first, second) for doubt in reference.doubts(side.manifest, published)]
+        unlike = ((text, unlike_published(text)) for text, _, _ in published)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     own = tuple(flagged_results(first, second, {(row.condition, row.metric) for row in rows}))
     return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)

@@ -8,20 +8,21 @@ direction are certain; the others are named.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from ..common.files import json_of, reason_of
 from ..display.text import no_controls
-from ..errors import RobustkitError, RunError
-from ..evaluations.condition import check_condition, is_attack, kind_of
+from ..errors import ProtocolError, RobustkitError, RunError
+from ..evaluations.condition import check_condition, is_attack, kind_of, pattern_of, vocabulary_of
 from ..evaluations.metrics import Metric
-from ..runs.manifest import Flag, Number, Part, Text, TextTable, fault_of
+from ..protocol.card import parse_number
+from ..runs.manifest import DataEntry, Flag, Number, Part, Table, Text, TextTable, fault_of
 from ..tasks.registry import find_metric, metrics
 
 SCHEMA = "0.3.0"
@@ -29,8 +30,9 @@ LIBRARY = "robustkit"
 NAME = "robustkit_metric"
 """The key of a metric's details that holds its name in summary.json."""
 LARGEST, LONGEST = 16 << 20, 500  # bytes of a file, characters of a name
-_SHOWN = 5  # figures that a line names
+_SHOWN, _FLAGS = 5, 20  # figures that a line names, flags that a figure keeps
 _UNITS = {"nll": "nats"}
+_DISTANCES = ("linf_max", "l2_max", "median_distance")
 
 
 def metric_id(metric: Metric) -> str:
@@ -38,8 +40,10 @@ def metric_id(metric: Metric) -> str:
     return f"{LIBRARY}.{metric.name}" if metric.hub is None else metric.hub[0]
 
 
-def metric_unit(metric: Metric) -> str:
-    """Return the unit of a metric's values as records have them; empty where it has none."""
+def metric_unit(metric: Metric, space: str) -> str:
+    """Return the unit of a metric's values as records have them; empty where it has none. space: the card's."""
+    if metric.name in _DISTANCES:
+        return "standard deviations" if space == "sigma" else "pixels in [0, 1]"
     return "proportion" if metric.scale == 100 else _UNITS.get(metric.name, "")
 
 
@@ -54,6 +58,8 @@ class _Config(Part, frozen=True, kw_only=True):
 
 class _Score(Part, frozen=True, kw_only=True):
     score: Number
+    uncertainty: Table = msgspec.field(default_factory=dict)
+    details: Table = msgspec.field(default_factory=dict)
 
 
 class _Data(Part, frozen=True, kw_only=True):
@@ -86,18 +92,38 @@ class _File(Part, frozen=True, kw_only=True):
     evaluation_results: Annotated[tuple[_Result, ...], Meta(description="a list of tables")]
 
 
+class Origin(NamedTuple):
+    """Where a figure comes from, as far as its file says. data: the name of the data set. n: samples; 0 if unknown."""
+
+    data: str
+    digest: str
+    n: int
+    flags: tuple[str, ...]
+
+    def doubts(self, data: DataEntry, n: int) -> Iterator[str]:
+        """Yield how it is of something else than a run's figure of n samples, and its own flags."""
+        if self.digest and self.digest != data.digest:
+            yield f"published on {self.data}, digest {self.digest[:8]}, here {data.name}, digest {data.digest[:8]}"
+        elif not self.digest and self.data != data.name:
+            yield f"published on {self.data}, here {data.name}"
+        if self.n and self.n != n:
+            yield f"published for n = {self.n}, here n = {n}"
+        yield from (f"published with a flag: {flag}" for flag in self.flags)
+
+
 @dataclass(frozen=True)
 class Evaluated:
-    """The figures of one model. attention: as run.json names it; the model's id where the file does not say. figures:
-    by condition and metric. unmatched: one line on those that are not taken; empty where all are."""
+    """The figures of one model. attention: as run.json names it; the model's id where the file does not say. figures,
+    origins: by condition and metric. unmatched: one line on those that are not taken; empty where all are."""
 
     attention: str
     summary: str
     source: str
     data: str
     protocol: str
-    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    unmatched: str = ""
+    figures: Mapping[str, Mapping[str, float]]
+    origins: Mapping[str, Mapping[str, Origin]]
+    unmatched: str
 
 
 def read_evaluated(path: Path, where: str) -> Evaluated:
@@ -105,19 +131,25 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
     Raises RunError where it is no such file, too large or of another version."""
     held = _checked(path, where)
     taken: dict[tuple[str, str], float] = {}
-    lost: dict[str, None] = {}
+    origins: dict[str, dict[str, Origin]] = {}
+    lost, spelled = list[str](), dict[Hashable, str]()
     own = held.eval_library.name == LIBRARY
+    space = held.eval_library.additional_details.get("space", "") if own else ""
     known = {metric_id(metric): metric for metric in reversed(metrics().values())} | metrics()
     for result in held.evaluation_results:
         config, condition = result.metric_config, result.evaluation_name
         called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
         metric = _metric(config, own, known)
-        value = None if metric is None else _value(result, metric)
+        value = None if metric is None else _value(result, metric, space)
         if metric is None or value is None or not _is_condition(condition):
-            lost[_short(called)] = None
-        elif taken.setdefault(key := (condition, metric.name), value) != value:
-            lost[_short(called)] = None
+            lost.append(_short(called))
+            continue
+        condition = spelled.setdefault(meaning_of(condition), condition)
+        if taken.setdefault(key := (condition, metric.name), value) != value:
+            lost += [_short(called)] * (1 if taken[key] != taken[key] else 2)
             taken[key] = float("nan")  # unlike each value that may still come
+        else:
+            origins.setdefault(condition, {})[metric.name] = _origin(result, own)
     figures: dict[str, dict[str, float]] = {}
     for (condition, name), value in taken.items():
         if value == value:
@@ -130,7 +162,26 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
         _short(", ".join(dict.fromkeys(result.source_data.dataset_name for result in held.evaluation_results))),
         _short((held.eval_library.additional_details.get("protocol") if own else "") or "an unknown protocol"),
         figures,
-        _line(where, list(lost), len(held.evaluation_results)),
+        origins,
+        _line(where, lost, len(held.evaluation_results)),
+    )
+
+
+def _origin(result: _Result, own: bool) -> Origin:
+    """Return what a file says about where a figure comes from. own: digests and flags of others mean something else."""
+    score, data = result.score_details, result.source_data
+    n, said = score.uncertainty.get("num_samples"), score.details.get("flags") if own else None
+    try:
+        flags = json.loads(said) if isinstance(said, str) else []
+    except (ValueError, RecursionError):
+        flags = []
+    texts = [_short(flag) for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
+    digest = score.details.get("data_digest") if own else None
+    return Origin(
+        _short(data.dataset_name),
+        _short(digest) if isinstance(digest, str) else "",
+        n if type(n) is int else 0,
+        tuple(texts[:_FLAGS]),
     )
 
 
@@ -161,6 +212,21 @@ def _is_condition(name: str) -> bool:
     return True
 
 
+def meaning_of(condition: str) -> Hashable:
+    """Return what is the same for all spellings of a condition: its parameters in any order, numbers by their value to
+    ten digits, and what a text may leave out."""
+    pattern = pattern_of(condition)
+    given = {**vocabulary_of(pattern.name).defaults, **pattern.given}
+    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in given.items())
+
+
+def _by_value(text: str) -> str:
+    try:
+        return f"{float(parse_number(text)):.9e}"
+    except (ProtocolError, OverflowError):
+        return text
+
+
 def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric | None:
     """Return the metric that a file means, if its direction is ours. known: by their names and by `metric_id`."""
     if own and (name := config.additional_details.get(NAME)):
@@ -172,10 +238,13 @@ def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric |
     return metric if agrees else None
 
 
-def _value(result: _Result, metric: Metric) -> float | None:
+def _value(result: _Result, metric: Metric, space: str) -> float | None:
     """Return a score in the unit of records; None where its unit is unclear, or it is no value of that metric."""
-    config, unit = result.metric_config, metric_unit(metric)
-    said = config.metric_unit or (unit if unit != "proportion" else {1: unit, 100: "percent"}.get(_whole(config)))
+    config, unit, most = result.metric_config, metric_unit(metric, space), _whole(result.metric_config)
+    usual = {1: unit, 100: "percent"}.get(most) if unit == "proportion" else unit
+    said = config.metric_unit or (None if metric.name in _DISTANCES else usual)
+    if most is not None and (most <= 1 if said == "percent" else said == "proportion" and most > max(metric.ends)):
+        return None  # a largest value that the unit contradicts
     if said == unit:
         value = float(result.score_details.score)
     elif unit == "proportion" and said == "percent":
@@ -195,8 +264,14 @@ def _short(text: str) -> str:
 
 
 def _line(where: str, lost: Sequence[str], of: int) -> str:
-    if not lost:
-        return ""
-    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-    why = "the condition, the metric, its unit or its direction is not one of robustkit's, or it has several values"
-    return f"{where}: {len(lost)} of {of} figures are left out, since {why}: {'; '.join(lost[:_SHOWN])}{more}"
+    if not of:
+        return f"{where}: it has no figures"
+    why = "the condition, the metric, its unit or its direction is unclear or none of robustkit's, or values differ"
+    said = f"{where}: {len(lost)} of {of} figures are left out, since {why}"
+    return f"{said}: {listed(lost)}" if lost else ""
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return the first few of some texts of a file in one line, each once, and how many more there are."""
+    each = list(dict.fromkeys(map(_short, texts)))
+    return "; ".join(each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")

@@ -24,7 +24,7 @@ Or they come from a JSON file in the schema of Every Eval Ever, such as `robustk
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -37,8 +37,9 @@ from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.attacks.condition import text_under
 from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
 from ..protocol.card import Card, card_names, load_card
+from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric, metrics
-from .every_eval_ever import read_evaluated
+from .every_eval_ever import Origin, listed, meaning_of, read_evaluated
 
 _FIELDS = ("summary", "source", "data", "protocol")
 Figures = Mapping[str, Mapping[str, float]]
@@ -47,8 +48,8 @@ Figures = Mapping[str, Mapping[str, float]]
 @dataclass(frozen=True)
 class Published:
     """Figures by attention, condition as the file names it, and metric. spreads: standard deviations over trainings.
-    in_full: whether its conditions are texts that runs have. unmatched: one line on figures that are not among these;
-    empty where there are none."""
+    in_full: whether its conditions are texts that mean one condition whatever the card. origins: where a figure comes
+    from, by condition and metric. unmatched: lines on figures that are not among these."""
 
     name: str
     summary: str
@@ -58,7 +59,8 @@ class Published:
     figures: Mapping[str, Figures]
     spreads: Mapping[str, Figures] = field(default_factory=dict)
     in_full: bool = False
-    unmatched: str = ""
+    origins: Mapping[str, Mapping[str, Origin]] = field(default_factory=dict)
+    unmatched: tuple[str, ...] = ()
 
     def resolved(self) -> Published:
         """Return the same with texts of conditions as runs have them. RunError where the card leaves one open."""
@@ -86,6 +88,39 @@ class Published:
         expected = f"expected it in full, such as {name}(eps=1/255), or one of the cards {', '.join(card_names())}"
         called = self.protocol.partition("@")[0]
         raise RunError(f"{self.name}: what {name} is under card {called!r} is not known; {expected}")
+
+    def named_as(self, conditions: Iterable[str]) -> Published:
+        """Return the same with its conditions as a run spells them; a line names those that the run lacks. conditions:
+        of the run. Only figures with conditions in full are changed."""
+        if not self.in_full:
+            return self
+        theirs = {meaning_of(text): text for text in conditions}
+        names = {text: theirs.get(meaning_of(text), "") for figures in self.figures.values() for text in figures}
+        lost = [text for text, name in names.items() if not name]
+        line = f"{self.name}: no condition of the run matches {listed(lost)}"
+
+        def renamed(table: Mapping[str, Any]) -> dict[str, Any]:
+            return {names[text]: values for text, values in table.items() if names.get(text)}
+
+        return replace(
+            self,
+            figures={attention: renamed(table) for attention, table in self.figures.items()},
+            origins=renamed(self.origins),
+            unmatched=(*self.unmatched, *([line] if lost else [])),
+        )
+
+    def doubts(self, manifest: Manifest, figures: Sequence[tuple[str, str, int]]) -> list[str]:
+        """Return what makes a comparison with a run's figures mean less: another card, other data, and flags of these.
+        figures: condition, metric and n of each that stands next to one of these."""
+        tag = manifest.protocol.tag
+        here = f"published under {self.protocol}, here {tag.partition('@')[0]}"
+        found: dict[str, dict[str, None]] = {} if self.is_of(tag) else {here: {}}
+        for condition, metric, n in figures:
+            if (origin := self.origins.get(condition, {}).get(metric)) is not None:
+                for line in origin.doubts(manifest.data, n):
+                    found.setdefault(line, {})[condition] = None
+        every = {condition for condition, _, _ in figures}
+        return [f"{line} ({listed(some)})" if some and len(some) < len(every) else line for line, some in found.items()]
 
     def is_of(self, tag: str) -> bool:
         """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were measured under."""
@@ -118,7 +153,9 @@ def read_published(spec: str) -> Published:
     if path.suffix == ".json" and path.is_file():
         read = read_evaluated(path, spec)
         texts = (path.name, read.summary, read.source, read.data, read.protocol)
-        return Published(*texts, {read.attention: read.figures}, in_full=True, unmatched=read.unmatched)
+        unmatched = (read.unmatched,) if read.unmatched else ()
+        figures = {read.attention: read.figures}
+        return Published(*texts, figures, in_full=True, origins=read.origins, unmatched=unmatched)
     raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML or JSON file"))
 
 

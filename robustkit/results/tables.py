@@ -134,15 +134,14 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
         found = found_among(side, reference)
         names = list(dict.fromkeys(name for each in found for name in each.levels))
         rows = tuple(_among_cells(each, names, side.manifest) for each in found)
-        tag = side.manifest.protocol.tag
-        doubt = f"published under {reference.protocol}, here {tag.partition('@')[0]}"
+        placed = [(each.row["condition"], each.row["metric"], each.row["n"]) for each in found]
         own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
         title = f"{own}, among {reference.name} on {reference.data}"
         spread = any(each.spreads for each in found)
         more = " ±: standard deviation over trainings; the place allows for two of them." if spread else ""
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
-            flags = () if reference.is_of(tag) else (doubt,)
+            flags = tuple(reference.doubts(side.manifest, placed))
             tables.append(TextTable(title, headings, rows, flags, note + more, side.checkpoint, ("n",)))
     return tables
 

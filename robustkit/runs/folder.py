@@ -98,11 +98,11 @@ _LONGEST = 1000  # characters of why an audit was refused
 Folder = TypeVar("Folder", bound="RunFolder")
 
 
-def folder_name(text: str) -> str:
+def folder_name(text: str, longest: int = 120) -> str:
     """Return a file name for a condition or checkpoint: itself where it can be, on Windows, too, else one made unique
-    by a digest."""
+    by a digest. longest: characters before that."""
     plain = text.replace("/", "_")
-    safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
+    safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:longest]
     if safe == plain and not safe.endswith(".") and not is_device(safe):
         return safe
     start = safe.replace(".", "-") if is_device(safe) else safe

@@ -26,8 +26,9 @@ from robustkit.results.compared import compare
 from robustkit.results.published import read_published
 from robustkit.results.survey import as_in_json, survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
+from robustkit.tasks.registry import metric_of, metrics
 
-EEE = "every-eval-ever"
+EEE, RESULTS = "every-eval-ever", "evaluation_results"
 SURE = {f"corruption(fog,severity={severity})": records(10 - severity) for severity in range(1, 6)}
 FIRST = {"clean": records(8), PGD: records(3, linf=2 / 255), **SURE}
 
@@ -81,6 +82,8 @@ def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Pat
         assert json.loads(details.get("flags", "[]")) == row["flags"]
         assert details["protocol"] == "standard@1:96fe6f4a" and details["data_digest"] == "d1" * 32
         assert details["checkpoint_sha256"] == "0" * 64 and details["seed"] == "7"
+        known = {"protocol", "protocol_digest", "data_digest", "checkpoint_sha256", "seed"}
+        assert details.keys() - {"flags"} == known  # what a condition's text says, and not what the card says otherwise
     by = {result["evaluation_result_id"]: result for result in log["evaluation_results"]}
     assert len(by) == len(rows)
     assert "exceeds eps" in by[f"{PGD}#top1"]["score_details"]["details"]["flags"]
@@ -148,6 +151,116 @@ def test_what_a_run_lacks_is_said(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 0 and "unfinished: 6 of 14 units are missing" in done.output
 
 
+def test_names_and_units_of_metrics(run: Run, tmp_path: Path) -> None:
+    """A name has no unit, since the values are no percentages, and a distance has that of the card's space."""
+    named = {name: metric_of(name).word for name in ("iou(cat)", "knn(5)", "top1_after_fab-t", "region_over_random")}
+    assert [*named.values()] == ["IoU of a class", "kNN at k", "top-1 after a stage", "kept over random"]
+    exported = {metric.hub[1] if metric.hub else metric.word for metric in metrics().values()}
+    assert not [name for name in exported if "%" in name or name != name.strip(" ,") or "points" in name]
+    assert metric_of("accuracy_at(1/255)").word == "accuracy at a radius"
+    for space, unit in (("pixels", "pixels in [0, 1]"), ("sigma", "standard deviations")):
+        protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": space}
+        (path,) = export(Run(write_run(tmp_path / space, {"vit": FIRST}, protocol=protocol)), EEE)
+        configs = {
+            each["evaluation_result_id"]: each["metric_config"] for each in json.loads(path.read_text())[RESULTS]
+        }
+        assert configs[f"{PGD}#linf_max"]["metric_unit"] == unit
+        assert configs["clean#top1"]["metric_unit"] == "proportion"
+        assert read_published(str(path)).figures["quest"][PGD]["linf_max"] == 2 / 255
+        path.write_text(path.read_text().replace(f'"{unit}"', '"of 255"'))
+        assert "linf_max" not in read_published(str(path)).figures["quest"][PGD]
+
+
+def test_each_run_and_each_model_has_a_path_of_its_own(tmp_path: Path) -> None:
+    """Two that began in the same second, and names that are alike in their first characters, which paths keep."""
+    fgsm, out = "fgsm(eps=1/255)", tmp_path / "out"
+    for condition in (PGD, fgsm):
+        export(Run(write_run(tmp_path / condition[:4], {"vit": {condition: records(3)}})), EEE, out=out)
+    held = [json.loads(path.read_text("utf-8")) for path in out.rglob("*.json")]
+    assert {each["evaluation_results"][0]["evaluation_name"] for each in held} == {PGD, fgsm}
+    data = {"name": "d" * 300, "root": "x", "layout": "folders", "n": 10, "classes": 2, "digest": "d1" * 32}
+    names = ["n" * 300, "n" * 299 + "m", "n b", "n_b"]
+    long = Run(write_run(tmp_path / "long", {name: {"clean": records(8)} for name in names}, data=data))
+    paths = [path.relative_to(out) for path in export(long, EEE, out=out)]
+    assert len({path.parts[3] for path in paths}) == 4 and max(len(str(path)) for path in paths) < 160
+    model = "acme/" + "vit_" * 20  # the validator of the datastore looks for it
+    (path,) = export(long, EEE, out=out, checkpoint="n b", model_id=model)
+    assert path.relative_to(out).parts[2:4] == ("acme", "vit_" * 20)
+
+
+def test_what_the_datastore_would_refuse_is_said(run: Run, tmp_path: Path) -> None:
+    words = ["export", str(run.path), "--format", EEE, "--out", str(tmp_path), "--checkpoint", "vit"]
+    said = "refuses models of unknown organisations (1 of 1 files); give --model-id ORG/NAME before you submit them"
+    assert said in CliRunner().invoke(cli, words).output
+    assert "--model-id" not in CliRunner().invoke(cli, [*words, "--model-id", "acme/vit"]).output
+
+
+def in_each_form(path: Path, out: Path, **changes: Any) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The only checkpoint of a run in the forms of files: of Every Eval Ever all, of the Hub args and notes of PGD."""
+    run = Run(write_run(path, {"vit": {"clean": records(8), PGD: records(3)}}, **changes))
+    _, log = log_of(run, out)
+    (index,) = export(run, "model-index", out=out)
+    (hub,) = export(run, "hf-eval-results", out=out, dataset_id="a/b")
+    metrics = yaml.safe_load(index.read_text("utf-8"))["model-index"][0]["results"][0]["metrics"]
+    (args,) = (each["args"] for each in metrics if each["name"].startswith(f"top-1 accuracy under {PGD}"))
+    return log, args, yaml.safe_load(hub.read_text("utf-8"))[1]["notes"]
+
+
+def test_what_a_card_says_against_its_figures_goes_along(tmp_path: Path) -> None:
+    """Its caveats, and that eps is in no pixels."""
+    protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": "sigma", "caveats": ["of no use"]}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", protocol=protocol)
+    assert json.loads(log["eval_library"]["additional_details"]["caveats"]) == args["caveats"] == ["of no use"]
+    assert log["eval_library"]["additional_details"]["space"] == args["space"] == "sigma"
+    assert "; eps in standard deviations of a channel; " in notes and "; caveat: of no use" in notes
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"attention": "standard", "attention_source": "option"}, "attention standard (by the user)"),
+        ({"attention": "quest", "attention_source": "option"}, ""),
+        ({"preprocessing_source": {"std": "option", "input_size": "network"}}, "std 0.5 (by the user)"),
+    ],
+)
+def test_a_model_that_an_option_changed_is_not_the_published_one(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    entry = {"name": "vit", "spec": "zoo:shapes-vit-quest", "attention": "quest", **change}
+    entry |= {"metadata": {"attention": "quest", "std": [0.25, 0.25, 0.25]}}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", checkpoints=[entry])
+    info, setup = log["model_info"], args["setup"]
+    assert info["id"] == ("unknown/vit" if said else "robustkit/shapes-vit-quest")
+    assert info["additional_details"]["model_availability"] == ("unknown" if said else "open_weights")
+    assert said in setup and info["additional_details"]["setup"] == setup and f"; set-up: {setup}; " in notes
+
+
+def test_what_heads_learned_from_goes_along(tmp_path: Path) -> None:
+    heads = {"training": "f5" * 32, "images": 60, "neighbours": [5, 7], "k": 5}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", checkpoints=[{"name": "vit", "heads": heads}])
+    assert all(json.loads(each["score_details"]["details"]["heads"]) == heads for each in log["evaluation_results"])
+    said = f"; heads: training {'f5' * 32}, images 60, neighbours 5 7, k 5"
+    assert args["setup"].endswith(said) and said in notes
+
+
+def test_predictions_of_another_system_are_no_file_of_weights(tmp_path: Path) -> None:
+    entry = {"name": "vit", "spec": "predictions:theirs.csv", "sha256": "ab" * 32, "weights": "computed elsewhere"}
+    data = {"name": "theirs", "root": "", "layout": "predictions", "n": 10, "classes": 2, "digest": "d1" * 32}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", checkpoints=[entry], data=data)
+    text = json.dumps(log)
+    assert "sha256" not in text and "float32" not in text and "theirs" not in text
+    assert not log["eval_library"]["additional_details"].keys() & {"dtype", "device", "compile"}
+    assert log["model_info"]["additional_details"]["predictions_digest"] == "ab" * 32
+    assert all(
+        each["score_details"]["details"]["predictions_digest"] == "ab" * 32 for each in log["evaluation_results"]
+    )
+    assert {each["source_data"]["dataset_name"] for each in log["evaluation_results"]} == {"unknown"}
+    assert args["predictions_digest"] == "ab" * 32 and "checkpoint_sha256" not in args
+    assert f"; data unknown, digest {'d1' * 32}; predictions digest {'ab' * 32}; " in notes and "sha256" not in notes
+    card = write_cards(tmp_path / "run")[0].read_text("utf-8")
+    assert f"\n- Predictions digest `{'ab' * 32}`\n" in card and "sha256" not in card and "float32" not in card
+
+
 def test_what_is_not_finite_is_named_and_not_written(tmp_path: Path) -> None:
     run = Run(write_run(tmp_path / "run", {"vit": {"clean": records(8, nll=math.nan)}}))
     path, log = log_of(run, tmp_path / "out")
@@ -209,11 +322,15 @@ def test_what_goes_out_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
     (side,) = sides_of([run], ["vit"])
     found = found_among(side, read)
     rows = [row for row in side.results if row["value"] is not None]
-    assert len(found) == len(rows) > 20 and read.unmatched == ""
+    assert len(found) == len(rows) > 20 and read.unmatched == ()
     assert all(each.levels == {"quest": each.row["value"]} for each in found)
     (table,) = among_tables([side], read)
     figure, published = table.headings.index("here [95 %]"), table.headings.index("quest")
-    assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows) and not table.flags
+    assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows)
+    flags = dict.fromkeys(flag for row in rows for flag in row["flags"])
+    assert len(flags) > 1 and [line.partition(" (")[0] for line in table.flags] == [
+        f"published with a flag: {flag}".partition(" (")[0] for flag in flags
+    ]
     said = [each for each in compare(run, reference=str(path)).to_dict()["among"] if each["checkpoint"] == "vit"]
     assert [each["published"]["quest"] - each["value"] for each in said] == [0.0] * len(rows)
 
@@ -262,6 +379,8 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
         result_of("clean", 0.3, metric_id="top5_accuracy", lower_is_better=True),
         result_of("clean", 30, metric_id="top5_accuracy", max_score=None),
         result_of("clean", 3, metric_id="top5_accuracy", metric_unit="proportion"),
+        result_of("fgsm(eps=2/255)", 0.9, metric_unit="percent", max_score=1),
+        result_of("fgsm(eps=4/255)", 0.9, metric_unit="proportion", max_score=100),
         result_of(PGD, 0.5, **loss, metric_unit="bits"),
         result_of("fgsm(eps=1/255)", 0.5),
         result_of("fgsm(eps=1/255)", 0.6),
@@ -272,10 +391,10 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     fog = {"corruption(fog)": {"mean_error": 0.25}}
     assert read.figures == {"acme/net": {"clean": {"top1": 0.7, "nll": 0.5}, PGD: {"top1": 0.25}, **fog}}
     assert read.unmatched == (
-        f"{path}: 7 of 14 figures are left out, since the condition, the metric, its unit or its direction is not one "
-        "of robustkit's, or it has several values: mmlu accuracy; pgd accuracy; clean elo; clean top5_accuracy; "
-        f"{PGD} nll and 1 more"
-    ).replace("7 of 14", "6 of 14")
+        f"{path}: 12 of 16 figures are left out, since the condition, the metric, its unit or its direction is unclear "
+        "or none of robustkit's, or values differ: mmlu accuracy; pgd accuracy; clean elo; clean top5_accuracy; "
+        "fgsm(eps=2/255) accuracy and 3 more",
+    )
     own = {"name": "robustkit", "version": "0", "additional_details": {"protocol": "standard@2:1a14b135"}}
     path.write_text(json.dumps(other_log(result_of("pgd(eps=1/255)", 0.5), eval_library=own)))
     assert [*read_published(str(path)).resolved().figures["acme/net"]] == ["pgd(eps=1/255)"]  # no steps of the card's
@@ -284,7 +403,62 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     words = ["compare", str(run.path), "--reference", str(path), "--json", str(json_file)]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0 and "published under an unknown protocol, here standard" in done.output
-    assert read.unmatched in json.loads(json_file.read_text("utf-8"))["unpaired"]
+    fault = CliRunner().invoke(cli, [*words, "--reference", "quest"]).exception
+    assert isinstance(fault, ProtocolError) and str(fault) == "--reference is given twice; expected it once"
+    assert read.unmatched[0] in json.loads(json_file.read_text("utf-8"))["unpaired"]
+
+
+def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Path) -> None:
+    """Matched with the run's text; what no condition of the run matches is named, in a comparison of several, too."""
+    write_summary(run)
+    path = tmp_path / "others.json"
+    spelled = ["PGD(steps=20, eps=1/255)", "pgd(norm=linf,eps=0.00392156862745098,steps=20)"]
+    far = ["pgd(steps=20,\teps=2/255)", "pgd(eps=1/255,steps=20,norm=l2)"]
+    fog = result_of("Corruption( fog )", 0.25, metric_id="mean_error", lower_is_better=True)
+    path.write_text(json.dumps(other_log(fog, *(result_of(text, 0.25) for text in (*spelled, *far)))))
+    found = compare(run, reference=str(path))
+    placed = {each["condition"]: each["published"] for each in found.to_dict()["among"] if each["checkpoint"] == "vit"}
+    assert placed == {text: {"acme/net": 0.25} for text in (PGD, "corruption(fog)")}
+    assert found.unpaired[0] == f"others.json: no condition of the run matches pgd(steps=20, eps=2/255); {far[1]}"
+    path.write_text(json.dumps(other_log(*(result_of(spelled[place], 0.25 + place / 2) for place in (0, 1)))))
+    assert read_published(str(path)).figures == {"acme/net": {}}, "two values of one figure"
+    path.write_text(json.dumps(other_log(result_of(far[0], 0.25))))
+    lines = compare(run, reference=str(path)).unpaired
+    assert (
+        lines[0].endswith("matches pgd(steps=20, eps=2/255)")
+        and lines[-1] == "others.json: it has no figure of these checkpoints"
+    )
+    path.write_text(json.dumps(other_log()))
+    assert read_published(str(path)).unmatched == (f"{path}: it has no figures",)
+    alone = Run(write_run(tmp_path / "alone", {"vit": FIRST}))
+    with pytest.raises(RunError, match=r"has no figure that others.json has; .*: it has no figures; audit a condition"):
+        compare(alone, reference=str(path))
+
+
+def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:
+    """Other data, by its digest or else its name, another number of samples, and what their figures are flagged for."""
+    data = {"name": "val", "root": "x", "layout": "folders", "n": 20, "classes": 2, "digest": "d2" * 32}
+    here = Run(write_run(tmp_path / "here", {"vit": {"clean": records(9, 20), PGD: records(5, 20)}}, data=data))
+    path, log = log_of(run, tmp_path / "out", "other")
+    (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
+    assert flags == (
+        "published on val, digest d1d1d1d1, here val, digest d2d2d2d2",
+        "published for n = 10, here n = 20",
+        "published with a flag: unfinished: 6 of 7 units are missing",
+        *(f"published with a flag: {flag}" for flag in survey(run).cells["other"]["clean", "top1"]["flags"]),
+    )
+    path, log = log_of(run, tmp_path / "out", "vit")
+    (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
+    assert (
+        f"published with a flag: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255 ({PGD})" in flags
+    )
+    path.write_text(json.dumps(log | {"eval_library": {"name": "harness", "version": "1"}}).replace('"val"', '"train"'))
+    (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
+    assert flags == (
+        "published under an unknown protocol, here standard",
+        "published on train, here val",
+        "published for n = 10, here n = 20",
+    )
 
 
 NESTED = "[" * 100_000
@@ -333,8 +507,10 @@ def test_the_hub_reads_its_results(run: Run, tmp_path: Path) -> None:
     ]
     assert plain[0]["notes"].startswith(
         "top-1 accuracy on clean images (standard@1:96fe6f4a, n = 10); 95 % interval 0.490162 to 0.943318; protocol "
-        f"digest 96fe; data val, digest {'d1' * 32}; checkpoint sha256 {'0' * 64}; self-reported with RobustKit 0.1.0"
+        f"digest 96fe; data val, digest {'d1' * 32}; checkpoint sha256 {'0' * 64}; set-up: attention quest"
     )
+    assert plain[0]["notes"].endswith("; labels by layout folders; self-reported with RobustKit 0.1.0")
+    assert "0.603222; eps in pixels in [0, 1]; protocol digest 96fe" in plain[1]["notes"]
     assert "; flag: exceeds eps: largest linf perturbation 2/255 in pixels" in plain[1]["notes"]
     asked = {"checkpoint": "vit", "dataset_id": "acme/bench", "out": tmp_path / "asked"}
     (path,) = export(run, "hf-eval-results", task_ids=["main", f"{PGD}=robust"], **asked)  # type: ignore[arg-type]
@@ -346,6 +522,7 @@ def test_the_hub_reads_its_results(run: Run, tmp_path: Path) -> None:
     for tasks, message in (
         (["fog=x"], r"--task-id: unknown condition 'fog'"),
         (["clean="], "clean has the task id ''"),
+        (["clean=a", "b"], "^--task-id is clean=a, b; expected one task for each condition$"),
         (["x", f"{PGD}=x"], "has the task id 'x'; expected one for each condition"),
     ):
         with pytest.raises(RunError, match=message):

@@ -42,6 +42,9 @@ class Recording:
     def params(self, values: Mapping[str, str]) -> None:
         self.reported.append(dict(values))
 
+    def flags(self, text: str) -> None:
+        self.reported.append(text)
+
     def file(self, path: Path) -> None:
         self.reported.append(("file", path))
 
@@ -49,16 +52,19 @@ class Recording:
         self.reported.append("finish")
 
 
-def row(condition: str, metric: str, *figures: float | None, checkpoint: str = "vit") -> dict[str, Any]:
-    names = ("value", "ci_low", "ci_high")
-    return {"checkpoint": checkpoint, "condition": condition, "metric": metric} | dict(zip(names, figures, strict=True))
+def row(condition: str, metric: str, *figures: float | None, flags: tuple[str, ...] = ()) -> dict[str, Any]:
+    known = dict(zip(("value", "ci_low", "ci_high"), figures, strict=True))
+    return {"checkpoint": "vit", "condition": condition, "metric": metric, "n": 8, "flags": [*flags]} | known
 
 
 ROWS = [
     row("clean", "top1", 0.75, 0.7, 0.8),
     row("clean", "nll", None, None, None),
-    row(PGD, "linf_max", 0.25, None, float("nan")),
+    row(PGD, "linf_max", 0.25, None, float("nan"), flags=("exceeds eps", "incomplete: 8 of 10 samples")),
 ]
+
+
+FLAGS = f"vit: unfinished: 2 of 2 units are missing\nvit: {PGD}: exceeds eps\nvit: {PGD}: incomplete: 8 of 10 samples"
 
 
 @pytest.fixture
@@ -91,8 +97,11 @@ def test_what_is_logged(run: Run) -> None:
             ("vit", "clean", "top1"): 0.75,
             ("vit", "clean", "top1_ci_low"): 0.7,
             ("vit", "clean", "top1_ci_high"): 0.8,
+            ("vit", "clean", "top1_n"): 8.0,
             ("vit", PGD, "linf_max"): 0.25,
+            ("vit", PGD, "linf_max_n"): 8.0,
         },
+        FLAGS,
         ("file", run.path / "report.html"),
         "finish",
     ]
@@ -190,7 +199,11 @@ def test_tensorboard(run: Run, tmp_path: Path, own: bool) -> None:
         "vit/clean/top1_ci_low": [(0, pytest.approx(0.7))],
         "vit/clean/top1_ci_high": [(0, pytest.approx(0.8))],
         pgd: [(0, 0.25)],
+        f"{pgd}_n": [(0, 8.0)],
+        "vit/clean/top1_n": [(0, 8.0)],
     }
+    (text,) = events.Tensors("flags/text_summary")
+    assert b"    vit: unfinished: 2 of 2 units are missing\n" in text.tensor_proto.string_val[0]
     (text,) = events.Tensors("parameters/text_summary")
     assert b"    sha256/vit: c1" in text.tensor_proto.string_val[0]
 
@@ -215,11 +228,12 @@ def test_mlflow(run: Run, tmp_path: Path, own: bool, monkeypatch: pytest.MonkeyP
         "vit/clean/top1_ci_low": 0.7,
         "vit/clean/top1_ci_high": 0.8,
         "vit/pgd_eps_1_255_steps_20/linf_max": 0.25,
+        **{f"vit/{name}_n": 8.0 for name in ("clean/top1", "pgd_eps_1_255_steps_20/linf_max")},
     }
     unchanged = client.get_metric_history(entry.info.run_id, "vit/pgd_eps_1_255_steps_20/linf_max")
     assert [point.value for point in unchanged] == [0.25]
     assert entry.data.params["protocol"] == "standard@1:96fe6f4a" and entry.data.params["sha256/vit"] == "c1"
-    assert [artifact.path for artifact in client.list_artifacts(entry.info.run_id)] == ["report.html"]
+    assert [artifact.path for artifact in client.list_artifacts(entry.info.run_id)] == ["flags.txt", "report.html"]
 
 
 def test_wandb_offline(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +249,8 @@ def test_wandb_offline(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     data = max(kept, key=lambda path: path.stat().st_mtime_ns).read_bytes()
     for key, value in (
         *(("vit/clean/top1", "0.75"), ("vit/clean/top1_ci_low", "0.7"), ("vit/clean/top1_ci_high", "0.8")),
-        ("vit/pgd_eps_1_255_steps_20/linf_max", "0.25"),
+        *(("vit/pgd_eps_1_255_steps_20/linf_max", "0.25"), ("vit/clean/top1_n", "8")),
     ):
         pattern = re.escape(key.encode()) + rb".{3}" + re.escape(value.encode()) + rb"[^0-9]"  # a tag and a length
         assert re.search(pattern, data, re.DOTALL), key
-    assert b"report.html" in data
+    assert b"report.html" in data and b"unfinished: 2 of 2 units are missing" in data

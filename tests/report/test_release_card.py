@@ -94,7 +94,8 @@ def test_every_figure_is_there_with_its_interval_and_where_it_comes_from(run: Pa
         "name": f"top-1 accuracy under {PGD} (standard@1:96fe6f4a, n = 10)",
         "value": 0.3,
         "args": {"condition": PGD, "protocol": "standard@1:96fe6f4a", "n": 10, "ci_low": 0.107791, "ci_high": 0.603222}
-        | {"data_digest": "d1" * 6, "checkpoint_sha256": "0" * 64, "seed": 7, "robustkit": "0.1.0"},
+        | {"space": "pixels", "data_digest": "d1" * 6, "checkpoint_sha256": "0" * 64, "seed": 7, "robustkit": "0.1.0"}
+        | {"setup": re.search(r"- Set-up: (.*)", card)[1]},  # type: ignore[index]
         "verified": False,
     }
 
@@ -214,7 +215,8 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
     assert [(m["type"], m["args"]["condition"]) for m in metrics][2:] == [("mean_error", "corruption(fog)")]
     assert metrics[2]["value"] == 0.3
     row = {"metric": "mean_error", "value": 0.5, "n": 1, "ci_low": None, "ci_high": None, "protocol": "p", "flags": []}
-    found = {"checkpoint": {"name": "a", "sha256": "b"}, "data": {"name": "c", "n": 1, "digest": "d"}, "seed": 0}
+    found = {"checkpoint": {"name": "a", "sha256": "b", "weights": "bare"}, "seed": 0, "setup": "as it is"}
+    found |= {"data": {"name": "c", "n": 1, "digest": "d"}}
     for given, kept in (
         (["in-c", "noise(preset=cifar)", "corruption(fog)", "pgd"], ["in-c", "noise(preset=cifar)", "pgd"]),
         (["corruption(fog,severity=1)", "corruption(fog)"], ["corruption(fog)"]),
@@ -224,7 +226,7 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
             found
             | {
                 "robustkit": "0",
-                "protocol": {"task": "classification"},
+                "protocol": {"task": "classification", "space": "pixels", "caveats": []},
                 "results": [row | {"condition": one} for one in given],
             }
         )

@@ -87,11 +87,15 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
         show(run, run.summary(), details)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @option("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
 @option("--against", help="Baseline checkpoint; default: the first.")
-@option("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
+@option(
+    "--reference",
+    once=True,
+    help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.",
+)
 @option("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
@@ -290,6 +294,7 @@ def export(run: Path, format: str, **options: Any) -> None:
     robustkit export runs/vit --format hf-eval-results --dataset-id ORG/BENCHMARK --task-id clean=accuracy
     robustkit export runs/vit --format mlflow --to http://localhost:5000
     """
+    from ...report.export import before_submission
     from ...report.export import export as export_run
     from ...runs.folder import RunFolder
 
@@ -297,7 +302,7 @@ def export(run: Path, format: str, **options: Any) -> None:
     with usable(run):
         paths = export_run(existing, format, **options)
         say_unfinished([existing])
-    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
+    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]), before_submission(paths))
 
 
 @click.command(context_settings=CONTEXT)
