@@ -12,7 +12,7 @@ import warnings
 import click
 
 from .. import __version__
-from ..common.environment import check_date
+from ..common.environment import OFFLINE, check_date
 from ..common.plugins import built_in, loaded_plugins, plugin_session
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, line_prefix
@@ -56,7 +56,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
 @click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="robustkit")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-@click.option("--offline", is_flag=True, help="Ask no server: downloaded weights only, as with HF_HUB_OFFLINE=1.")
+@click.option("--offline", is_flag=True, help="Ask no server: downloaded weights only, trackers in files.")
 def cli(offline: bool) -> None:
     """Measure how a vision checkpoint holds up under adversarial attack and corruption, and which pixels it relies on.
 
@@ -70,7 +70,7 @@ def cli(offline: bool) -> None:
     """
     check_date()
     if offline:
-        os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+        os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "offline", OFFLINE: "1"}
         if constants := sys.modules.get("huggingface_hub.constants"):  # it has read the variable
             constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 

@@ -93,11 +93,9 @@ SHORT = 12  # the most options that are listed without headings
 
 
 class Option(click.Option):
-    """section: its heading in --help. once: refused where it is given twice; else the last one counts."""
-
-    def __init__(self, *names: Any, section: str = "", once: bool = False, **settings: Any) -> None:
+    def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)
-        self.section, self.once = section, once
+        self.section = section
 
 
 class HelpFormatter(click.HelpFormatter):
@@ -124,13 +122,6 @@ class Command(click.Command):
     """A command whose --help lists its options under headings, if they are many."""
 
     context_class = Context
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(list(args))
-        for param in given:
-            if isinstance(param, Option) and param.once and given.count(param) > 1:
-                raise ProtocolError(f"{param.opts[0]} is given twice; expected it once")
-        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = [(getattr(param, "section", "General"), param.get_help_record(ctx)) for param in self.get_params(ctx)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ModelError, RunError
 
+OFFLINE = "ROBUSTKIT_OFFLINE"  # set where no server is to be asked
 LATEST = 253402300799  # The last second of the year 9999, since 1970
 
 

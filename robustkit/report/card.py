@@ -250,6 +250,7 @@ def yaml_text(value: Any) -> str:
 def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the figures of a checkpoint that the Hub has a type for, as metrics of a `model-index`."""
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
+    named |= {f"{name}_worst": (kind, f"worst-case {word}") for name, (kind, word) in named.items()}  # of several runs
     rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
     shown = in_short(row["condition"] for row in rows)  # of means, the widest
     called = samples_of(document["protocol"]["task"]).many

@@ -8,7 +8,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..evaluations.attacks.condition import starts_from
 from ..runs.manifest import Manifest
 
 _ENTRY = re.compile(r"^@\w+\{.*?^\}", re.MULTILINE | re.DOTALL)
@@ -30,9 +29,7 @@ def bibtex(manifest: Manifest, rows: Iterable[Mapping[str, Any]]) -> str:
     used = {"robustkit", *(row["metric"] for row in rows)}
     for checkpoint in manifest.checkpoints:
         used |= set(_WORD.findall(str(getattr(checkpoint, "attention", "")))[:1])
-    foreign = {plugin.name for plugin in manifest.used_plugins if plugin.group == "corruptions"}
     for text in manifest.conditions:
-        words = set(_WORD.findall(_FROM.sub("", f"{text} {starts_from(text)}")))  # such as `corruption(fog,severity=3)`
-        used |= words if foreign.isdisjoint(words) else words - {"corruption"}
+        used |= set(_WORD.findall(_FROM.sub("", text)))
     entries = (entry for entry, words in references().items() if not used.isdisjoint(words))
     return "\n\n".join(["% the papers of what this run used", *entries]) + "\n"

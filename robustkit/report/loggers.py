@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..common.environment import OFFLINE
 from ..errors import ProtocolError, RunError, unknown
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import unfinished_line
@@ -175,6 +176,8 @@ class MLflow(Logger):
 
     def start(self, name: str, folder: Path) -> None:
         uri, local = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()
+        if os.environ.get(OFFLINE) and uri.startswith(("http", "databricks")):
+            raise RunError(f"{uri} is a server, and --offline asks none")
         if not uri:
             local.mkdir(exist_ok=True)
         self._client = importlib.import_module("mlflow.tracking").MlflowClient(

@@ -20,8 +20,10 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from robustkit.cli.app import cli
-from robustkit.errors import ModelError
+from robustkit.common.environment import OFFLINE
+from robustkit.errors import ModelError, RunError
 from robustkit.models import architecture, load, specs
+from robustkit.report.loggers import MLflow
 
 NAME = "test_vit.r160_in1k"
 
@@ -99,14 +101,17 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
         architecture.held_weights("gcvit_xxtiny.in1k")  # whose weights are not on the Hub
 
 
-def test_offline_asks_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.setenv(name, "0")
+def test_offline_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "WANDB_MODE", OFFLINE):
+        monkeypatch.setenv(name, "")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     for words, address in (([], huggingface_hub.constants.ENDPOINT), (["--offline"], "")):
         assert CliRunner().invoke(cli, [*words, "list", "presets"]).exit_code == 0
         assert specs.hub_address() == address
     assert os.environ["HF_HUB_OFFLINE"] == os.environ["TRANSFORMERS_OFFLINE"] == "1"
+    assert os.environ["WANDB_MODE"] == "offline"
+    with pytest.raises(RunError, match="http://tracker is a server, and --offline asks none"):
+        MLflow("mlflow:http://tracker", "http://tracker").start("run", tmp_path)
 
 
 class Hub(BaseHTTPRequestHandler):

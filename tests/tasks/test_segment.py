@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import save_file
@@ -214,6 +215,12 @@ def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_pa
     assert figures[sea, "miou_worst"]["value"] == pytest.approx(worst_slowly([rows, *parts]), abs=1e-12)
     assert figures[sea, "miou_worst"]["value"] <= figures[sea, "miou"]["value"]
     assert ("segpgd(eps=4/255,steps=3)", "miou_worst") not in figures
+    (shared,) = run.export("hf-eval-results", dataset_id="acme/scenes", task_ids=[f"{sea}=sea"])
+    (entry,) = yaml.safe_load(shared.read_text("utf-8"))
+    assert (
+        entry["value"] == pytest.approx(figures[sea, "miou_worst"]["value"], abs=1e-6)
+        and "worst-case mIoU" in entry["notes"]
+    )
     worst = "worst-case mIoU % [95 %]"
     shown = {row["condition"]: row[worst] for row in ConditionTable.of(TASK, run.summary(), run.manifest).rows}
 

@@ -87,15 +87,11 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
         show(run, run.summary(), details)
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
+@click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @option("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
 @option("--against", help="Baseline checkpoint; default: the first.")
-@option(
-    "--reference",
-    once=True,
-    help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.",
-)
+@option("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
 @option("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
