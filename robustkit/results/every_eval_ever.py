@@ -19,7 +19,7 @@ from msgspec import Meta
 from ..common.files import json_of, reason_of
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RunError
-from ..evaluations.condition import check_condition, is_attack, kind_of, pattern_of, vocabulary_of
+from ..evaluations.condition import check_condition, is_attack, is_doubt, kind_of, pattern_of, vocabulary_of
 from ..evaluations.metrics import Metric
 from ..protocol.card import parse_number
 from ..runs.manifest import DataEntry, Flag, Number, Part, Table, Text, TextTable, fault_of
@@ -100,15 +100,15 @@ class Origin(NamedTuple):
     n: int
     flags: tuple[str, ...]
 
-    def doubts(self, data: DataEntry, n: int) -> Iterator[str]:
-        """Yield how it is of something else than a run's figure of n samples, and its own flags."""
+    def doubts(self, condition: str, data: DataEntry, n: int) -> Iterator[str]:
+        """Yield how it is of something else than a run's figure of n samples, and its own flags that raise a doubt."""
         if self.digest and self.digest != data.digest:
             yield f"published on {self.data}, digest {self.digest[:8]}, here {data.name}, digest {data.digest[:8]}"
         elif not self.digest and self.data != data.name:
             yield f"published on {self.data}, here {data.name}"
-        if self.n and self.n != n:
+        if self.n and self.n != n and self.digest != data.digest:  # of the same samples n depends on the model alone
             yield f"published for n = {self.n}, here n = {n}"
-        yield from (f"published with a flag: {flag}" for flag in self.flags)
+        yield from (f"published with a flag: {flag}" for flag in self.flags if is_doubt(condition, flag))
 
 
 @dataclass(frozen=True)

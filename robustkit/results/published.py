@@ -117,7 +117,7 @@ class Published:
         found: dict[str, dict[str, None]] = {} if self.is_of(tag) else {here: {}}
         for condition, metric, n in figures:
             if (origin := self.origins.get(condition, {}).get(metric)) is not None:
-                for line in origin.doubts(manifest.data, n):
+                for line in origin.doubts(condition, manifest.data, n):
                     found.setdefault(line, {})[condition] = None
         every = {condition for condition, _, _ in figures}
         return [f"{line} ({listed(some)})" if some and len(some) < len(every) else line for line, some in found.items()]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from manifests import whole
 from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli.app import cli
@@ -23,6 +24,7 @@ from robustkit.report.card import write_cards
 from robustkit.report.export import FORMATS, export
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
+from robustkit.results.every_eval_ever import Origin
 from robustkit.results.published import read_published
 from robustkit.results.survey import as_in_json, survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
@@ -457,6 +459,15 @@ def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:
         "published on train, here val",
         "published for n = 10, here n = 20",
     )
+
+
+def test_what_is_no_doubt_about_an_imported_figure() -> None:
+    """Counts of the same samples depend on the model, and a remark says what was counted."""
+    data = whole({"checkpoints": [{"name": "net"}], "data": {"n": 10, "digest": "d1", "name": "val"}}).data
+    remark = "7 of 10 samples are misclassified and excluded from the map scores"
+    maps = Origin("val", data.digest, 3, (remark, "gradients are masked"))
+    assert [*maps.doubts("cam(agcam,mode=mask)", data, 4)] == ["published with a flag: gradients are masked"]
+    assert [*Origin("val", "", 3, ()).doubts("clean", data, 4)] == ["published for n = 3, here n = 4"]
 
 
 NESTED = "[" * 100_000
