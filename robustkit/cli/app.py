@@ -56,7 +56,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
 @click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="robustkit")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-@click.option("--offline", is_flag=True, help="Ask no server: downloaded weights only, trackers in files.")
+@click.option("--offline", is_flag=True, help="Ask no server: use cached weights, and write tracker logs to files.")
 def cli(offline: bool) -> None:
     """Measure how a vision checkpoint holds up under adversarial attack and corruption, and which pixels it relies on.
 
@@ -70,7 +70,10 @@ def cli(offline: bool) -> None:
     """
     check_date()
     if offline:
-        os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "offline", OFFLINE: "1"}
+        os.environ |= dict.fromkeys((OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "DO_NOT_TRACK"), "1")
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        if os.environ.get("WANDB_MODE") != "disabled":
+            os.environ["WANDB_MODE"] = "offline"
         if constants := sys.modules.get("huggingface_hub.constants"):  # it has read the variable
             constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 

@@ -133,7 +133,8 @@ def metric_named(metrics: Iterable[Metric], name: str) -> Metric | None:
         if metric.name == name and not metric.parametric:
             return metric
         if metric.parametric and name.startswith(metric.name) and name != f"{metric.name})":
-            return replace(metric, name=name)
+            parameter = name.removeprefix(metric.name).removesuffix(")")
+            return replace(metric, name=name, label=f"{metric.label} ({parameter})")
     return None
 
 

@@ -356,7 +356,9 @@ def evidence_of(rows: Sequence[Mapping[str, Any]], images: bool = True) -> Itera
         found = []
         for name in part["metrics"]:
             metric = find_metric(name)
+            worst_case = {row["condition"] for row in rows if row["metric"] == f"{name}_worst"}
             some = [row for row in rows if row["metric"] == name and _has(part["kinds"], row["condition"])]
+            some = [row for row in some if row["condition"] not in worst_case]
             if metric and (some := [row for row in some if is_finite(row["value"])]):
                 worst = min(some, key=lambda row: metric.better * row["value"])
                 end = "lowest" if metric.better > 0 else "highest"

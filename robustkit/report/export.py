@@ -123,8 +123,7 @@ def _hub_results(manifest: Manifest, document: Mapping[str, Any], dataset: str, 
     _check_id("--dataset-id", dataset)
     headline = task_of(manifest).headline_metric
     leading = [each for each in hub_metrics(document) if headline.hub and each["type"] == headline.hub[0]]
-    leading.sort(key=lambda each: str(each["name"]).startswith("worst-case"))  # which counts where a condition has both
-    figures = {each["args"]["condition"]: each for each in leading}
+    figures = {each["args"]["condition"]: each for each in leading}  # of SEA's the last, which is the worst case
     if not figures:
         raise NothingEvaluated(f"{document['checkpoint']['name']} has no {headline.word}, which the Hub's results hold")
     entries = [
@@ -226,8 +225,8 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
     schema has a place for it; each figure has what it must not be shown without. document: as from `facts`. model:
     its id."""
     manifest, started = run.manifest, _started(run.manifest)
-    conditions = manifest.conditions_of(described.name)
-    stable = digest_of([document["deciding"], document["checkpoint"], document["started"], conditions])[:16]
+    held = [document["deciding"], document["checkpoint"], document["started"], run.path.resolve().name]
+    stable = digest_of(held)[:16]  # the same after the run was extended, so that its files are replaced
     known = [row for row in document["results"] if _is_shown(row)]
     if not known:
         raise NothingEvaluated(f"{run.path}: no figure of {described.name} is finite; run the audit again to make some")

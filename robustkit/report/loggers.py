@@ -176,7 +176,8 @@ class MLflow(Logger):
 
     def start(self, name: str, folder: Path) -> None:
         uri, local = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()
-        if os.environ.get(OFFLINE) and uri.startswith(("http", "databricks")):
+        scheme, is_remote, _ = uri.lower().partition("://")
+        if os.environ.get(OFFLINE) and (is_remote or "databricks" in scheme) and scheme not in ("sqlite", "file"):
             raise RunError(f"{uri} is a server, and --offline asks none")
         if not uri:
             local.mkdir(exist_ok=True)

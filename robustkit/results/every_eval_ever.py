@@ -234,6 +234,8 @@ def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric |
     else:
         asked = (config.metric_id.removeprefix(f"{LIBRARY}."), config.metric_name)
         metric = next((known[each] for each in asked if each in known), None)
+        if metric is None and config.metric_id.startswith(f"{LIBRARY}."):  # it may have a parameter
+            metric = find_metric(asked[0])
     agrees = metric is not None and (not metric.better or config.lower_is_better == (metric.better < 0))
     return metric if agrees else None
 

@@ -201,7 +201,7 @@ class RunFolder:
             for name in names:
                 if (other := folders[folder_name(name).lower()]) != name:
                     what = f"{other} and {name} differ in case alone, and would share a folder on Windows and macOS"
-                    raise RunError(f"{what}; give one of them another name")
+                    raise RunError(f"{what}; give one of them another name, or use another --out")
         limit, longest = path_limit(), longest_path(self.path.absolute(), manifest)
         if limit and longest > limit:
             what = f"{self.path}: its files would have paths of up to {longest} characters; expected at most {limit}"

@@ -102,16 +102,28 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
 
 
 def test_offline_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "WANDB_MODE", OFFLINE):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "WANDB_MODE",
+        "MLFLOW_DISABLE_TELEMETRY",
+        "DO_NOT_TRACK",
+        OFFLINE,
+    ):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     for words, address in (([], huggingface_hub.constants.ENDPOINT), (["--offline"], "")):
         assert CliRunner().invoke(cli, [*words, "list", "presets"]).exit_code == 0
         assert specs.hub_address() == address
     assert os.environ["HF_HUB_OFFLINE"] == os.environ["TRANSFORMERS_OFFLINE"] == "1"
-    assert os.environ["WANDB_MODE"] == "offline"
-    with pytest.raises(RunError, match="http://tracker is a server, and --offline asks none"):
-        MLflow("mlflow:http://tracker", "http://tracker").start("run", tmp_path)
+    assert (os.environ["WANDB_MODE"], os.environ["MLFLOW_DISABLE_TELEMETRY"]) == ("offline", "true")
+    for address in ("http://tracker", "HTTPS://tracker", "postgresql://u:p@host/db", "databricks"):
+        with pytest.raises(RunError, match=f"{address} is a server, and --offline asks none"):
+            MLflow(f"mlflow:{address}", address).start("run", tmp_path)
+    monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail("asked", pytrace=False))
+    for address in ("sqlite:///x.db", "file:///x", "x/mlruns", ""):
+        with pytest.raises(pytest.fail.Exception, match="asked"):
+            MLflow(f"mlflow:{address}", address).start("run", tmp_path)
 
 
 class Hub(BaseHTTPRequestHandler):

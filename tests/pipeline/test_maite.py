@@ -212,6 +212,8 @@ def test_models_and_images_that_are_refused(tmp_path: Path) -> None:
     for said, text in (("probabilities", "sum to 0.97 to 1.03; expected 1: return them unrounded"), ("logits", "prob")):
         with pytest.raises(ModelError, match=text):
             network_of(lambda batch: shares, outputs=said)(pictures)
+    scores = torch.tensor([[0.3123, 0.4219, 0.2111]])  # logits, as similarities of texts are
+    assert torch.equal(network_of(lambda batch: scores, outputs="logits")(pictures[:1]), scores)
     half = torch.tensor([[0.9979, 0.0021], [0.6, 0.4]]).bfloat16()
     taken = network_of(lambda batch: half, outputs="probabilities")(pictures)
     assert float((half.float().sum(1) - 1).abs().max()) > 1.5e-3 and torch.equal(taken.exp().bfloat16(), half)

@@ -37,6 +37,11 @@ def test_the_worst_of_several_is_shown_with_its_flags() -> None:
     assert maps.endswith("IoU % 40.0 (cam(agcam,mode=mask), n = 50)")
     assert "Article 15(5)" in found[attacked] and "Article 15(5)" not in found[clean]
     assert not list(evidence_of([]))
+    sea = [row("sea(eps=1/255)", "miou", 0.5), row("sea(eps=1/255)", "miou_worst", 0.4), row("clean", "miou", 0.9)]
+    assert [figure.rpartition(": ")[2] for figure, _, _ in evidence_of(sea)] == [
+        "mIoU % 90.0 (clean, n = 50)",
+        "worst-case mIoU % 40.0 (sea(eps=1/255), n = 50)",
+    ]
 
 
 def test_words_stay_careful_and_the_page_says_the_same() -> None:

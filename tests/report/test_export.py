@@ -156,7 +156,12 @@ def test_what_a_run_lacks_is_said(run: Run, tmp_path: Path) -> None:
 def test_names_and_units_of_metrics(run: Run, tmp_path: Path) -> None:
     """A name has no unit, since the values are no percentages, and a distance has that of the card's space."""
     named = {name: metric_of(name).word for name in ("iou(cat)", "knn(5)", "top1_after_fab-t", "region_over_random")}
-    assert [*named.values()] == ["IoU of a class", "kNN at k", "top-1 after a stage", "kept over random"]
+    assert [*named.values()] == [
+        "IoU of a class (cat)",
+        "kNN at k (5)",
+        "top-1 after a stage (fab-t)",
+        "kept over random",
+    ]
     exported = {metric.hub[1] if metric.hub else metric.word for metric in metrics().values()}
     assert not [name for name in exported if "%" in name or name != name.strip(" ,") or "points" in name]
     assert metric_of("accuracy_at(1/255)").word == "accuracy at a radius"
@@ -417,6 +422,11 @@ def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Pat
     fog = result_of("Corruption( fog )", 0.25, metric_id="mean_error", lower_is_better=True)
     path.write_text(json.dumps(other_log(fog, *(result_of(text, 0.25) for text in (*spelled, *far)))))
     found = compare(run, reference=str(path))
+    flagged = result_of(spelled[0], 0.25)
+    flagged["score_details"]["details"] = {"flags": '["gradients are masked"]'}
+    path.write_text(json.dumps(other_log(flagged, eval_library={"name": "robustkit", "version": "1"})))
+    (table,) = (table for table in compare(run, reference=str(path)).placed if table.checkpoint == "vit")
+    assert "published with a flag: gradients are masked" in table.flags
     placed = {each["condition"]: each["published"] for each in found.to_dict()["among"] if each["checkpoint"] == "vit"}
     assert placed == {text: {"acme/net": 0.25} for text in (PGD, "corruption(fog)")}
     assert found.unpaired[0] == f"others.json: no condition of the run matches pgd(steps=20, eps=2/255); {far[1]}"
@@ -433,6 +443,26 @@ def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Pat
     alone = Run(write_run(tmp_path / "alone", {"vit": FIRST}))
     with pytest.raises(RunError, match=r"has no figure that others.json has; .*: it has no figures; audit a condition"):
         compare(alone, reference=str(path))
+
+
+def test_a_figure_with_a_parameter_keeps_it(tmp_path: Path) -> None:
+    """Under its own id, also in a file of another library, and in the name that tables show."""
+    path, metric = tmp_path / "others.json", "accuracy_at(0.25/255)"
+    path.write_text(json.dumps(other_log(result_of("fmn(steps=50)", 0.5, metric_id=f"robustkit.{metric}"))))
+    assert read_published(str(path)).figures == {"acme/net": {"fmn(steps=50)": {metric: 0.5}}}
+    assert metric_of(metric).label == "accuracy at a radius, % (0.25/255)"
+    assert metric_of(metric).word == "accuracy at a radius (0.25/255)"
+
+
+def test_a_file_is_replaced_after_the_run_was_extended_and_by_no_other_run(tmp_path: Path) -> None:
+    """Also where two runs began in the same second."""
+    shards = {"clean": FIRST["clean"]}
+    first, other = (Run(write_run(tmp_path / name, {"vit": shards})) for name in ("first", "other"))
+    before, _ = log_of(first, tmp_path / "out")
+    extended = Run(write_run(tmp_path / "first", {"vit": FIRST}))
+    after, log = log_of(extended, tmp_path / "out")
+    assert before == after and len(log["evaluation_results"]) > 10
+    assert log_of(other, tmp_path / "out")[0] != after and len([*(tmp_path / "out").rglob("*.json")]) == 2
 
 
 def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:

@@ -298,7 +298,9 @@ def export(run: Path, format: str, **options: Any) -> None:
     with usable(run):
         paths = export_run(existing, format, **options)
         say_unfinished([existing])
-    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]), before_submission(paths))
+    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
+    if lacking := before_submission(paths):
+        click.echo(lacking, err=True)
 
 
 @click.command(context_settings=CONTEXT)
