@@ -79,7 +79,9 @@ def copy_of(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("gone", [*([name] for name in NAMES), NAMES], ids=" ".join)
+@pytest.mark.parametrize(
+    "gone", [*([name] for name in NAMES), pytest.param(NAMES, marks=pytest.mark.slow)], ids=" ".join
+)
 def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
     root = copy_of(tmp_path)
     for name in gone:
