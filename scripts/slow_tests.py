@@ -34,7 +34,7 @@ TABLE = {
     "robustkit/results": "results report cli/test_pages.py",
     "robustkit/runs": "runs pipeline",
     "robustkit/gate": "gate delivery/test_action.py cli/test_pages.py",
-    "robustkit/tasks": "tasks evaluations cli/test_pages.py",
+    "robustkit/tasks": "tasks evaluations cli/test_pages.py test_slices.py",
     "scripts": "scripts",
     "scripts/studies": "studies",
     "MANIFEST.in": "test_packaging.py",
