@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from corruptions.base import Corruption
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.data.images import encode_png, read_image, to_pixels, to_unit_range
+from robustkit.data.images import encode_png, object_mask, read_image, to_pixels, to_unit_range
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.subject import ImageSubject, Settings
 
@@ -251,3 +251,13 @@ def test_png_encoder_is_exact(size: tuple[int, int]) -> None:
     data = encode_png(np.asarray(image))
     assert np.array_equal(read_image(data, "x"), image)
     assert data == encode_png(np.asarray(image))
+
+
+def test_a_mask_with_blue_or_transparent_pixels_is_refused() -> None:
+    for mode, pixel in (("RGB", (9, 9, 8)), ("RGB", (9, 8, 9)), ("RGBA", (9, 9, 9, 0))):
+        image = Image.new(mode, (4, 4), (9, 9, 9, 255)[: len(mode)])
+        image.putpixel((1, 2), pixel)
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        with pytest.raises(BadImageError, match=r"x: a mask of colours or transparency \(mode RGB"):
+            object_mask(file.getvalue(), "x")

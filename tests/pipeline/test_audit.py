@@ -279,13 +279,13 @@ def test_what_a_run_rests_on_cannot_change_under_it(place: Path, tmp_path: Path)
 
 def test_checkpoints_of_one_name_in_any_case_stay_apart(place: Path, tmp_path: Path) -> None:
     weights = torch.load(place / "net.pth", weights_only=True)
-    for index, name in enumerate(("a/net", "a/net-2", "b/NET")):
+    for index, name in enumerate(("a/NET", "a/net-2", "b/net")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         torch.save({key: value * (1 + index) for key, value in weights.items()}, tmp_path / f"{name}.pth")
-    paths = [tmp_path / f"{name}.pth" for name in ("a/net", "b/NET", "a/net-2")]
+    paths = [tmp_path / f"{name}.pth" for name in ("a/NET", "b/net", "a/net-2")]
     model = {"arch": f"{place / 'net.py'}:build"}
     run = robustkit.audit(paths, data_dir=place / "images", attacks="", out=tmp_path / "run", model=model, device="cpu")
-    assert [c.name for c in run.manifest.checkpoints] == ["net", "NET-3", "net-2"]
+    assert [c.name for c in run.manifest.checkpoints] == ["NET", "net-3", "net-2"]
     assert [c.path for c in run.manifest.checkpoints] == [str(path) for path in paths]
     alone = [
         robustkit.audit([p], data_dir=place / "images", attacks="", out=tmp_path / f"{i}", model=model, device="cpu")
