@@ -122,7 +122,7 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
 
 def is_of_setup(flag: str) -> bool:
     """Whether a flag says that the set-up was guessed, not checked, or may be wrong: no draft allows that by itself."""
-    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
+    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in a different order")
     return any(words in flag for words in said)
 
 
@@ -153,8 +153,19 @@ def setup_notes(evidence: Evidence | None) -> list[str]:
     ]
 
 
-def guessing_flags(read: pa.Table, classes: int) -> list[str]:
-    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes."""
+_OWN_NUMBERS = "give --labels FILE.csv with the model's own numbers"
+_OWN_NAMES = "give --classes FILE with the names of the classes in the order of the model's outputs"
+
+
+def order_remedy(arguments: Mapping[str, Any]) -> str:
+    """Return what states the order of labels to the command that has these arguments."""
+    return _OWN_NAMES if "classes" in arguments else _OWN_NUMBERS
+
+
+def guessing_flags(read: pa.Table, classes: int, remedy: str = _OWN_NUMBERS) -> list[str]:
+    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes. remedy:
+    what states another order of labels.
+    """
     if not len(read) or classes < 2 or "nll" not in read.column_names:
         return []
     table = read.filter(read["nll"].is_valid())
@@ -174,12 +185,12 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
                 f"pixels are correct, that class covers {labelled.max() / labelled.sum():.1%}; {look}"
             )
     if {"label", "prediction"} <= set(read.column_names):
-        flags.append(other_order(read["label"].to_numpy(), read["prediction"].to_numpy()))
+        flags.append(other_order(read["label"].to_numpy(), read["prediction"].to_numpy(), remedy))
     return [flag for flag in flags if flag]
 
 
-def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> str:
-    """Return in words that images of a class, each aside, are mostly predicted as one other class; empty where not."""
+def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remedy: str = _OWN_NUMBERS) -> str:
+    """Return in words that samples of a class, each aside, are mostly predicted as one other class; empty where not."""
     if not len(labels) or labels.min() < 0 or predictions.min() < 0:
         return ""
     classes, rows = np.unique(labels, return_inverse=True)
@@ -200,10 +211,8 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> st
         return ""
     named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
     return (
-        f"labels may be in a different order: {100 * difference.second:.0f} % of the images are predicted as the "
-        "rest of "
-        f"their class, and {100 * difference.first:.0f} % as their label (label {named}); give --labels FILE.csv "
-        "with the model's own numbers"
+        f"labels may be in a different order: {100 * difference.second:.0f} % of the samples are predicted as the rest "
+        f"of their class, and {100 * difference.first:.0f} % as their label (label {named}); {remedy}"
     )
 
 

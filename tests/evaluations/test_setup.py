@@ -15,7 +15,14 @@ from small_audit import furnish
 
 import robustkit
 from robustkit.errors import ModelError
-from robustkit.evaluations.setup_flags import guessing_flags, setup_flags, setup_notes, setup_parts
+from robustkit.evaluations.setup_flags import (
+    guessing_flags,
+    is_of_setup,
+    order_remedy,
+    setup_flags,
+    setup_notes,
+    setup_parts,
+)
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 
@@ -281,8 +288,13 @@ def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None
     guess, order = guessing_flags(clean_records(moved, 7.99, labels), 5)
     assert guess.startswith("no better than chance on clean data: NLL 7.99, chance 1.61; check the weights")
     assert order.startswith(
-        "labels may be in a different order: 100 % of the images are predicted as the rest of their class, and 0 % "
-        "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …)"
+        "labels may be in a different order: 100 % of the samples are predicted as the rest of their class, and 0 % "
+        "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …); give --labels FILE.csv with the model's own numbers"
+    )
+    assert order_remedy({"data": {}}) in order and is_of_setup(order)
+    remedy = order_remedy({"classes": None})
+    assert "--classes FILE" in remedy and guessing_flags(clean_records(moved, 0.4, labels), 5, remedy)[0].endswith(
+        remedy
     )
     counts = {"nll": [1.0, 1.0], "intersections": [[3, 1], [2, 0]], "labelled": [[5, 3], [3, 1]]}
     (frequent,) = guessing_flags(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
