@@ -20,7 +20,7 @@ from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import Manifest
 from .metrics import Cells, SummaryRow
-from .setup_flags import guessing_flags, order_remedy, setup_flags
+from .setup_flags import guessing_flags, setup_flags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,7 +178,7 @@ class RecordReader:
         if condition == CLEAN.text:
             some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
             classes = manifest.data.classes if some_compete else described.num_classes
-            flags += guessing_flags(read, classes, order_remedy(manifest.arguments))
+            flags += guessing_flags(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
             flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")
         return [*flags, *self._of_setup]
