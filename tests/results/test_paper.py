@@ -142,6 +142,22 @@ def test_doubts_are_told_and_runs_that_cannot_be_paired_are_not_tested(tmp_path:
     assert {cell.mark for row in apart.cells for cell in row} == {"best", ""}
 
 
+def test_a_flag_of_all_figures_of_a_checkpoint_marks_none_and_is_told_once(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    rows = [{**row, "flags": ["of all"]} for row in run.summary()]
+    run.write_summary(rows)
+    table = run.tabulate()
+    assert not any(cell.flagged for row in table.cells for cell in row) and "†" not in table.caption
+    assert [line for line in table.flags if "of all" in line] == [
+        "all 3 checkpoints, clean; PGD, 1/255, 20 steps: of all"
+    ]
+    rows[0] = {**rows[0], "flags": ["of all", "of one"]}  # of the first checkpoint under one condition
+    run.write_summary(rows)
+    table = run.tabulate()
+    assert [[cell.flagged for cell in row] for row in table.cells] == [[True, False], [False] * 2, [False] * 2]
+    assert table.caption.endswith("†: flagged; see the report.")
+
+
 def test_the_command_prints_the_table_alone_and_doubts_elsewhere(tmp_path: Path) -> None:
     run = made(tmp_path, ["exceeds eps"])
     done = CliRunner().invoke(cli, ["table", str(run.path), "--format", "csv", "--columns", "pgd"])
