@@ -243,6 +243,29 @@ def test_probabilities_may_miss_one_by_a_rounding(off: float, fine: bool, tmp_pa
             read_answers(path)
 
 
+def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
+    lists = pa.array([[0.25, 0.75], [0.5, 0.5]], pa.list_(pa.float32()))
+    columns: dict[str, Any] = {"sample_id": pa.array([7, 8]), "label": pa.array([1, 0], pa.int8())}
+    for more, ids, fault in (
+        ({"probabilities": lists}, ("7", "8"), ""),  # numbers are ids, too
+        ({"probabilities": lists.cast(pa.list_(pa.float64()))}, ("7", "8"), ""),
+        ({"probabilities": lists, "sample_id": pa.array(["a", "b"]).dictionary_encode()}, ("a", "b"), ""),
+        ({"prediction": pa.array([1, 0])}, ("7", "8"), ""),
+        ({"probabilities": lists, "prob_0": [0.5, 0.5]}, (), "columns prob_0 and probabilities: one of the two"),
+        ({"probabilities": lists, "sample_id": [0.5, 1.5]}, (), "column sample_id is of double; expected text"),
+        ({"probabilities": lists, "label": [1.0, 0.0]}, (), "column label is of double; expected int64"),
+        ({"probabilities": pa.array([[1, 0], [0, 1]])}, (), "column probabilities is of list"),
+        ({"prediction": ["1", "0"]}, (), "column prediction is of string; expected int64"),
+    ):
+        pq.write_table(pa.table(columns | more), tmp_path / "p.parquet")
+        if fault:
+            with pytest.raises(DataError, match=fault):
+                read_answers(tmp_path / "p.parquet")
+        else:
+            (answers,) = read_answers(tmp_path / "p.parquet").values()
+            assert answers.ids == ids and answers.labels.tolist() == [1, 0]
+
+
 GOOD = [with_probabilities(f"s{i}", i % 3, [0.2, 0.3, 0.5]) for i in range(4)]
 
 
