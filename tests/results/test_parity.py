@@ -182,7 +182,7 @@ def test_bad_requests(nets: Path, tmp_path: Path) -> None:
         audit(nets, tmp_path / "two", ["float", "same"], parity=False)
 
 
-# What tables and sentences say of agreement, on records made by hand
+# What tables and sentences say about agreement, on records made by hand
 
 
 def made(place: Path, agreed: dict[str, dict[str, float]], none: int = 0, parity: Any = "plain") -> Run:

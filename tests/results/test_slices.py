@@ -73,7 +73,7 @@ def test_a_value_that_its_pairs_explain_is_left_out() -> None:
 
 @pytest.mark.parametrize("rest", [19, 20])
 def test_a_value_of_which_a_pair_leaves_few_samples_is_explained(rest: int) -> None:
-    """Nothing is said of fewer than 20 samples. Pairs of other values explain nothing."""
+    """Nothing is said about fewer than 20 samples. Pairs of other values explain nothing."""
     parts = [  # kind, light, samples, how many are wrong
         *(("a", "night", 60, 60), ("a", "day", rest, 12), ("b", "night", 60, 0)),
         *(("b", "day", 400, 0), ("b", "dusk", 60, 60), ("c", "dusk", 60, 0)),
