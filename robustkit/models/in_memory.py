@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +18,6 @@ from .checkpoint import digest_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
 
-_OURS = ("torch.", "torchvision.", "timm.", "transformers.", "robustkit.")
 NOTE = "the network was in memory: this run cannot be reproduced from files alone"
 
 
@@ -85,7 +82,7 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         name=display_name(name),
         spec=f"{PREFIX}{name}",
         path=None,
-        sha256=digest_of(network.state_dict()),
+        sha256=digest_of(network.state_dict()) if network.state_dict() else None,
         arch=str(config.get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}"),
         attention=attention_kind(network),
         attention_source="n/a",
@@ -93,25 +90,9 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         preprocessing=preprocessing,
         preprocessing_source=sources,
         weights="in memory",
-        code_sha256=code_of(network),
         notes=(NOTE, *notes),
     )
     return network if plain else LogitsOf(network), identity
-
-
-def code_of(network: nn.Module) -> str:
-    """Return the SHA-256 (hex) of the code of all parts of a network that are of no library."""
-    total = hashlib.sha256()
-    kinds = {type(part) for part in network.modules()}
-    for kind in sorted(kinds, key=lambda each: f"{each.__module__}.{each.__qualname__}"):
-        if not f"{kind.__module__}.".startswith(_OURS):
-            try:
-                code = inspect.getsource(kind)
-            except (OSError, TypeError):  # typed at a prompt
-                body = getattr(kind.forward, "__code__", None)
-                code = repr((body.co_code, body.co_consts, body.co_names)) if body else ""
-            total.update(f"{kind.__qualname__}\n{code}\n".encode())
-    return total.hexdigest()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
+from ..evaluations.answers import ask_image
 from ..evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from ..evaluations.attacks.evidence import bearing_evidence, extents
 from ..evaluations.attacks.transfer.condition import transfer_condition
@@ -160,7 +161,8 @@ def plan_transfer(
                 continue
             plain = entry.to_plain()
             conditions.append(passed := transfer_condition(attack, entry.name))
-            digests[passed.text] = digest_of({key: plain.get(key) for key in OF_CHECKPOINT})
+            keys = (key for key in OF_CHECKPOINT if key != "code_sha256" or not entry.has_own_code)
+            digests[passed.text] = digest_of({key: plain.get(key) for key in keys})
     return tuple(conditions), digests
 
 
@@ -327,6 +329,7 @@ def _contender(
         replace(images, truth=truth),
         images.preprocessing,
         partial(best_batch, classifier, request.settings.device, request.settings.dtype),
+        partial(ask_image, classifier),
     )
 
 

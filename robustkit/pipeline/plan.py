@@ -8,9 +8,12 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
+
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..data.metadata import read_metadata
+from ..evaluations.answers import Question, take_answers
 from ..evaluations.attacks.evidence import Extent
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
@@ -18,7 +21,7 @@ from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
 from ..models.identity import Classifier
 from ..moved import keep_old_names
 from ..protocol.card import TASKS
-from ..protocol.condition import Condition
+from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..report.run import Run
 from ..runs.manifest import CheckpointEntry
@@ -39,17 +42,28 @@ class DescribedCheckpoint:
     def name(self) -> str:
         return self.entry.name
 
+    def with_answers(self) -> CheckpointEntry:
+        """Return the entry for run.json, with the checkpoint's answers to a few samples where it can be asked."""
+        return self.entry
+
 
 @dataclass(frozen=True)
 class PlannedCheckpoint(DescribedCheckpoint):
     """One that is evaluated here. subject: makes it ready to compute. preprocessing: for evidence on its attacks, None
-    where none is measured. best_batch: measures the best batch size, None where not.
+    where none is measured. best_batch: measures the best batch size, None where not. question: asks the network.
     """
 
     subject: Callable[[Settings], EvaluatedModel]
     supply: SampleSource
     preprocessing: Preprocessing | None = None
     best_batch: Callable[[], int] | None = None
+    question: Question | None = None
+
+    def with_answers(self) -> CheckpointEntry:
+        if self.question is None:
+            return self.entry
+        answers = take_answers(self.question, self.supply.reader(CLEAN), self.supply.dataset.samples)
+        return self.entry if answers is None else msgspec.structs.replace(self.entry, answers=answers)
 
 
 @dataclass(frozen=True)

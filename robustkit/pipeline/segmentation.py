@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import NothingEvaluated
+from ..evaluations.answers import ask_image
 from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
 from ..report.refresh import rebuild_summary, write_page
@@ -55,6 +56,7 @@ def plan(request: SegmentationRequest) -> Plan:
                 describe(model.identity, model.identity.preprocessing, windows=model.windows),
                 partial(SegmenterSubject, model, card, unjudged=scenes.unjudged),
                 SceneImages(scenes, model.network.windows),
+                question=partial(ask_image, model),
             )
             for model in models
         ),
