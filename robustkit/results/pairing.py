@@ -63,7 +63,7 @@ def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
         **{f"heads' {key}": value for key, value in heads_setup(entry).items()},
         **{key: plain[key] for key in ("num_classes", "weights")},
         **{key: plain["metadata"][key] for key in ("classes", "prompts") if "text_sha256" in plain["metadata"]},
-        **({"code": entry.code_sha256[:12]} if entry.code_sha256 else {}),
+        "code": (entry.code_sha256 or "none")[:12],
     }
     return {key.replace("_", " "): _text(key, value) for key, value in values.items()}
 
@@ -81,8 +81,6 @@ def _text(key: str, value: Any) -> str:
 def checkpoint_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Return `crop pct 1.0 instead of 0.875` for each part of a `checkpoint_setup` that is another one."""
     texts = {name: (before.get(name, "none"), after.get(name, "none")) for name in {**after, **before}}
-    if "code" not in before or "code" not in after:  # networks in memory, and of a library, have no file of it
-        texts.pop("code", None)
     return [f"{name} {here} instead of {there}" for name, (there, here) in texts.items() if there != here]
 
 

@@ -103,7 +103,7 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
 
 def _answered(*entries: CheckpointEntry) -> bool:
     """Whether answers say if the user's own code computes the same; then an edit of a comment changes nothing."""
-    return all(entry.has_own_code and entry.answers is not UNSET for entry in entries)
+    return all(entry.has_own_code and entry.answers is not UNSET and entry.answers.values for entry in entries)
 
 
 def _other_answers(there: Manifest, here: Manifest) -> Iterator[str]:
