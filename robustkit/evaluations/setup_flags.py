@@ -26,6 +26,7 @@ Evidence = Mapping[str, Any]
 DECISIVE = ("attention", "normalisation")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
+MANY_TIED = 0.01  # share of samples without a single largest logit from which on results are flagged
 FEWEST = 10  # images below which nothing can be decided
 _BETTER, _FITS = "another-fits-better", "fits"
 _UNKNOWN = ("inconclusive", "cannot-tell")  # the second in records of earlier versions
@@ -151,6 +152,16 @@ def setup_notes(evidence: Evidence | None) -> list[str]:
         for part in open_parts
         if part["best"] != part["in_use"] and not _is_guessing(part)
     ]
+
+
+def tied_flag(read: pa.Table) -> str:
+    """Return a flag of readable rows where `MANY_TIED` of the samples, and two or more, have no single likeliest class;
+    else an empty text."""
+    tied = sum(read["tied"].to_pylist()) if "tied" in read.column_names and not read["tied"].null_count else 0
+    if tied < 2 or tied < MANY_TIED * len(read):
+        return ""
+    figure = f"{tied} of {len(read)} samples ({tied / len(read):.1%}) have several largest logits"
+    return f"{figure}; the first of these classes is the prediction, as for argmax: another rule gives other figures"
 
 
 def guessing_flags(read: pa.Table, classes: int) -> list[str]:
