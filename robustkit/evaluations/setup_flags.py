@@ -26,6 +26,7 @@ Evidence = Mapping[str, Any]
 DECISIVE = ("attention", "normalisation")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
+UNIT = "between 0 and 1"  # as `models.outputs` calls such outputs
 MANY_TIED = 0.01  # share of samples without a single largest logit from which on results are flagged
 FEWEST = 10  # images below which nothing can be decided
 _BETTER, _FITS = "another-fits-better", "fits"
@@ -116,6 +117,11 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
+    if entry.outputs == UNIT:
+        flags.append(
+            "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid; they were assumed to be logits, so "
+            "NLL, confidence and calibration are not the model's: return logits, or probabilities that sum to 1"
+        )
     if entry.trained_attention:
         flags.append(f"evaluated with attention {entry.attention}, trained with {entry.trained_attention}")
     return flags

@@ -39,6 +39,7 @@ from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .onnx_file import load_onnx
 from .open_clip_folder import load_open_clip
+from .outputs import LOGITS, logits_of
 from .specs import find
 from .state_dict import VIT
 from .zero_shot import ZERO_SHOT, ZeroShot, kept_rows, prompts_of, refuse_text, with_prompts, word_tower
@@ -64,6 +65,7 @@ def load(
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
     custom_ops: str | Path | None = None,
+    output: int | str | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -83,6 +85,9 @@ def load(
         `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
     custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
         runs, as `arch` does.
+    output: where a network of the user's own returns several tensors, which one the logits are: its place or its name.
+        Probabilities, whose rows sum to 1, are taken by their logarithms; one output is a logit of the second of two
+        classes (`robustkit.models.outputs`).
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -94,7 +99,7 @@ def load(
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
     text = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
-    said = text[0], text[1], custom_ops
+    said = text[0], text[1], custom_ops, output
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
     if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
@@ -246,6 +251,10 @@ def _from_file(
         network, wanted, metadata, where, said_by=said_by, config_of="code" if code else "architecture"
     )
     notes += more
+    outputs = LOGITS
+    if code and not features:
+        network, outputs, more = logits_of(network, preprocessing.input_size, wanted.output)
+        notes += more
     timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
         _check_head(timm_classes, spec)
@@ -261,6 +270,7 @@ def _from_file(
         code_sha256=code_digest(arch) if code else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=checkpoint.notes + notes,
+        outputs=outputs,
     )
     return as_features(Classifier(network, identity)) if features else Classifier(network, identity)
 

@@ -14,6 +14,7 @@ from ..errors import ModelError
 from .architecture import classes_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
+from .outputs import logits_of
 from .specs import ModelFile
 
 _SAID = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
@@ -72,9 +73,10 @@ def exported_classifier(
     said = {name: value for name, value in metadata.items() if name in _SAID}
     preprocessing, sources, more = resolve_preprocessing(network, wanted, said, str(source.path))
     if network.fixed_size not in (None, preprocessing.input_size):
-        shown, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
-        raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
-    classes, names = classes_of(network, preprocessing.input_size), said.get("class_names")
+        asked, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
+        raise ModelError(f"{spec}: images of {asked}, but its graph takes {fixed} only; leave --img-size out")
+    shown, outputs, of_outputs = logits_of(network, preprocessing.input_size)
+    classes, names = classes_of(shown, preprocessing.input_size), said.get("class_names")
     identity = ModelIdentity(
         name=display_name(source.name),
         spec=spec,
@@ -89,10 +91,11 @@ def exported_classifier(
         weights="exported",
         code_sha256=code_sha256,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
-        notes=(*notes, *more),
+        notes=(*notes, *more, *of_outputs),
         metadata=said,
+        outputs=outputs,
     )
-    return Classifier(network, identity)
+    return Classifier(shown, identity)
 
 
 def _by(size: tuple[int, int] | None) -> str:

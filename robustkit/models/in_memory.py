@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..attention.apply import attention_kind
 from ..common.held import PREFIX
 from ..errors import ModelError
-from .architecture import classes_of, in_short, zeros_through
+from .architecture import classes_of
 from .checkpoint import digest_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
+from .outputs import logits_of
 
 NOTE = "the network was in memory: this run cannot be reproduced from files alone"
-
-
-class LogitsOf(nn.Module):
-    """A network that returns more than logits: a dict, a tuple, or an object with `logits`."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Any:
-        return logits_in(self.network(images))
-
-
-def logits_in(output: Any) -> Any:
-    """Return the logits in what a network returned; the output itself where there are none."""
-    if isinstance(output, Tensor):
-        return output
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get("logits", output.get("out"))
-    if found is None and isinstance(output, tuple | list):
-        found = next((each for each in output if isinstance(each, Tensor) and each.ndim in (2, 4)), None)
-    return output if found is None else found
 
 
 def classifier_of(
@@ -63,8 +40,9 @@ def classifier_of(
     return Classifier(shown, replace(identity, num_classes=classes))
 
 
-def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.Module, ModelIdentity]:
-    """Return a network, on the CPU, as one that returns a tensor, and what it is; without the number of its classes."""
+def described(network: nn.Module, name: str, wanted: InputOptions, axes: int = 2) -> tuple[nn.Module, ModelIdentity]:
+    """Return a network, on the CPU, as one that returns logits, and what it is; without the number of its classes.
+    axes: of its logits, as of `with_logits`."""
     if wanted.arch or wanted.attention:
         raise ModelError(f"{name}: arch and attention apply to files only; a network in memory is used as it is")
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None) or {}
@@ -73,11 +51,10 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         raise ModelError(f"{name}: the normalisation of its images is unknown; {how}")
     network.cpu()
     preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
-    height, width = preprocessing.input_size
     try:
-        plain = isinstance(zeros_through(network, (height, width)), Tensor)
-    except Exception as fault:  # the user's own code
-        raise ModelError(f"{name} fails on an image of {height} x {width}: {in_short(fault)}") from fault
+        shown, outputs, more = logits_of(network, preprocessing.input_size, wanted.output, axes)
+    except ModelError as fault:
+        raise ModelError(f"{name}: {fault}") from fault
     identity = ModelIdentity(
         name=display_name(name),
         spec=f"{PREFIX}{name}",
@@ -90,9 +67,10 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         preprocessing=preprocessing,
         preprocessing_source=sources,
         weights="in memory",
-        notes=(NOTE, *notes),
+        notes=(NOTE, *notes, *more),
+        outputs=outputs,
     )
-    return network if plain else LogitsOf(network), identity
+    return shown, identity
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class InputOptions:
     classes: str | tuple[str, ...] | None = None
     prompts: str | tuple[str, ...] | None = None
     custom_ops: str | Path | None = None
+    output: int | str | None = None
 
 
 def resolve_preprocessing(

@@ -35,6 +35,7 @@ from .dense import (
 from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
 from .in_memory import described
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
+from .outputs import logits_of
 from .specs import find
 from .state_dict import VIT
 
@@ -81,6 +82,7 @@ def load_segmenter(
     use_ema: bool = False,
     allow_partial: bool = False,
     pixels: bool = False,
+    output: int | str | None = None,
 ) -> Segmenter:
     """Load a segmenter from FILE, `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
@@ -96,7 +98,8 @@ def load_segmenter(
     short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
         their size. Images smaller than a window are enlarged to it.
     resize: `ade20k` to resize images before that, as the public code's data pipeline does for ADE20K.
-    mean, std, pixels, num_classes, use_ema, allow_partial: as `robustkit.load` takes them, as is a network for `spec`.
+    mean, std, pixels, num_classes, use_ema, allow_partial, output: as `robustkit.load` takes them, as is a network for
+        `spec`.
 
     Raises ModelError or CheckpointError, one line with the remedy.
     """
@@ -104,7 +107,7 @@ def load_segmenter(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    wanted = InputOptions(arch, attention, num_classes, mean, std)
+    wanted = InputOptions(arch, attention, num_classes, mean, std, output=output)
     shown = WindowOptions(window, stride, short_side, resize)
     if isinstance(spec, nn.Module):
         return _in_memory(spec, type(spec).__name__, wanted, shown)
@@ -141,7 +144,7 @@ def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: Windo
         return network
     windows, notes = asked_windows(shown)
     size = windows.size if windows else (_PROBE, _PROBE)
-    network, identity = described(network, name, replace(wanted, img_size=size))
+    network, identity = described(network, name, replace(wanted, img_size=size), axes=4)
     dense = Dense(network, windows)
     identity = replace(
         identity,
@@ -217,7 +220,10 @@ def _factory(
     notes += partial
     windows, more = asked_windows(shown)
     notes += more
-    dense, size = Dense(network, windows), windows.size if windows else (_PROBE, _PROBE)
+    size = windows.size if windows else (_PROBE, _PROBE)
+    shown_network, _, more = logits_of(network, size, wanted.output, axes=4)
+    notes += more
+    dense = Dense(shown_network, windows)
     classes = count_classes(dense, size)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")

@@ -30,6 +30,7 @@ from ..evaluations.maps.methods import EVERY_EXPLAINER
 from ..evaluations.subject import Settings
 from ..models.device import device_name, shards_in_memory
 from ..models.identity import ModelIdentity
+from ..models.outputs import LOGITS
 from ..protocol.condition import Condition
 from ..runs.description import whole_card_line, without_option
 from ..runs.manifest import (
@@ -92,6 +93,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
     sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
     trained = {"trained_attention": identity.trained_attention} if identity.trained_attention else {}
     described = identity.to_dict() | trained | {"preprocessing": after, "preprocessing_source": sources} | more
+    if described["outputs"] == LOGITS:
+        del described["outputs"]
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 

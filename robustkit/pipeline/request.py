@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
 from ..common.names import norm_named, nothing
-from ..common.options import option, option_group, read_labels, read_place, read_sides, read_triple
+from ..common.options import option, option_group, read_labels, read_output, read_place, read_sides, read_triple
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
 from .processes import is_follower
@@ -103,6 +103,12 @@ class NetworkOptions:
     std: str | None = option("Model", "Channel standard deviations, in the same form.", read=read_triple)
     use_ema: bool = option("Model", "Use the EMA weights if the file has them.", False)
     allow_partial: bool = option("Model", "Load despite missing or unexpected tensors.", False)
+    output: int | str | None = option(
+        "Model",
+        "Which tensor of the network's output the logits are: its place or name.",
+        flag="--logits",
+        read=read_output,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

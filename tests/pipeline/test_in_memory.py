@@ -164,7 +164,7 @@ ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (Net(), (X, Y), {"pixels": True, "progress": "yes"}, TypeError, "progress='yes': expected True, False, None or a"),
     (Net(), (X, Y), {"pixles": True}, TypeError, "did you mean 'pixels'?"),
     (Net(lambda y: y[0, 0]), (X, Y), {"pixels": True}, ModelError, r"returned shape \(\); expected logits of shape"),
-    (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on an image of 32 x 32"),
+    (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on images of 32 x 32"),
 ]
 
 
