@@ -178,7 +178,8 @@ class RecordReader:
         flags += [tied] if (tied := tied_flag(read)) else []
         if condition == CLEAN.text:
             some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
-            flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
+            classes = manifest.data.classes if some_compete else described.num_classes
+            flags += guessing_flags(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
             flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")
         return [*flags, *self._of_setup]

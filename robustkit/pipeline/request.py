@@ -488,8 +488,8 @@ class SegmentationRequest(Request):
     usual_batch: ClassVar = {"cpu": 4, "accelerator": 16}
     least_shard = 32  # images are held decoded at their full size
     kept = (
-        *("checkpoints", "data_dir", "masks", "classes", "ignore", "layout", "attacks", "corruptions", "variant"),
-        *("frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
+        *("checkpoints", "data_dir", "masks", "classes", "ignore", "reduce_zero_label", "layout", "attacks"),
+        *("corruptions", "variant", "frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
     )
 
     data_dir: str | Path = option("Data", "Folder or zip of images, ADE20K's folder, or embedded:shapes.", MISSING)
@@ -515,6 +515,7 @@ class SegmentationRequest(Request):
     )
     classes: str | Path | None = option("Data", "File of class names, one per line, in label order.", type=Path)
     ignore: Sequence[int] = option("Data", "Labels to ignore, separated by commas.", (255,), type=str, read=read_labels)
+    reduce_zero_label: bool = option("Data", "Masks are as ADE20K's: 0 does not count, class k is k + 1.", False)
     layout: str | None = option("Data", "ade20k, folders or embedded; detected by default.")
     examples: int = option("Output", "Scenes to draw in the report; 0 for none.", 4)
 
