@@ -66,6 +66,7 @@ def load(
     prompts: str | Path | Sequence[str] | None = None,
     custom_ops: str | Path | None = None,
     output: int | str | None = None,
+    text: str | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -82,7 +83,8 @@ def load(
     pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
     classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them,
-        `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
+        `imagenet`, `imagenet-openai` or `cifar10`; and templates, a file of them, `simple` or `clip-80`
+        (`robustkit.models.zero_shot`). text: `written` or `canonical`, in lower case without punctuation.
     custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
         runs, as `arch` does.
     output: where a network of the user's own returns several tensors, which one the logits are: its place or its name.
@@ -98,8 +100,8 @@ def load(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    text = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
-    said = text[0], text[1], custom_ops, output
+    words = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
+    said = words[0], words[1], custom_ops, output, text
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
     if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec

@@ -41,7 +41,17 @@ from .identity import Classifier, ModelIdentity, as_features, attention_notes, g
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import WEIGHT_FILES, ModelFile, text_files
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .zero_shot import ZeroShot, kept_rows, prompts_of, refuse_text, scale_and_bias, with_prompts
+from .zero_shot import (
+    CANONICAL,
+    FORMS,
+    ZeroShot,
+    canonical,
+    kept_rows,
+    prompts_of,
+    refuse_text,
+    scale_and_bias,
+    with_prompts,
+)
 
 INDEX = "model.safetensors.index.json"
 _INDEX = 64 << 20  # bytes of an index
@@ -375,8 +385,9 @@ class _ImageTower(nn.Module):
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
 
 
-def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
-    """Return the text tower with its tokenizer, as the library's zero-shot pipeline calls them."""
+def _encoder(loaded: Loaded) -> tuple[Callable[[Sequence[str]], Tensor], bool]:
+    """Return the text tower with its tokenizer, as the library's zero-shot pipeline calls them, and whether the form of
+    a sentence is open: SigLIP was trained on lower case without punctuation, which its newer tokenizers do not make."""
     path, model = loaded.folder.path, loaded.model
     text: Any = model.config.text_config  # type: ignore[union-attr]
     if not any((path / name).is_file() for name in _TOKENIZERS):
@@ -390,6 +401,8 @@ def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
         raise CheckpointError(another)
     long = int(text.max_position_embeddings)
     fixed = "siglip" in str(loaded.folder.config["model_type"])
+    example = "A Photo."
+    is_open = fixed and tokenizer(example)["input_ids"] != tokenizer(canonical(example))["input_ids"]
     how = {"padding": "max_length", "max_length": min(64, long)} if fixed else {"padding": True, "max_length": long}
 
     def encode(sentences: Sequence[str]) -> Tensor:
@@ -401,7 +414,7 @@ def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
         rows: Tensor = getattr(found, "pooler_output", found)
         return rows
 
-    return encode
+    return encode, is_open
 
 
 def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
@@ -413,14 +426,27 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
         what = f"{type(model).__name__} has no image tower apart from its text"
         raise ModelError(f"{source.path}: {what}; expected CLIP, SigLIP, SigLIP 2, or one made like them")
     words = digest_of_files(text_files(source.path), source.path)
-    rows, count = None, 0
+    rows, forms, count = None, dict[str, Tensor](), 0
     if prompts is not None:
         version = import_transformers(spec).__version__
-        made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, version, prompts.digest)
-        rows, count = kept_rows(made_of, lambda: prompts.rows(_encoder(loaded))), len(prompts.classes)
+        encode, is_open = _encoder(loaded)
+        prompts = replace(prompts, form=CANONICAL if is_open and wanted.text is None else prompts.form)
+
+        def rows_of(form: str) -> Tensor:
+            text = replace(prompts, form=form)
+            made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, version, text.digest)
+            return kept_rows(made_of, lambda: text.rows(encode))
+
+        rows, count = rows_of(prompts.form), len(prompts.classes)
+        forms = {form: rows_of(form) for form in FORMS if is_open and form != prompts.form}
     patch = int(model.config.vision_config.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
     network = ZeroShot(_ImageTower(model, patch), rows, *scale_and_bias(model))
+    network.forms = forms
     classifier = with_prompts(_with_processor(loaded, network, count, source, spec, wanted), prompts, words)
+    if forms:
+        who = "option" if wanted.text else "architecture"
+        sources = {**classifier.identity.preprocessing_source, "text": who}
+        classifier.identity = replace(classifier.identity, preprocessing_source=sources)
     if patch:
         identity = classifier.identity
         side = identity.preprocessing.input_size[0]

@@ -39,6 +39,7 @@ class InputOptions:
     prompts: str | tuple[str, ...] | None = None
     custom_ops: str | Path | None = None
     output: int | str | None = None
+    text: str | None = None
 
 
 def resolve_preprocessing(

@@ -121,10 +121,15 @@ class ClassifierOptions(NetworkOptions):
     crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
     img_size: int | None = option("Model", "Size of the input; positional embeddings are resampled to it.")
     classes: str | None = option(
-        "Model", "Classes of a zero-shot model (CLIP, SigLIP): a file with a name per line, imagenet or cifar10."
+        "Model",
+        "Classes of a zero-shot model (CLIP, SigLIP): a file with a name per line, imagenet, imagenet-openai or "
+        "cifar10.",
     )
     prompts: str | None = option(
         "Model", "Its templates, with {} for the class: a file, simple or clip-80; default: simple."
+    )
+    text: str | None = option(
+        "Model", "Form of its sentences: written, or canonical: in lower case, without punctuation, as for SigLIP."
     )
     custom_ops: str | Path | None = option(
         "Model", "Native code to run: a library with the custom operators of an ONNX file.", type=Path
