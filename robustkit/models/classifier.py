@@ -20,7 +20,7 @@ from ..common.held import held_object
 from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
-from .architecture import build_filled, classes_of, code_digest, create, is_factory, resample_positions
+from .architecture import build_filled, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
 from .exported_program import load_program
@@ -36,9 +36,10 @@ from .identity import (
     without_head,
 )
 from .in_memory import classifier_of
-from .input_config import InputOptions, height_and_width, resolve_preprocessing
+from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
 from .onnx_file import load_onnx
 from .open_clip_folder import load_open_clip
+from .outputs import with_logits
 from .specs import find
 from .state_dict import VIT
 from .zero_shot import ZERO_SHOT, ZeroShot, kept_rows, prompts_of, refuse_text, with_prompts, word_tower
@@ -64,6 +65,7 @@ def load(
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
     custom_ops: str | Path | None = None,
+    output: str | int | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -83,6 +85,8 @@ def load(
         `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
     custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
         runs, as `arch` does.
+    output: which of a network's outputs the logits are, by its key, attribute or place (`logits`, 1, `0.main`), where
+        an `arch` of the user's own, a graph, or a network in memory returns several.
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -95,7 +99,9 @@ def load(
         mean, std = (0.0,) * 3, (1.0,) * 3
     text = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
     said = text[0], text[1], custom_ops
-    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
+    size = interpolation, crop_pct, crop_mode, img_size
+    wanted = InputOptions(arch, attention, num_classes, mean, std, *size, *said, output=output)
+    refuse_output(spec, wanted, features)
     if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
         raise ModelError(f"--custom-ops {custom_ops} does not apply to {shown}: expected onnx:FILE; leave it out")
@@ -249,7 +255,11 @@ def _from_file(
     timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
         _check_head(timm_classes, spec)
-    classes = 0 if features else timm_classes or classes_of(network, preprocessing.input_size)
+    classes = timm_classes or 0
+    if not features and not classes:
+        zeros = torch.zeros(1, 3, *preprocessing.input_size)
+        network, classes, more = with_logits(network, zeros, wanted.output, kwargs.get("num_classes"))
+        notes += more
     if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")

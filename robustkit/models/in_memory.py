@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..attention.apply import attention_kind
 from ..common.held import PREFIX
 from ..errors import ModelError
-from .architecture import classes_of, in_short, zeros_through
 from .checkpoint import digest_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
+from .outputs import with_logits
 
 NOTE = "the network was in memory: this run cannot be reproduced from files alone"
-
-
-class LogitsOf(nn.Module):
-    """A network that returns more than logits: a dict, a tuple, or an object with `logits`."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Any:
-        return logits_in(self.network(images))
-
-
-def logits_in(output: Any) -> Any:
-    """Return the logits in what a network returned; the output itself where there are none."""
-    if isinstance(output, Tensor):
-        return output
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get("logits", output.get("out"))
-    if found is None and isinstance(output, tuple | list):
-        found = next((each for each in output if isinstance(each, Tensor) and each.ndim in (2, 4)), None)
-    return output if found is None else found
 
 
 def classifier_of(
@@ -58,13 +34,16 @@ def classifier_of(
     own = getattr(getattr(network, "patch_embed", None), "img_size", None)
     if size is not None and wanted.img_size is None and own in (None, size):
         wanted = replace(wanted, img_size=size, crop_pct=wanted.crop_pct or 1.0)
-    shown, identity = described(network, name, wanted)
-    classes = classes_of(shown.cpu(), identity.preprocessing.input_size)
-    return Classifier(shown, replace(identity, num_classes=classes))
+    identity = described(network, name, wanted)
+    zeros = torch.zeros(1, 3, *identity.preprocessing.input_size)
+    network, classes, notes = with_logits(network, zeros, wanted.output, wanted.num_classes)
+    if wanted.num_classes not in (None, classes):
+        raise ModelError(f"{name} gives {classes} classes, not {wanted.num_classes}; check num_classes")
+    return Classifier(network, replace(identity, num_classes=classes, notes=(*identity.notes, *notes)))
 
 
-def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.Module, ModelIdentity]:
-    """Return a network, on the CPU, as one that returns a tensor, and what it is; without the number of its classes."""
+def described(network: nn.Module, name: str, wanted: InputOptions) -> ModelIdentity:
+    """Return what a network is, without the number of its classes, and put it on the CPU."""
     if wanted.arch or wanted.attention:
         raise ModelError(f"{name}: arch and attention apply to files only; a network in memory is used as it is")
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None) or {}
@@ -73,12 +52,7 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         raise ModelError(f"{name}: the normalisation of its images is unknown; {how}")
     network.cpu()
     preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
-    height, width = preprocessing.input_size
-    try:
-        plain = isinstance(zeros_through(network, (height, width)), Tensor)
-    except Exception as fault:  # the user's own code
-        raise ModelError(f"{name} fails on an image of {height} x {width}: {in_short(fault)}") from fault
-    identity = ModelIdentity(
+    return ModelIdentity(
         name=display_name(name),
         spec=f"{PREFIX}{name}",
         path=None,
@@ -92,7 +66,6 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         weights="in memory",
         notes=(NOTE, *notes),
     )
-    return network if plain else LogitsOf(network), identity
 
 
 @contextmanager

@@ -103,6 +103,9 @@ class NetworkOptions:
     std: str | None = option("Model", "Channel standard deviations, in the same form.", read=read_triple)
     use_ema: bool = option("Model", "Use the EMA weights if the file has them.", False)
     allow_partial: bool = option("Model", "Load despite missing or unexpected tensors.", False)
+    output: str | int | None = option(
+        "Model", "Output that holds the logits, by name or place, where the code or the graph has several."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
