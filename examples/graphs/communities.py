@@ -26,7 +26,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
 from robustkit.display.table import CardPart, Section, TextTable, of_tables
-from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, readable_rows
+from robustkit.evaluations.aggregate import Parts, RecordReader, Result, column_of, readable_rows
 from robustkit.evaluations.condition import Vocabulary, share, words_of
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.metrics import Metric, SummaryRow, Term, interval_cell, loss_cell, mean_share
@@ -174,7 +174,7 @@ class Communities(Task):
             table, notes = reading.joined(reading.shards(condition, ["sample_id", "right", "nll", "error"]))
             read_rows, flags = readable_rows(table), [*reading.flags(condition, table), *notes]
             rows += reading.rows(
-                (condition, name, value, len(read_rows), *ends, flags)
+                Result(condition, name, value, len(read_rows), *ends, flags)
                 for name, value, ends in _means(read_rows, ("right", "nll"))
             )
         return rows, [], []

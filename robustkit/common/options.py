@@ -79,6 +79,11 @@ def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
     return values * 3 if len(values) == 1 else values
 
 
+def read_output(text: str | None, name: str) -> int | str | None:
+    """Return a place, or a name."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 def read_numbers(text: str | None, name: str) -> list[float] | None:
     if text is None:
         return None

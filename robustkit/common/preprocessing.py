@@ -30,9 +30,8 @@ SAID_BY = {  # The source of a value, as run.json has it, and in words
 UNPROVEN = frozenset({"trainer", "name", "architecture", ASSUMED})
 """Sources that nobody stated for this checkpoint: what only they say is to be confirmed by data."""
 
-PROBABILITIES = "outputs are probabilities: 0 or more, and 1 in sum; their logarithms are taken as logits"
-BOUNDED = "outputs lie between 0 and 1, as after a sigmoid, on drawn images"
-"""What a network returns, where it is not plain logits, as notes of a checkpoint have it."""
+LOGITS, PROBABILITIES, UNIT = "logits", "probabilities", "between 0 and 1"
+"""What a network returns: `UNIT` where all lie between 0 and 1 and do not sum to 1, as after a sigmoid."""
 
 
 @dataclass(frozen=True)

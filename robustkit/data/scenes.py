@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -209,7 +210,8 @@ class LabelledScenes:
     dataset: the images; the label of every sample is -1. class_names: K names, in the order of the model's outputs.
     layout: one of LAYOUTS. notes: lines for the user: what was recognised and what is ignored.
     masks: a mask's file by sample id. ignored: the labels, as masks store them, that do not count.
-    first: the label of class 0 in the masks. held: returns the mask of a sample whose image is in memory.
+    first: the label of class 0 in the masks. held: returns the mask of a sample whose image is in memory. foreground:
+        what masks store for class 1, where that is not its place.
     """
 
     dataset: Dataset
@@ -220,6 +222,7 @@ class LabelledScenes:
     ignored: tuple[int, ...] = ()
     first: int = 0
     held: Callable[[Sample], npt.NDArray[np.int32]] | None = field(default=None, repr=False)
+    foreground: int = 1
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -227,6 +230,11 @@ class LabelledScenes:
     @property
     def unjudged(self) -> tuple[int, ...]:
         return tuple(label - self.first for label in self.ignored if 0 <= label - self.first < len(self.class_names))
+
+    @property
+    def shift(self) -> int:
+        """What to take from labels to read them the other way, with or without `reduce_zero_label`; 0 where none is."""
+        return 0 if self.layout in ("ade20k", "embedded") else -1 if self.first else 1
 
     def labels(self, sample: Sample, size: tuple[int, int]) -> npt.NDArray[np.int16]:
         """Return a sample's label map for an upright image of (height, width): 0 … K - 1, -1 where ignored.
@@ -250,7 +258,7 @@ class LabelledScenes:
             there, here = (f"{width}x{height}" for height, width in (labels.shape, size))
             raise BadImageError(f"{where}: the mask is of {there} pixels, the image of {here}; expected the same")
         ignored = np.isin(labels, self.ignored)
-        classes = labels - self.first
+        classes = (np.where(labels == self.foreground, 1, labels) if self.foreground > 1 else labels) - self.first
         strange = ~ignored & ((classes < 0) | (classes >= len(self.class_names)))
         if not strange.any():
             return np.where(ignored, -1, classes).astype(np.int16)
@@ -258,11 +266,13 @@ class LabelledScenes:
         counted = first_names([f"{value} on {count} pixels" for value, count in counts])
         span = f"{self.first} … {self.first + len(self.class_names) - 1}{_ignoring(self.ignored)}"
         remedy = "correct the mask" if self.layout == "ade20k" else "name its class (--classes) or ignore it (--ignore)"
+        if not self.first and set(labels[strange].tolist()) == {len(self.class_names)}:
+            remedy += ", or give --reduce-zero-label if 0 is no class, and class k is stored as k + 1"
         raise BadImageError(f"{where}: label {counted}; expected {span}; {remedy}")
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) over images, masks, classes and what is ignored."""
-        total = hashlib.sha256(repr((self.class_names, self.first, self.ignored)).encode())
+        total = hashlib.sha256(repr((self.class_names, self.first, self.ignored, self.foreground)).encode())
         total.update(self.dataset.digest().encode())
         with ThreadPoolExecutor() as pool:
             for sample, content in zip(self.dataset.samples, pool.map(self._mask, self.dataset.samples), strict=True):
@@ -285,12 +295,37 @@ class LabelledScenes:
         return replace(self, dataset=self.dataset.select(limit, ids, seed))
 
 
-def _in_memory(spec: str, ignore: Sequence[int], num_classes: int | None) -> LabelledScenes:
+def _in_memory(spec: str, ignore: Sequence[int], num_classes: int | None, first: int) -> LabelledScenes:
     scenes: LabelledScenes = held_object(spec)
     if num_classes is None:
         raise DataError(f"{spec}: the number of classes is unknown; give num_classes")
-    notes = (f"{scenes.notes[0]}{_ignoring(ignore)}", *scenes.notes[1:])
-    return replace(scenes, class_names=tuple(map(str, range(num_classes))), ignored=tuple(ignore), notes=notes)
+    notes = (f"{scenes.notes[0]}{_ignoring(ignore, first)}", *scenes.notes[1:])
+    names = tuple(map(str, range(num_classes)))
+    return _of_binary(replace(scenes, class_names=names, ignored=tuple(ignore), first=first, notes=notes))
+
+
+def _of_binary(scenes: LabelledScenes) -> LabelledScenes:
+    """Return scenes of two classes whose masks contain nothing but 0 and 255 with 255 as class 1: taken as ignored, no
+    mask would have an object."""
+    largest = IGNORE[0]
+    if len(scenes.class_names) != 2 or largest not in scenes.ignored or scenes.first:
+        return scenes
+    seen = set[int]()
+    for sample in scenes.dataset.samples:
+        with suppress(BadImageError):
+            path = str(scenes.masks[sample.id]) if sample.id in scenes.masks else ""
+            if scenes.held is not None or path:
+                stored = scenes.held(sample) if scenes.held else read_index_mask(_MASK_FILES.read(path), path)
+                seen |= {*np.unique(stored).tolist()}
+        if seen - {0, largest}:
+            return scenes
+    if largest not in seen:
+        return scenes
+    ignored = tuple(label for label in scenes.ignored if label != largest)
+    note = f"masks contain 0 and {largest} alone: {largest} is class 1"
+    notes = (f"{scenes.notes[0].partition(', ignored')[0]}{_ignoring(ignored)}", note, *scenes.notes[1:])
+    dataset = replace(scenes.dataset, notes=notes)
+    return replace(scenes, dataset=dataset, ignored=ignored, foreground=largest, notes=notes)
 
 
 def open_scenes(
@@ -301,18 +336,21 @@ def open_scenes(
     ignore: Sequence[int] = IGNORE,
     num_classes: int | None = None,
     layout: str | None = None,
+    reduce_zero_label: bool = False,
 ) -> LabelledScenes:
     """Open ADE20K's folders, a folder or zip of images with a folder of masks, or 'embedded:shapes'.
 
     masks: a folder of label maps of the images' sizes (see `read_index_mask` for the files, `find_masks` for names).
     classes: a text file with one name per line in the order of the labels; numbers where None.
     ignore: labels in the masks that do not count, classes among them. num_classes: outputs of the model.
-    layout: one of LAYOUTS; recognised where None. Raises DataError, one line, for anything that is not clearly right.
+    layout: one of LAYOUTS; recognised where None. reduce_zero_label: 0 does not count, and class k is stored as k + 1,
+    as in ADE20K; `ignore` is of stored labels. Raises DataError, one line, for anything that is not clearly right.
     """
     if layout not in (None, *LAYOUTS):
         raise DataError(unknown("layout", layout, LAYOUTS))
+    first, ignored = (FIRST, (*range(FIRST), *ignore)) if reduce_zero_label else (0, ignore)
     if str(data_dir).startswith(PREFIX):
-        return _in_memory(str(data_dir), ignore, num_classes)
+        return _in_memory(str(data_dir), ignored, num_classes, first)
     embedded, place = str(data_dir).startswith("embedded:"), Path(data_dir)
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")
@@ -320,15 +358,16 @@ def open_scenes(
     recognised = "embedded" if embedded else "ade20k" if tree else "folders"
     if layout not in (None, recognised):
         raise DataError(f"{data_dir}: not of layout {layout} ({LAYOUTS[layout]}); name another or leave out --layout")
-    if recognised != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
-        raise DataError(f"{data_dir}: {recognised} has its own masks; leave out --masks, --classes and --ignore")
+    if recognised != "folders" and (masks or classes or set(ignored) - set(IGNORE)):
+        theirs = "--masks, --classes, --ignore and --reduce-zero-label"
+        raise DataError(f"{data_dir}: {recognised} has its own masks; leave out {theirs}")
     if tree is not None:
         split, images, labels = tree
         dataset = replace(open_dataset(images, layout="unlabelled"), name=f"ade20k-{split}")
         note = f"layout ade20k: {split}, {len(CLASSES)} classes; label 0 is ignored, label 1 is class 0"
         scenes = _scenes(dataset, "ade20k", labels, CLASSES, (FIRST - 1,), [note])
     else:
-        scenes = _embedded(str(data_dir)) if embedded else _folders(place, masks, classes, ignore, num_classes)
+        scenes = _embedded(str(data_dir)) if embedded else _folders(place, masks, classes, ignored, num_classes, first)
     count = len(scenes.class_names)
     if num_classes not in (None, count):
         source = f"{classes or data_dir}: {count} classes ({first_names(scenes.class_names, 3)})"
@@ -352,7 +391,12 @@ def _embedded(spec: str) -> LabelledScenes:
 
 
 def _folders(
-    place: Path, masks: str | Path | None, classes: str | Path | None, ignore: Sequence[int], num_classes: int | None
+    place: Path,
+    masks: str | Path | None,
+    classes: str | Path | None,
+    ignore: Sequence[int],
+    num_classes: int | None,
+    first: int,
 ) -> LabelledScenes:
     if masks is None:
         unpack = ", and unpack a zip that holds them" if place.is_file() else ""
@@ -371,9 +415,10 @@ def _folders(
         raise DataError(f"ignored labels {', '.join(map(str, ignored))}: expected numbers in 0 … 65535")
     names = read_names(place, None if classes is None else Path(classes), num_classes)
     dataset = open_dataset(place, layout="unlabelled")
-    notes = [f"layout folders: {len(names)} classes{_ignoring(ignored)}"]
-    notes += [f"label {i} is ignored, although it is class {names[i]!r}" for i in ignored if i < len(names)]
-    return _scenes(dataset, "folders", part(folder, dataset), names, ignored, notes)
+    notes = [f"layout folders: {len(names)} classes{_ignoring(ignored, first)}"]
+    known = dict(enumerate(names, first))
+    notes += [f"label {i} is ignored, although it is class {known[i]!r}" for i in ignored if i in known]
+    return _of_binary(replace(_scenes(dataset, "folders", part(folder, dataset), names, ignored, notes), first=first))
 
 
 def _scenes(
@@ -386,5 +431,6 @@ def _scenes(
     return LabelledScenes(dataset, names, layout, lines, masks, ignored, FIRST if layout == "ade20k" else 0)
 
 
-def _ignoring(labels: Sequence[int]) -> str:
-    return f", ignored {first_names([str(label) for label in labels])}" if labels else ""
+def _ignoring(labels: Sequence[int], first: int = 0) -> str:
+    ignored = f", ignored {first_names([str(label) for label in labels])}" if labels else ""
+    return ignored + f"; label {first} is class 0" * (first > 0)

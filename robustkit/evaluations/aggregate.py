@@ -180,7 +180,7 @@ class RecordReader:
         classes = manifest.data.classes if some_compete else described.num_classes
         flags += output_flags(read, described, classes)
         if condition == CLEAN.text:
-            flags += guessing_flags(read, classes)
+            flags += guessing_flags(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
             flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")
         return [*flags, *self._of_setup]

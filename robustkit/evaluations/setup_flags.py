@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import of_means
-from ..common.preprocessing import BOUNDED, PROBABILITIES, UNPROVEN, exact_numbers, few_numbers, said_by
+from ..common.preprocessing import PROBABILITIES, UNIT, UNPROVEN, exact_numbers, few_numbers, said_by
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
@@ -124,7 +124,7 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
 
 def is_of_setup(flag: str) -> bool:
     """Whether a flag says that the set-up was guessed, not checked, or may be wrong: no draft allows that by itself."""
-    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
+    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in a different order")
     return any(words in flag for words in said)
 
 
@@ -168,23 +168,30 @@ def tied_flag(read: pa.Table) -> str:
 def output_flags(read: pa.Table, entry: CheckpointEntry, classes: int) -> Iterator[str]:
     """Yield flags of readable rows of a network that returns no logits: probabilities of 0, and outputs that lie
     between 0 and 1 for these samples, too. classes: how many compete."""
-    if "nll" not in read.column_names or not {PROBABILITIES, BOUNDED} & {*entry.notes}:
+    if "nll" not in read.column_names or entry.outputs not in (PROBABILITIES, UNIT):
         return
     nll = read["nll"].drop_null().to_numpy().astype(np.float64)
-    if PROBABILITIES in entry.notes and (zeros := int((nll > _OF_ZERO).sum())):
+    if entry.outputs == PROBABILITIES and (zeros := int((nll > _OF_ZERO).sum())):
         yield f"{zeros} of {len(nll)} samples have a label of probability 0, which counts as 2^-149 (NLL 103.3)"
-    if BOUNDED in entry.notes and len(nll):
+    if entry.outputs == UNIT and len(nll):
         surest = read["confidence"].drop_null().to_numpy() if "confidence" in read.column_names else np.zeros(0)
         most = max(float(np.exp(-nll.min())), float(surest.max(initial=0.0)))
         if most <= math.e / (math.e + classes - 1) + 1e-5:  # a softmax of numbers from 0 to 1 is no surer
             yield (
-                "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid: NLL, ECE and confidence are of a "
-                "softmax over them and say little; have the network return logits"
+                "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid; they were assumed to be logits, "
+                "so NLL, confidence and calibration are not the model's: return logits, or probabilities that sum to 1"
             )
 
 
-def guessing_flags(read: pa.Table, classes: int) -> list[str]:
-    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes."""
+_OWN_NUMBERS = "give --labels FILE.csv with the model's own numbers"
+_OWN_NAMES = "give --classes FILE with the names of the classes in the order of the model's outputs"
+
+
+def guessing_flags(read: pa.Table, classes: int, arguments: Mapping[str, Any] | None = None) -> list[str]:
+    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes.
+    arguments: of the command, which say what remedies it has.
+    """
+    arguments = arguments or {}
     if not len(read) or classes < 2 or "nll" not in read.column_names:
         return []
     table = read.filter(read["nll"].is_valid())
@@ -193,7 +200,8 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
     guessing, flags = math.log(classes), []
     with np.errstate(invalid="ignore"):
         mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
-    look = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
+    shifted = _shifted_labels(table, arguments) if "shifted" in table.column_names else ""
+    look = shifted or "check the weights, attention, normalisation, and that labels are in the order of the outputs"
     if mean >= guessing:
         flags.append(f"no better than chance on clean data: NLL {mean:.2f}, chance {guessing:.2f}; {look}")
     if "labelled" in table.column_names and not flags and len(table):
@@ -204,12 +212,35 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
                 f"pixels are correct, that class covers {labelled.max() / labelled.sum():.1%}; {look}"
             )
     if {"label", "prediction"} <= set(read.column_names):
-        flags.append(other_order(read["label"].to_numpy(), read["prediction"].to_numpy()))
-    return [flag for flag in flags if flag]
+        remedy = _OWN_NAMES if "classes" in arguments else _OWN_NUMBERS
+        flags.append(other_order(read["label"].to_numpy(), read["prediction"].to_numpy(), remedy))
+    return [flag for flag in flags or [shifted] if flag]
 
 
-def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> str:
-    """Return in words that images of a class, each aside, are mostly predicted as one other class; empty where not."""
+_SHIFTED = 0.2  # of what the best constant prediction misses, what labels by one less or more must get right
+
+
+def _shifted_labels(table: pa.Table, arguments: Mapping[str, Any]) -> str:
+    """Return in words, with a remedy, that the masks seem to store class k as k + 1, or not to, against what was said;
+    empty where more pixels are right as it was said, or hardly more than of one class everywhere.
+    """
+    if arguments.get("reduce_zero_label") is None or not len(table):
+        return ""
+    reduced = bool(arguments["reduce_zero_label"])
+    hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
+    ours, shifted = int(hits.sum()), int(table["shifted"].to_numpy().sum())
+    meant = labelled[:-1] if reduced else labelled[1:]
+    constant, total = int(meant.max()), int(meant.sum())
+    if shifted <= ours or shifted - constant <= _SHIFTED * (total - constant):
+        return ""
+    how, remedy = ("k", "leave out") if reduced else ("k + 1, with 0 for none", "give")
+    return (
+        f"{shifted / total:.1%} of pixels would be right if masks store class k as {how}; {remedy} --reduce-zero-label"
+    )
+
+
+def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remedy: str = _OWN_NUMBERS) -> str:
+    """Return in words that samples of a class, each aside, are mostly predicted as one other class; empty where not."""
     if not len(labels) or labels.min() < 0 or predictions.min() < 0:
         return ""
     classes, rows = np.unique(labels, return_inverse=True)
@@ -230,10 +261,8 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> st
         return ""
     named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
     return (
-        f"labels may be in a different order: {100 * difference.second:.0f} % of the images are predicted as the "
-        "rest of "
-        f"their class, and {100 * difference.first:.0f} % as their label (label {named}); give --labels FILE.csv "
-        "with the model's own numbers"
+        f"labels may be in a different order: {100 * difference.second:.0f} % of the samples are predicted as the rest "
+        f"of their class, and {100 * difference.first:.0f} % as their label (label {named}); {remedy}"
     )
 
 

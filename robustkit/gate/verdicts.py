@@ -74,7 +74,8 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
     for key, value in given.items():
         if key in _OPTIONS and value is not None and value is not False:  # run.json may be someone else's
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            words += [f"--{key.removesuffix('_csv').replace('_', '-')}", *([] if value is True else [text])]
+            flag = {"labels_csv": "labels", "output": "logits"}.get(key, key).replace("_", "-")
+            words += [f"--{flag}", *([] if value is True else [text])]
     return shlex.join([*words, "--out", str(out)])
 
 

@@ -18,7 +18,7 @@ from ..common.determinism import seeded
 from ..common.held import PREFIX as IN_MEMORY
 from ..common.held import held_object
 from ..common.plugins import built_in
-from ..common.preprocessing import LARGEST_SIDE
+from ..common.preprocessing import LARGEST_SIDE, LOGITS
 from ..errors import CheckpointError, ModelError
 from .architecture import build_filled, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
@@ -86,7 +86,8 @@ def load(
     custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
         runs, as `arch` does.
     output: which of a network's outputs the logits are, by its key, attribute or place (`logits`, 1, `0.main`), where
-        an `arch` of the user's own, a graph, or a network in memory returns several.
+        an `arch` of the user's own, a graph, or a network in memory returns several. Probabilities, whose rows sum to
+        1, are taken by their logarithms; one output is a logit of the second of two classes (`models.outputs`).
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -255,10 +256,10 @@ def _from_file(
     timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
         _check_head(timm_classes, spec)
-    classes = timm_classes or 0
+    classes, outputs = timm_classes or 0, LOGITS
     if not features and not classes:
         zeros = torch.zeros(1, 3, *preprocessing.input_size)
-        network, classes, more = with_logits(network, zeros, wanted.output, kwargs.get("num_classes"))
+        network, classes, outputs, more = with_logits(network, zeros, wanted.output, kwargs.get("num_classes"))
         notes += more
     if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
@@ -271,6 +272,7 @@ def _from_file(
         code_sha256=code_digest(arch) if code else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=checkpoint.notes + notes,
+        outputs=outputs,
     )
     return as_features(Classifier(network, identity)) if features else Classifier(network, identity)
 

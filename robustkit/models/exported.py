@@ -74,7 +74,7 @@ def exported_classifier(
     if network.fixed_size not in (None, preprocessing.input_size):
         shown, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
         raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
-    whole, classes, of_outputs = with_logits(network, torch.zeros(1, 3, *preprocessing.input_size))
+    whole, classes, outputs, of_outputs = with_logits(network, torch.zeros(1, 3, *preprocessing.input_size))
     names = said.get("class_names")
     identity = ModelIdentity(
         name=display_name(source.name),
@@ -92,6 +92,7 @@ def exported_classifier(
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=(*notes, *more, *of_outputs),
         metadata=said,
+        outputs=outputs,
     )
     return Classifier(whole, identity)
 

@@ -29,7 +29,7 @@ from .checkpoint import metadata_of, refuse_odd, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
-from .outputs import chosen
+from .outputs import chosen_output
 from .specs import ModelFile
 
 _NAMED = """
@@ -388,7 +388,7 @@ def _network(
     if choice is not None or len(ends) > 1:
         sides_of = [[each.get("as_int") for each in graph["tensor_values"][name]["sizes"][1:]] for name in ends]
         shapes = {str(number): (None, *some) for number, some in enumerate(sides_of)}
-        place = int(chosen(str(path), shapes, choice))
+        place = int(chosen_output(str(path), shapes, choice))
         notes = (f"of {len(ends)} outputs of the program, {place} is taken as its logits",) * (len(ends) > 1)
     sides, bounds = _input(path, graph["tensor_values"][entries[0]], content["range_constraints"])
     _check_targets(path, graph["nodes"])

@@ -36,10 +36,13 @@ def classifier_of(
         wanted = replace(wanted, img_size=size, crop_pct=wanted.crop_pct or 1.0)
     identity = described(network, name, wanted)
     zeros = torch.zeros(1, 3, *identity.preprocessing.input_size)
-    network, classes, notes = with_logits(network, zeros, wanted.output, wanted.num_classes)
+    try:
+        network, classes, outputs, notes = with_logits(network, zeros, wanted.output, wanted.num_classes)
+    except ModelError as fault:
+        raise ModelError(f"{name}: {fault}") from fault
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{name} gives {classes} classes, not {wanted.num_classes}; check num_classes")
-    return Classifier(network, replace(identity, num_classes=classes, notes=(*identity.notes, *notes)))
+    return Classifier(network, replace(identity, num_classes=classes, outputs=outputs, notes=(*identity.notes, *notes)))
 
 
 def described(network: nn.Module, name: str, wanted: InputOptions) -> ModelIdentity:

@@ -50,7 +50,7 @@ def refuse_output(spec: str | Path | nn.Module, wanted: InputOptions, features: 
     if features or not (isinstance(spec, nn.Module) or graph or is_factory(wanted.arch or "")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
         where = "its features" if features else "its only output"
-        raise ModelError(f"--output {wanted.output} does not apply to {shown}: {where} are taken; leave it out")
+        raise ModelError(f"--logits {wanted.output} does not apply to {shown}: {where} are taken; leave it out")
 
 
 def resolve_preprocessing(

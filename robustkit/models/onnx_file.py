@@ -26,7 +26,7 @@ from .checkpoint import metadata_of, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
-from .outputs import chosen
+from .outputs import chosen_output
 from .specs import ModelFile
 
 _LARGEST = 2 << 30  # bytes of a file: protocol buffers hold no more
@@ -302,7 +302,7 @@ def _output(path: Path, graph: Any, choice: str | int | None, onnx: ModuleType) 
     if choice is not None or len(by_name) > 1:
         sides = {name: [_side(each) for each in entry.type.tensor_type.shape.dim] for name, entry in by_name.items()}
         shapes = {name: (None, *of_one[1:]) if of_one else () for name, of_one in sides.items()}
-        name = chosen(str(path), shapes, choice)
+        name = chosen_output(str(path), shapes, choice)
     _check_type(path, "output", by_name[name], "logits (B, K)", onnx)
     return name, (f"of {len(by_name)} outputs of the graph, {name} is taken as its logits",) * (len(by_name) > 1)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..common.preprocessing import BOUNDED, PROBABILITIES
+from ..common.preprocessing import LOGITS, PROBABILITIES, UNIT
 from ..errors import ModelError
 from .architecture import asked, in_short
 
@@ -43,19 +43,51 @@ class LogitsOf(nn.Module):
         return logarithms_of_rows(part, type(self.network).__name__) if self.of_probabilities else part
 
 
+class TwoOf(nn.Module):
+    """Two classes, (B, 2, ...), of a network with one output, (B, 1, ...), so that the second is predicted where its
+    sigmoid is above 0.5: the logits 0 and its own or, where the output is the sigmoid, the two probabilities.
+    """
+
+    def __init__(self, network: nn.Module, of_sigmoid: bool) -> None:
+        super().__init__()
+        self.network, self.of_sigmoid = network, of_sigmoid
+
+    def forward(self, images: Tensor) -> Tensor:
+        value: Tensor = self.network(images)
+        return torch.cat([1 - value if self.of_sigmoid else torch.zeros_like(value), value], dim=1)
+
+
 def with_logits(
     network: nn.Module, example: Tensor, choice: str | int | None = None, classes: int | None = None
-) -> tuple[nn.Module, int, tuple[str, ...]]:
-    """Return a network that returns logits (B, K), K, and notes on what was taken.
+) -> tuple[nn.Module, int, str, tuple[str, ...]]:
+    """Return a network that returns two logits or more, (B, K), K, what its own outputs are, and notes.
 
     example: an input of zeros (1, ...). choice: the name or the place of the output. classes: K where it is stated.
     Raises ModelError where the network fails, and where it does not say which of its outputs are the logits.
     """
     network, first, notes = with_one_output(network, example, choice, classes)
-    if (kind := kind_of_outputs(network, first, example)) == PROBABILITIES:
+    kind, count = kind_of_outputs(network, first, example), int(first.shape[1])
+    network, kind, more = with_two_classes(network, kind) if count == 1 else (network, kind, notes_on_outputs(kind))
+    if kind == PROBABILITIES:
         network = network if isinstance(network, LogitsOf) else LogitsOf(network)
         network.of_probabilities = True
-    return network, int(first.shape[1]), (*notes, *([kind] if kind else []))
+    return network, max(2, count), kind, (*notes, *more)
+
+
+def with_two_classes(network: nn.Module, kind: str) -> tuple[nn.Module, str, tuple[str, ...]]:
+    """Return `TwoOf` a network with one output of some kind, what that returns, and notes."""
+    named = "its sigmoid" if kind == UNIT else "a logit"
+    note = f"one output, {named}: two classes, the second where the sigmoid is above 0.5"
+    return TwoOf(network, kind == UNIT), PROBABILITIES if kind == UNIT else LOGITS, (note,)
+
+
+def notes_on_outputs(kind: str) -> tuple[str, ...]:
+    """Return a note on outputs that are no logits."""
+    words = {
+        PROBABILITIES: "outputs are probabilities: each row sums to 1; their logarithms are the logits",
+        UNIT: "outputs lie between 0 and 1 on drawn images, as after a sigmoid",
+    }
+    return (words[kind],) if kind in words else ()
 
 
 def with_one_output(
@@ -77,7 +109,7 @@ def with_one_output(
         raise ModelError(f"{name} fails on {shown} ({in_short(error)}); {remedy}") from error
     if isinstance(output, Tensor):
         if choice is not None:
-            raise ModelError(f"{name} returns a single tensor, and output {choice} was asked for; leave --output out")
+            raise ModelError(f"{name} returns a single tensor, and output {choice} was asked for; leave --logits out")
         if output.ndim != ndim or len(output) != len(example):
             raise ModelError(f"{name} returned shape {tuple(output.shape)}; expected {expected}")
         return network, output, ()
@@ -85,12 +117,12 @@ def with_one_output(
     if not parts:
         raise ModelError(f"{name} returned {type(output).__name__} without a tensor; expected {expected}")
     shapes = {key: tuple(tensor.shape) for key, (_, tensor) in parts.items()}
-    key = chosen(name, shapes, choice, classes, ndim)
+    key = chosen_output(name, shapes, choice, classes, ndim)
     note = f"of what the network returns, {key} {shapes[key]} is taken as its logits"
     return LogitsOf(network, parts[key][0]), parts[key][1], (note,) if len(parts) > 1 else ()
 
 
-def chosen(
+def chosen_output(
     who: str,
     shapes: Mapping[str, tuple[int | None, ...]],
     choice: str | int | None = None,
@@ -121,7 +153,7 @@ def chosen(
         raise ModelError(f"{who} returns {listed}; expected logits, of {ndim} dimensions, the first of images")
     several, first = f"{who} returns several outputs that may be its logits: {listed}", fits[0][:40]
     python = first if first.isdigit() else repr(first)
-    raise ModelError(f"{several}; name them: --output {first}, or output={python} in Python, or another")
+    raise ModelError(f"{several}; name them: --logits {first}, or output={python} in Python, or another")
 
 
 def _tensors(output: Any, place: Place = ()) -> Iterator[tuple[Place, Tensor]]:
@@ -144,35 +176,41 @@ def _tensors(output: Any, place: Place = ()) -> Iterator[tuple[Place, Tensor]]:
 
 
 def kind_of_outputs(network: nn.Module, first: Tensor, example: Tensor) -> str:
-    """Return `PROBABILITIES` where the answers to zeros and to drawn inputs are 0 or more and sum to 1 over the
-    classes, else `BOUNDED` where they lie between 0 and 1, and change with the input; else an empty text. first: the
-    answer (1, K, ...) to an example (1, ...) of zeros. Raises ModelError where the network fails.
+    """Return what a network returns, by its answers to zeros and to drawn inputs: no network gives rows that sum to 1,
+    or stay between 0 and 1, for all of them by chance. Outputs that are the same for all are logits.
+
+    first: the answer (1, K, ...) to an example (1, ...) of zeros. Raises ModelError where the network fails.
     """
     rows, answer = torch.empty(0), first
-    for image in (None, *_drawn(example)):
+    for image, usual in ((None, True), *_drawn(example)):
         try:
             answer = first if image is None else asked(network, image)
         except Exception as error:  # the user's own code
+            if not usual:  # it may refuse what no image is
+                continue
             shown = f"{type(network).__name__} fails on drawn inputs ({in_short(error)})"
             raise ModelError(f"{shown}; expected a network that takes any numbers from 0 to 1") from error
         tolerance = _tolerance(answer)
         found = answer.float().movedim(1, -1).flatten(0, -2)
         found = found[found.isfinite().all(dim=1)]
-        if found.shape[1] < 2 or bool(((found < -_BELOW) | (found > 1 + tolerance)).any()):
-            return ""
+        if bool(((found < -_BELOW) | (found > 1 + tolerance)).any()):
+            return LOGITS
         rows = torch.cat([rows.to(found).reshape(-1, found.shape[1]), found])
-    if len(rows) and bool(((rows.sum(dim=1) - 1).abs() <= tolerance).all()):
+    one = rows.shape[1] == 1
+    if len(rows) and not one and bool(((rows.sum(dim=1) - 1).abs() <= tolerance).all()):
         return PROBABILITIES
-    return BOUNDED if bool((rows != rows[:1]).any()) else ""
+    return UNIT if one or bool((rows != rows[:1]).any()) else LOGITS
 
 
-def _drawn(example: Tensor) -> Iterator[Tensor]:
-    """Yield inputs of an example's shape, numbers from 0 to 1 that are always the same: fine ones, and in patches."""
+def _drawn(example: Tensor) -> Iterator[tuple[Tensor, bool]]:
+    """Yield inputs of an example's shape that are always the same, and whether an image may be like them: numbers from
+    0 to 1, fine ones and in patches, and wide noise, of which most outputs are large."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
-        yield torch.rand(example.shape, generator=generator)
+        yield torch.rand(example.shape, generator=generator), True
         patches = torch.rand((*example.shape[:2], *(2 for _ in example.shape[2:])), generator=generator)
-        yield functional.interpolate(patches, example.shape[2:], mode="nearest")
+        yield functional.interpolate(patches, example.shape[2:], mode="nearest"), True
+        yield 8 * torch.randn(example.shape, generator=generator), False
 
 
 # Probabilities

@@ -18,7 +18,7 @@ from ..common.held import PREFIX, held_object
 from ..common.preprocessing import LARGEST_SIDE, PROBABILITIES, Preprocessing
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
-from .architecture import asked, build, code_digest, is_factory, resample_positions
+from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, load_into, read, select_network
 from .claims import Allowance, check_arguments, guess
 from .dense import (
@@ -36,7 +36,7 @@ from .dense import (
 from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
 from .in_memory import described
 from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
-from .outputs import kind_of_outputs, with_one_output
+from .outputs import kind_of_outputs, notes_on_outputs, with_one_output, with_two_classes
 from .specs import find
 from .state_dict import VIT
 
@@ -147,10 +147,11 @@ def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: Windo
     windows, notes = asked_windows(shown)
     size = windows.size if windows else (_PROBE, _PROBE)
     identity = described(network, name, replace(wanted, img_size=size))
-    dense, classes, more = _dense(network, windows, size, wanted)
+    dense, outputs, more = _dense(network, windows, size, wanted)
     identity = replace(
         identity,
-        num_classes=classes,
+        num_classes=count_classes(dense, size),
+        outputs=outputs,
         preprocessing=replace(identity.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
         preprocessing_source={key: identity.preprocessing_source[key] for key in ("mean", "std")},
         notes=(*identity.notes, *notes, *more),
@@ -160,15 +161,17 @@ def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: Windo
 
 def _dense(
     network: nn.Module, windows: Windows | None, size: tuple[int, int], wanted: InputOptions
-) -> tuple[Dense, int, tuple[str, ...]]:
-    """Return a network of the user's own as one of images of any size, the number of its classes, and notes."""
+) -> tuple[Dense, str, tuple[str, ...]]:
+    """Return a network of the user's own as one of images of any size, what it returns, and notes."""
     zeros = torch.zeros(1, 3, *size)
-    network, _, notes = with_one_output(network, zeros, wanted.output, wanted.num_classes, ndim=4)
+    network, first, notes = with_one_output(network, zeros, wanted.output, wanted.num_classes, ndim=4)
+    kind = kind_of_outputs(network, first, zeros)
+    network, kind, more = (
+        with_two_classes(network, kind) if first.shape[1] == 1 else (network, kind, notes_on_outputs(kind))
+    )
     dense = Dense(network, windows)
-    classes = count_classes(dense, size)
-    kind = kind_of_outputs(dense, asked(dense, zeros), zeros)
     dense.of_probabilities = kind == PROBABILITIES
-    return dense, classes, (*notes, *([kind] if kind else []))
+    return dense, kind, (*notes, *more)
 
 
 def _segmenter(
@@ -236,7 +239,8 @@ def _factory(
     windows, more = asked_windows(shown)
     notes += more
     size = windows.size if windows else (_PROBE, _PROBE)
-    dense, classes, more = _dense(network, windows, size, wanted)
+    dense, outputs, more = _dense(network, windows, size, wanted)
+    classes = count_classes(dense, size)
     notes += more
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
@@ -245,6 +249,7 @@ def _factory(
         network, sized, metadata, where, said_by=said_by, config_of="code"
     )
     said = _said(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + more}
+    said["outputs"] = outputs
     identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **said)
     return Segmenter(dense, identity)
 

@@ -329,13 +329,15 @@ def inspect(
     stability: bool = False,
     masks: str | None = None,
     ignore: tuple[int, ...] | None = None,
+    reduce_zero_label: bool | None = None,
     **options: Any,
 ) -> Inspected:
     """Say what is in a checkpoint; with images, rank attention formulas and set-ups by clean NLL.
 
     Args:
         checkpoint: a model spec or a network, as `robustkit.audit` takes it. data_dir: labelled images, likewise.
-        stability: also show what the heads of each layer do. masks, ignore: of a segmenter's images.
+        stability: also show what the heads of each layer do. masks, ignore, reduce_zero_label:
+            of a segmenter's images.
         options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv;
             classes are those of a zero-shot model, or the names of a segmenter's labels.
 
@@ -347,7 +349,7 @@ def inspect(
     model, data = (groups.get(name, {}) for name in ("model", "data"))
     if batch_size < 1:
         raise ProtocolError(f"batch_size={batch_size}: expected 1 or more")
-    own: dict[str, Any] = {"masks": masks, "ignore": ignore}
+    own: dict[str, Any] = {"masks": masks, "ignore": ignore, "reduce_zero_label": reduce_zero_label}
     scenes = {name: value for name, value in own.items() if value is not None}
     chosen: dict[str, Any] = {"limit": limit, "ids": ids, "seed": seed, "batch_size": batch_size, "device": device}
     facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[TextTable](), list[dict[str, Any]]()

@@ -91,6 +91,7 @@ class SegmentOptions(TypedDict, total=False):
     masks: str | Path | None
     classes: str | Path | None
     ignore: Sequence[int]
+    reduce_zero_label: bool
     layout: str | None
     examples: int
     limit: int | None

@@ -20,7 +20,7 @@ from msgspec import UNSET
 from ..attention.registry import EVERY_FORMULA
 from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import LOGITS, Preprocessing
 from ..errors import RunError
 from ..evaluations.attacks.condition import EVERY_ATTACK
 from ..evaluations.condition import EVERY_FAMILY
@@ -92,6 +92,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
     sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
     trained = {"trained_attention": identity.trained_attention} if identity.trained_attention else {}
     described = identity.to_dict() | trained | {"preprocessing": after, "preprocessing_source": sources} | more
+    if described["outputs"] == LOGITS:
+        del described["outputs"]
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 

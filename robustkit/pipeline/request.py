@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
 from ..common.names import norm_named, nothing
-from ..common.options import option, option_group, read_labels, read_place, read_sides, read_triple
+from ..common.options import option, option_group, read_labels, read_output, read_place, read_sides, read_triple
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
 from .processes import is_follower
@@ -103,8 +103,11 @@ class NetworkOptions:
     std: str | None = option("Model", "Channel standard deviations, in the same form.", read=read_triple)
     use_ema: bool = option("Model", "Use the EMA weights if the file has them.", False)
     allow_partial: bool = option("Model", "Load despite missing or unexpected tensors.", False)
-    output: str | int | None = option(
-        "Model", "Output that holds the logits, by name or place, where the code or the graph has several."
+    output: int | str | None = option(
+        "Model",
+        "Which tensor of the network's or the graph's output the logits are: its place or name.",
+        flag="--logits",
+        read=read_output,
     )
 
 
@@ -485,8 +488,8 @@ class SegmentationRequest(Request):
     usual_batch: ClassVar = {"cpu": 4, "accelerator": 16}
     least_shard = 32  # images are held decoded at their full size
     kept = (
-        *("checkpoints", "data_dir", "masks", "classes", "ignore", "layout", "attacks", "corruptions", "variant"),
-        *("frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
+        *("checkpoints", "data_dir", "masks", "classes", "ignore", "reduce_zero_label", "layout", "attacks"),
+        *("corruptions", "variant", "frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
     )
 
     data_dir: str | Path = option("Data", "Folder or zip of images, ADE20K's folder, or embedded:shapes.", MISSING)
@@ -512,6 +515,7 @@ class SegmentationRequest(Request):
     )
     classes: str | Path | None = option("Data", "File of class names, one per line, in label order.", type=Path)
     ignore: Sequence[int] = option("Data", "Labels to ignore, separated by commas.", (255,), type=str, read=read_labels)
+    reduce_zero_label: bool = option("Data", "Masks are as ADE20K's: 0 does not count, class k is k + 1.", False)
     layout: str | None = option("Data", "ade20k, folders or embedded; detected by default.")
     examples: int = option("Output", "Scenes to draw in the report; 0 for none.", 4)
 

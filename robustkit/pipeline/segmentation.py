@@ -26,7 +26,7 @@ def plan(request: SegmentationRequest) -> Plan:
     models = [load_segmenter(spec, **request.model) for spec in request.checkpoints]
     distinct_names(models)
     identities = [model.identity for model in models]
-    where = request.data_dir, request.masks, request.classes, request.ignore, request.layout
+    where = request.data_dir, request.masks, request.classes, request.ignore, request.layout, request.reduce_zero_label
     scenes = scenes_for(identities, *where)
     scenes = scenes.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
     if not len(scenes):
@@ -54,7 +54,7 @@ def plan(request: SegmentationRequest) -> Plan:
         contenders=tuple(
             PlannedCheckpoint(
                 describe(model.identity, model.identity.preprocessing, windows=model.windows),
-                partial(SegmenterSubject, model, card, unjudged=scenes.unjudged),
+                partial(SegmenterSubject, model, card, unjudged=scenes.unjudged, shift=scenes.shift),
                 SceneImages(scenes, model.network.windows),
                 question=partial(ask_image, model),
             )

@@ -177,7 +177,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
     only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
     trained_attention: the formula of training, where it has other options than `attention`. answers: to a few samples;
-    absent where it could not be asked."""
+    absent where it could not be asked. outputs: what the network returns, where that are no logits."""
 
     name: Name
     spec: Text
@@ -198,6 +198,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     preprocessing_source: Annotated[Mapping[str, str] | UnsetType, Meta(description="a table of texts")] = UNSET
     trained_attention: Text | UnsetType = UNSET
     answers: AnswersEntry | UnsetType = UNSET
+    outputs: Text | UnsetType = UNSET
 
     @property
     def has_own_code(self) -> bool:

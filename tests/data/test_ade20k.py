@@ -57,8 +57,13 @@ def test_ade20k_by_split(tmp_path: Path) -> None:
 
 def test_ade20k_misunderstood(tmp_path: Path) -> None:
     root = ade(tmp_path / "ade", "training", "validation")
-    own = f"{root}: ade20k has its own masks; leave out --masks, --classes and --ignore"
-    for options in ({"classes": root}, {"ignore": (255, 3)}, {"masks": root / "annotations", "layout": "ade20k"}):
+    own = f"{root}: ade20k has its own masks; leave out --masks, --classes, --ignore and --reduce-zero-label"
+    for options in (
+        {"classes": root},
+        {"ignore": (255, 3)},
+        {"reduce_zero_label": True},
+        {"masks": root / "annotations", "layout": "ade20k"},
+    ):
         refuse(own, root, **options)
     refuse(
         f"{root}: 150 classes (wall, building, sky and 147 more), but the model has 151; give those of its outputs, in "

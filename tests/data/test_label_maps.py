@@ -153,6 +153,28 @@ def test_an_image_without_a_mask_is_told_and_then_named(tmp_path: Path) -> None:
     assert maps(scenes.select(ids=["b.png"])) == {"b.png": FLAT.tolist()}
 
 
+def test_masks_as_those_of_ade20k_are_read_so_where_it_is_said(tmp_path: Path) -> None:
+    stored = np.array([[0, 1, 2, 3], [255, 3, 7, 0]], np.uint8)
+    root = tree(tmp_path, {"images/a.png": None, "masks/a.png": stored})
+    options: dict[str, Any] = {"masks": root / "masks", "num_classes": 3, "ignore": [7, 255]}
+    scenes = open_scenes(root / "images", reduce_zero_label=True, **options)
+    assert maps(scenes) == {"a.png": [[-1, 0, 1, 2], [-1, 2, -1, -1]]} and (scenes.shift, scenes.unjudged) == (-1, ())
+    assert scenes.notes[0] == "layout folders: 3 classes, ignored 0, 7, 255; label 1 is class 0"
+    plain = open_scenes(root / "images", **options)
+    assert plain.shift == 1 and plain.digest() != scenes.digest()
+    void = open_scenes(root / "images", reduce_zero_label=True, **options | {"ignore": [2, 7, 255]})
+    assert maps(void)["a.png"][0] == [-1, 0, -1, 2] and void.unjudged == (1,)
+    assert void.notes[1] == "label 2 is ignored, although it is class '1'"
+    offered = "; name its class (--classes) or ignore it (--ignore), or give --reduce-zero-label if 0 is no class, and "
+    for classes, odd in ((3, "label 3 on 2 pixels"), (2, "label 2 on 1 pixels, 3 on 2")):
+        with pytest.raises(BadImageError, match=odd) as bad:
+            maps(open_scenes(root / "images", **options | {"num_classes": classes}))
+        assert (offered in str(bad.value)) == (classes == 3)  # else 3 is one too many either way
+    with pytest.raises(BadImageError, match="label 3 on 2 pixels; expected 1 … 2, ignored 0, 7, 255; name") as bad:
+        maps(open_scenes(root / "images", reduce_zero_label=True, **options | {"num_classes": 2}))
+    assert "give" not in str(bad.value)  # it is given
+
+
 NINES = np.array([[0, 9, 9, 12], [9, 0, 1, 200]], np.uint8)
 
 
@@ -343,12 +365,9 @@ def test_embedded_shapes_misunderstood() -> None:
         "embedded:shapes",
         num_classes=10,
     )
-    for options in ({"masks": "masks"}, {"classes": "a"}, {"ignore": [0]}):
-        refuse(
-            "embedded:shapes: embedded has its own masks; leave out --masks, --classes and --ignore",
-            "embedded:shapes",
-            **options,
-        )
+    for options in ({"masks": "masks"}, {"classes": "a"}, {"ignore": [0]}, {"reduce_zero_label": True}):
+        own = "its own masks; leave out --masks, --classes, --ignore and --reduce-zero-label"
+        refuse(f"embedded:shapes: embedded has {own}", "embedded:shapes", **options)
     with pytest.raises(DataError, match=r"^embedded:shapes: not of layout folders \(a folder of images, .*; name anot"):
         open_scenes("embedded:shapes", layout="folders")
     with pytest.raises(DataError, match=r"^unknown data set 'embedded:shape'; did you mean 'embedded:shapes'\?"):

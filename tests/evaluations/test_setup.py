@@ -15,7 +15,13 @@ from small_audit import furnish
 
 import robustkit
 from robustkit.errors import ModelError
-from robustkit.evaluations.setup_flags import guessing_flags, setup_flags, setup_notes, setup_parts
+from robustkit.evaluations.setup_flags import (
+    guessing_flags,
+    is_of_setup,
+    setup_flags,
+    setup_notes,
+    setup_parts,
+)
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 
@@ -273,6 +279,42 @@ def clean_records(predictions: list[int], nll: float, labels: list[int]) -> pa.T
     return pa.table({"label": labels, "prediction": predictions, "nll": [nll] * len(labels)})
 
 
+@pytest.mark.parametrize(
+    ("hits", "labelled", "shifted", "reduced", "remedy"),
+    [
+        (
+            [1, 1, 0],
+            [0, 60, 40],
+            90,
+            False,
+            "90.0% of pixels would be right if masks store class k as k + 1, with 0 for",
+        ),
+        ([1, 1, 0], [50, 60, 40], 90, False, "90.0% of pixels would be right"),  # pixels of label 0 would not count
+        ([1, 1, 0], [0, 60, 40], 69, False, "69.0% of pixels would be right"),
+        ([1, 1, 0], [0, 60, 40], 68, False, ""),  # hardly more than of class 0 everywhere
+        ([60, 30, 0], [0, 60, 40], 90, False, ""),  # as it is stored as much is right
+        ([1, 1, 0], [60, 40, 0], 90, True, "if masks store class k as k; leave out --reduce-zero-label"),
+        ([1, 1, 0], [60, 40, 0], 68, True, ""),
+        ([1, 1, 0], [0, 60, 40], 90, None, ""),  # of a command without this option
+    ],
+)
+def test_masks_that_fit_by_one_are_told_with_their_remedy(
+    hits: list[int], labelled: list[int], shifted: int, reduced: bool | None, remedy: str
+) -> None:
+    arguments = {} if reduced is None else {"reduce_zero_label": reduced}
+    columns = {"intersections": [hits], "labelled": [labelled], "shifted": [shifted]}
+    usual = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
+    (flag,) = guessing_flags(pa.table({"nll": [3.0], **columns}), 3, arguments)
+    assert flag.startswith("no better than chance") and (remedy in flag if remedy else flag.endswith(usual))
+
+
+def test_masks_that_fit_by_one_are_told_although_the_network_beats_chance() -> None:
+    columns = {"nll": [0.1], "intersections": [[0, 61, 0]], "labelled": [[0, 60, 40]]}
+    for shifted, count in ((61, 0), (90, 1)):
+        flags = guessing_flags(pa.table({**columns, "shifted": [shifted]}), 3, {"reduce_zero_label": False})
+        assert len(flags) == count and all(flag.startswith("90.0% of pixels would be right") for flag in flags)
+
+
 def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None:
     labels = [place % 5 for place in range(40)]
     moved = [(label + 2) % 5 for label in labels]
@@ -281,9 +323,12 @@ def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None
     guess, order = guessing_flags(clean_records(moved, 7.99, labels), 5)
     assert guess.startswith("no better than chance on clean data: NLL 7.99, chance 1.61; check the weights")
     assert order.startswith(
-        "labels may be in a different order: 100 % of the images are predicted as the rest of their class, and 0 % "
-        "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …)"
+        "labels may be in a different order: 100 % of the samples are predicted as the rest of their class, and 0 % "
+        "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …); give --labels FILE.csv with the model's own numbers"
     )
+    assert is_of_setup(order) and guessing_flags(clean_records(moved, 7.99, labels), 5, {"data": {}}) == [guess, order]
+    (named,) = guessing_flags(clean_records(moved, 0.4, labels), 5, {"classes": None})
+    assert named.endswith("; give --classes FILE with the names of the classes in the order of the model's outputs")
     counts = {"nll": [1.0, 1.0], "intersections": [[3, 1], [2, 0]], "labelled": [[5, 3], [3, 1]]}
     (frequent,) = guessing_flags(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
     assert "most frequent class everywhere: 50.0% of pixels are correct, that class covers 66.7%" in frequent

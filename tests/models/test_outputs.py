@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import robustkit
-from robustkit.common.preprocessing import BOUNDED, PROBABILITIES
+from robustkit.common.preprocessing import LOGITS, PROBABILITIES, UNIT
 from robustkit.errors import ModelError
 from robustkit.models import architecture
 from robustkit.models.outputs import LEAST, logarithms, with_logits
@@ -90,7 +90,7 @@ def test_probabilities_count_as_their_logarithms_at_each_door(door: str, tmp_pat
     else:
         spec, options = saved(network, tmp_path, door)
         found = robustkit.load(spec, pixels=True, img_size=4, **options)
-    assert found.identity.num_classes == 6 and found.identity.notes[-1] == PROBABILITIES
+    assert found.identity.num_classes == 6 and found.identity.outputs == PROBABILITIES
     with torch.no_grad():
         torch.testing.assert_close(found(shown), network.head(shown.flatten(1)).log_softmax(1), rtol=0, atol=1e-5)
 
@@ -100,23 +100,22 @@ FORMS: dict[str, tuple[Form, str]] = {
     "divided by their sum": (lambda z: z.relu().add(1e-3) / z.relu().add(1e-3).sum(1, keepdim=True), PROBABILITIES),
     "in half precision": (lambda z: z.softmax(1).half(), PROBABILITIES),
     "hard": (lambda z: functional.one_hot(z.argmax(1), 6).float(), PROBABILITIES),
-    "of a sigmoid": (lambda z: z.sigmoid(), BOUNDED),
-    "rounded": (lambda z: (z.softmax(1) * 10).round() / 10, BOUNDED),
-    "logits": (lambda z: z, ""),
-    "log-softmax": (lambda z: z.log_softmax(1), ""),
-    "logits from 0 to 1 for zeros": (lambda z: (z - z.mean()).abs() * z.std(), ""),
-    "the same for all": (lambda z: 0 * z + 0.25, ""),
-    "one": (lambda z: z[:, :1].sigmoid(), ""),
-    "just above 1": (lambda z: z.sigmoid() * 1.01, ""),
-    "just below 0": (lambda z: z.sigmoid() - z.sigmoid().amin() - 1e-5, ""),
+    "of a sigmoid": (lambda z: z.sigmoid(), UNIT),
+    "rounded": (lambda z: (z.softmax(1) * 10).round() / 10, UNIT),
+    "logits": (lambda z: z, LOGITS),
+    "log-softmax": (lambda z: z.log_softmax(1), LOGITS),
+    "logits from 0 to 1 for zeros": (lambda z: (z - z.mean()).abs() * z.std(), LOGITS),
+    "the same for all": (lambda z: 0 * z + 0.25, LOGITS),
+    "just above 1": (lambda z: z.sigmoid() * 1.01, LOGITS),
+    "just below 0": (lambda z: z.sigmoid() - z.sigmoid().amin() - 1e-5, LOGITS),
 }
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_what_a_network_returns_is_judged_by_drawn_images(name: str) -> None:
     form, kind = FORMS[name]
-    *_, notes = with_logits(Net(form, scale=30), torch.zeros(1, 3, 4, 4))
-    assert notes == ((kind,) if kind else ())
+    _, count, found, notes = with_logits(Net(form, scale=30), torch.zeros(1, 3, 4, 4))
+    assert found == kind and (found == LOGITS) == (not notes) and count in (2, 6)
 
 
 def test_a_clean_audit_of_a_softmax_is_that_of_its_logits(tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ def test_a_clean_audit_of_a_softmax_is_that_of_its_logits(tmp_path: Path) -> Non
         for name in both
     }
     assert rows["soft"] == pytest.approx(rows["plain"], abs=1e-5) and ("clean", "ece") in rows["soft"]
-    assert PROBABILITIES in run.manifest.checkpoint("soft").notes
+    assert run.manifest.checkpoint("soft").outputs == PROBABILITIES
     assert not [flag for row in run.summary() for flag in row["flags"] if "probability" in flag or "sigmoid" in flag]
 
 
@@ -171,9 +170,42 @@ def test_outputs_of_a_sigmoid_are_flagged_where_the_data_agree(factor: float, fl
     run = robustkit.audit(
         network, (shown, torch.arange(12) % 6), pixels=True, attacks="none", out=tmp_path, setup_check=False
     )
-    assert BOUNDED in run.manifest.checkpoints[0].notes
-    flags = [flag for flag in run.summary()[0]["flags"] if "as after a sigmoid: NLL, ECE and confidence" in flag]
+    assert run.manifest.checkpoints[0].outputs == UNIT
+    flags = [flag for flag in run.summary()[0]["flags"] if "as after a sigmoid; they were assumed to be logits" in flag]
     assert len(flags) == flagged
+
+
+class Picky(Net):
+    """A network that takes pixels alone."""
+
+    def forward(self, images: Tensor) -> Any:
+        if images.min() < 0 or images.max() > 1:
+            raise ValueError("no pixels")
+        return super().forward(images)
+
+
+def test_a_network_may_refuse_what_no_image_is_and_nothing_else() -> None:
+    *_, kind, _ = with_logits(Picky(lambda z: z.softmax(1)), torch.zeros(1, 3, 4, 4))
+    assert kind == PROBABILITIES
+
+    class Fussy(Net):
+        def forward(self, images: Tensor) -> Any:
+            if images.any():
+                raise ValueError("no zeros")
+            return super().forward(images).softmax(1)
+
+    with pytest.raises(ModelError, match=r"Fussy fails on drawn inputs .ValueError: no zeros.; expected a net"):
+        with_logits(Fussy(lambda z: z), torch.zeros(1, 3, 4, 4))
+
+
+@pytest.mark.parametrize("name", ["a logit", "its sigmoid"])
+def test_one_output_is_the_logit_of_the_second_class(name: str) -> None:
+    found = as_classifier(lambda z: z[:, :1] if name == "a logit" else z[:, :1].sigmoid())
+    with torch.no_grad():
+        logit = Net(lambda z: z[:, 0])(images())
+        torch.testing.assert_close(found(images()).softmax(1)[:, 1], logit.sigmoid())
+    assert found.identity.num_classes == 2
+    assert found.identity.notes[-1].startswith(f"one output, {name}: two classes, the second where")
 
 
 # Several outputs
@@ -222,15 +254,15 @@ def test_the_logits_are_the_output_that_is_named_or_the_only_one(name: str) -> N
         (
             lambda z: (z[:, :5], z),
             {},
-            r"several outputs .*: 0 \(1, 5\), 1 \(1, 6\); name them: --output 0, or output=0 in",
+            r"several outputs .*: 0 \(1, 5\), 1 \(1, 6\); name them: --logits 0, or output=0 in",
         ),
-        (lambda z: {"a": -z, "b": z}, {}, r"a \(1, 6\), b \(1, 6\); name them: --output a, or output='a' in Python"),
+        (lambda z: {"a": -z, "b": z}, {}, r"a \(1, 6\), b \(1, 6\); name them: --logits a, or output='a' in Python"),
         (lambda z: (z[:, :5], z), {"num_classes": 7}, "several outputs"),
         (lambda z: (-z, z), {"num_classes": 6}, "several outputs"),
         (lambda z: (z[:, :5], z), {"output": 2}, r"output 2 is none of its outputs; it returns 0 \(1, 5\), 1 \(1, 6\)"),
         (lambda z: (z.sum(), z), {"output": 0}, "output 0 has not 2 dimensions, the first of images; it returns"),
         (lambda z: (z[..., None], z.sum()), {}, r"returns 0 \(1, 6, 1\), 1 \(\); expected logits, of 2 dimensions"),
-        (lambda z: z, {"output": 0}, "returns a single tensor, and output 0 was asked for; leave --output out"),
+        (lambda z: z, {"output": 0}, "returns a single tensor, and output 0 was asked for; leave --logits out"),
         (lambda z: z, {"num_classes": 5}, "gives 6 classes, not 5; check num_classes"),
         (lambda z: ["no tensor"], {}, "returned list without a tensor; expected logits of shape"),
         (lambda z: None, {}, "returned NoneType without a tensor"),
@@ -250,7 +282,7 @@ def test_the_option_is_for_code_graphs_and_memory(tmp_path: Path) -> None:
     assert robustkit.load(tmp_path / "net.pth", output=1, **options).identity.num_classes == 6
     assert robustkit.load(tmp_path / "net.pth", output="0", **options).identity.num_classes == 3
     for spec, more in (("zoo:shapes-cnn", {}), ("timm:resnet10t", {"pretrained": False})):
-        with pytest.raises(ModelError, match=f"--output 1 does not apply to {spec}: its only output"):
+        with pytest.raises(ModelError, match=f"--logits 1 does not apply to {spec}: its only output"):
             robustkit.load(spec, output=1, **more)
     with pytest.raises(ModelError, match="its features are taken; leave it out"):
         robustkit.load(tmp_path / "net.pth", output=1, features=True, **options)
@@ -280,7 +312,7 @@ def test_a_graph_of_several_outputs_has_one_by_name_or_place(door: str, choices:
         found = robustkit.load(spec, pixels=True, output=choice)
         with torch.no_grad():
             torch.testing.assert_close(found(shown).exp(), network(shown)[1], rtol=0, atol=1e-5)
-        assert found.identity.notes[-1] == PROBABILITIES and "is taken as its logits" in found.identity.notes[-2]
+        assert found.identity.outputs == PROBABILITIES and "is taken as its logits" in found.identity.notes[-2]
 
 
 # Segmenters
@@ -296,7 +328,7 @@ def test_probabilities_of_pixels_are_averaged_before_their_logarithms(window: in
     shown = images(2, 16)
     with torch.no_grad():
         found, expected = soft(shown), plain(shown)
-    assert soft.identity.notes[-1] == PROBABILITIES and PROBABILITIES not in plain.identity.notes
+    assert (soft.identity.outputs, plain.identity.outputs) == (PROBABILITIES, LOGITS)
     torch.testing.assert_close(found.exp().sum(1), torch.ones(2, 16, 16))
     if window is None:
         torch.testing.assert_close(found, expected.log_softmax(1))
@@ -312,7 +344,7 @@ def test_a_segmenter_of_several_heads_needs_a_choice() -> None:
             return -self.layer(images), self.layer(images)
 
     network, shown = Two(), images(1, 16)
-    with pytest.raises(ModelError, match=r"0 \(1, 4, 128, 128\), 1 \(1, 4, 128, 128\); name them: --output 0"):
+    with pytest.raises(ModelError, match=r"0 \(1, 4, 128, 128\), 1 \(1, 4, 128, 128\); name them: --logits 0"):
         load_segmenter(network, pixels=True)
     with torch.no_grad():
         torch.testing.assert_close(load_segmenter(network, pixels=True, output=1)(shown), network.layer(shown))

@@ -196,7 +196,7 @@ def test_a_consistent_other_order_is_seen_and_a_bad_model_is_not_one() -> None:
     labels = np.arange(60) % 6
     order = np.array([3, 0, 5, 1, 2, 4])
     line = other_order(labels, order[labels])
-    assert "100 % of the images are predicted as the rest of their class, and 0 % as their label" in line
+    assert "100 % of the samples are predicted as the rest of their class, and 0 % as their label" in line
     assert "(label 0 as 3, 1 as 0, 2 as 5, 3 as 1, …)" in line
     assert other_order(labels, labels) == ""
     assert other_order(labels, np.zeros_like(labels)) == ""

@@ -361,6 +361,37 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
     assert not any(row["metric"] == "iou(car)" for row in void.summary())
 
 
+def test_masks_of_another_convention_are_told_by_what_the_network_says(folder: Path, tmp_path: Path) -> None:
+    """Masks are what the network says, stored as they are, or by one more, with 0 for what it calls sky."""
+    model = robustkit.load_segmenter(folder / "plain.safetensors")
+    for name, pixels in images_of(folder).items():
+        with torch.no_grad():
+            answers = model(pixels / 255).argmax(dim=1)[0].numpy().astype(np.uint8)
+        for kind, stored in (
+            ("plain", answers),
+            ("more", answers + 1),
+            ("none", np.where(answers < 2, answers + 1, 0)),
+        ):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            Image.fromarray(stored.astype(np.uint8)).save(tmp_path / kind / name)
+
+    def scored(kind: str, reduced: bool) -> tuple[float, str]:
+        options: dict[str, Any] = {"attacks": "none", "corruptions": None, "reduce_zero_label": reduced}
+        run = segment(folder, tmp_path / f"{kind}-{reduced}", masks=tmp_path / kind, **options)
+        row = value(run, "pixel_accuracy")
+        return row["value"], " ".join(flag for flag in row["flags"] if "reduce" in flag)
+
+    assert scored("plain", False) == scored("more", True) == scored("none", True) == (1, "")
+    fits = "100.0% of pixels would be right if masks store class k as k + 1, with 0 for none; give --reduce-zero-label"
+    assert scored("none", False)[1].endswith(fits)
+    assert scored("plain", True)[1].endswith("if masks store class k as k; leave out --reduce-zero-label")
+    assert scored("more", False)[1].endswith(fits)  # of the images without sky; others cannot be read
+    errors = Run(tmp_path / "more-False").table("plain", "clean")["error"].drop_null().to_pylist()
+    assert errors and all("or give --reduce-zero-label if 0 is no class" in error for error in errors)
+    random = segment(folder, tmp_path / "random", attacks="none", corruptions=None)
+    assert not any("reduce" in flag for row in random.summary() for flag in row["flags"])
+
+
 def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / f"{name}.safetensors") for name in ("plain", "other")]
     words += ["--data-dir", str(folder / "images"), "--masks", str(folder / "masks"), "--out", str(tmp_path / "run")]

@@ -36,7 +36,7 @@ from ..terminal import console
 
 _run_option, _model_option = partial(option, section="Run"), partial(option, section="Model")
 _SAMPLES = ("data", "limit", "ids")
-_SCENES = ("masks", "ignore")  # of a segmenter's images; --classes is also of a zero-shot model
+_SCENES = ("masks", "ignore", "reduce_zero_label")  # of a segmenter's images; --classes is also of a zero-shot model
 _FORMATS = click.Choice(["jpeg", "png"])
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
@@ -74,7 +74,8 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
             "only for images, and --data-dir is missing; give a folder of them, or leave it out",
         )
     model, data = (take_entries(ClassificationRequest, name, options) for name in ("model", "data"))
-    scenes = {"ignore": read_labels(options.pop("ignore")), "masks": options.pop("masks")}
+    scenes = {name: options.pop(name) for name in _SCENES}
+    scenes["ignore"] = read_labels(scenes["ignore"])
     screen, side = console(), console(stderr=True)
     options |= {"check": _refuse_other, "bars": lambda: Bars(side, "passes")}
     for item in look_into(checkpoint, data_dir, model=model, data=data, scenes=scenes, **options):

@@ -32,7 +32,7 @@ from .counts import BY_RUN, class_counts
 SCENES = pa.schema(
     {
         "sample_id": pa.string(),
-        "pixels": pa.int64(),
+        **dict.fromkeys(("pixels", "shifted"), pa.int64()),
         **dict.fromkeys(("intersections", "predicted", "labelled"), pa.list_(pa.int64())),
         **dict.fromkeys(("nll", "linf", "l2"), pa.float32()),
         **dict.fromkeys(("steps", "forwards", "backwards"), pa.int32()),
@@ -41,22 +41,29 @@ SCENES = pa.schema(
 )
 """One row per image, for segmenters.
 
-pixels: how many count, that is, are labelled with a class. nll: its mean over them; null where there are none.
-intersections, predicted, labelled: for each class, how many of these pixels are predicted right, predicted as it, and
-labelled as it. `intersections js`, `predicted js` and so on: the same at the worst point of each run of an attack that
-makes several. error: why the image or its mask could not be read or used; all but the id is null then.
+pixels: how many count, that is, are labelled with a class. shifted: how many would be right if masks were read with,
+or without, `--reduce-zero-label`; as many as are right where that is no option. nll: its mean over them; null where
+there are none. intersections, predicted, labelled: for each class, how many of these pixels are predicted right,
+predicted as it, and labelled as it. `intersections js`, `predicted js` and so on: the same at the worst point of each
+run of an attack that makes several. error: why the image or its mask could not be read or used; all but the id is null
+then.
 """
 
 LabelMap = NDArray[np.int16]  # (H, W): the index of a pixel's class, -1 where it does not count
 
 
 class SegmenterSubject(ImageSubject):
-    """One segmenter under one card. unjudged: classes no label has, as void; predicting one is wrong."""
+    """One segmenter under one card. unjudged: classes no label has, as void; predicting one is wrong. shift: of
+    `LabelledScenes`.
+    """
 
     schema, by_run = SCENES, BY_RUN
 
-    def __init__(self, model: Segmenter, card: Card, settings: Settings, unjudged: Sequence[int] = ()) -> None:
+    def __init__(
+        self, model: Segmenter, card: Card, settings: Settings, unjudged: Sequence[int] = (), shift: int = 0
+    ) -> None:
         super().__init__(model, card, settings, None)
+        self.shift = shift
         self.unjudged = torch.tensor(list(unjudged), dtype=torch.int64, device=settings.device)
 
     def unread(self, sample: Sample) -> dict[str, Any]:
@@ -88,8 +95,11 @@ class SegmenterSubject(ImageSubject):
         counting = (labels >= 0).flatten(1).sum(dim=1)
         losses = functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none").flatten(1).sum(dim=1)
         nll = [loss / n if n else None for loss, n in zip(losses.tolist(), counting.tolist(), strict=True)]
-        right, predicted, labelled = class_counts(self._classes(logits), labels, logits.shape[1])
+        classes = self._classes(logits)
+        right, predicted, labelled = class_counts(classes, labels, logits.shape[1])
+        shifted = ((classes + self.shift == labels) & (classes >= 0) & (labels >= 0)).flatten(1).sum(dim=1)
         counts = {"intersections": right.tolist(), "predicted": predicted.tolist(), "labelled": labelled.tolist()}
+        counts["shifted"] = shifted.tolist()
         return {"pixels": counting.tolist(), **counts, "nll": nll}
 
     def _classes(self, logits: Tensor) -> Tensor:
@@ -130,6 +140,7 @@ def scenes_for(
     classes: str | Path | None,
     ignore: Sequence[int],
     layout: str | None,
+    reduce_zero_label: bool,
 ) -> LabelledScenes:
     """Return the scenes, named by a checkpoint where no file does. DataError where checkpoints' classes differ."""
     first = identities[0]
@@ -141,7 +152,13 @@ def scenes_for(
             )
     named = next((candidate for candidate in identities if candidate.class_names), None)
     scenes = open_scenes(
-        data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
+        data_dir,
+        masks=masks,
+        classes=classes,
+        ignore=ignore,
+        num_classes=first.num_classes,
+        layout=layout,
+        reduce_zero_label=reduce_zero_label,
     )
     if named is not None and scenes.layout == "folders" and classes is None:
         scenes = replace(scenes, class_names=named.class_names or ())

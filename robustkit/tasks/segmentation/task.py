@@ -64,11 +64,11 @@ class Segmentation(Task):
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         data = reading.manifest.data
-        judged = _judged(data)
+        judged, columns = _judged(data), (*COLUMNS, "shifted")
         names = [data.class_names[place] for place in judged]
         rows, by_condition = list[dict[str, Any]](), dict[str, Counts]()
         for condition in conditions:
-            table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
+            table, odd = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
             counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
             runs = [each.of_classes(judged) for each in counts_of_runs(table)]
             rows += reading.rows(scene_rows(condition, counts, names))

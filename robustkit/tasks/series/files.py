@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.files import bytes_of, reason_of
+from ...data.class_names import ASSUMED_ORDER, first_names
 from ...data.dataset import Dataset, Sample
 from ...data.sources import DataSource
 from ...errors import BadImageError, DataError, unknown
@@ -65,7 +66,7 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
     if strange := [name for name in names if name not in own]:
         raise DataError(
             f"{path}: the model does not know its classes {', '.join(strange[:5])}; it knows {', '.join(own[:5])}…; "
-            "give a checkpoint that was trained on this data set"
+            "give a checkpoint that was trained on this data set, or --classes with its names"
         )
     if num_classes is not None and len(own) != num_classes:
         raise DataError(
@@ -89,6 +90,12 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
     span = str(lengths[0]) if lengths[0] == lengths[-1] else f"{lengths[0]} to {lengths[-1]}"
     notes = [f"layout ts: {len(samples)} series of {dimensions} channels and {span} steps, {len(names)} classes"]
     notes += [f"{missing} values are missing; each is interpolated linearly over time"] if missing else []
+    if not class_names and list(names) != sorted(names):
+        notes.append(
+            f"{ASSUMED_ORDER}that of @classLabel ({first_names(names, 3)}) is used, but that of the sorted names "
+            f"({first_names(sorted(names), 3)}) is also possible, and the checkpoint does not name its classes; give "
+            "--classes FILE with the names in the order of the model's outputs"
+        )
     source = SeriesSource(values)
     return Dataset(path.stem, str(path), "ts", own, tuple(samples), None, tuple(notes), source)
 

@@ -16,6 +16,7 @@ class SeriesOptions(TypedDict, total=False):
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None
+    classes: str | Path | None
     disturbances: str | Iterable[str] | None
     limit: int | None
     ids: str | Path | None

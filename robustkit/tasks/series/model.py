@@ -156,19 +156,21 @@ def load_series(
         tensors = checkpoint.tensors
         kind, said_by = give_attention(network, attention, metadata, tensors, spec, **checkpoint.hints)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
-    network, outputs, more = with_logits(network, torch.zeros(1, len(mean), PROBED), output, kwargs.get("num_classes"))
-    if classes not in (None, outputs):
-        raise ModelError(f"{arch} gives {outputs} classes, not {classes}; check --num-classes")
+    zeros = torch.zeros(1, len(mean), PROBED)
+    network, count, outputs, more = with_logits(network, zeros, output, kwargs.get("num_classes"))
+    if classes not in (None, count):
+        raise ModelError(f"{arch} gives {count} classes, not {classes}; check --num-classes")
     names = metadata.get("class_names")
     identity = identity_of(
         *(checkpoint, source.name, spec, arch, (kind, said_by), partial),
-        num_classes=outputs,
+        num_classes=count,
         preprocessing=Preprocessing.standardised(mean, std),
         preprocessing_source=sources,
         code_sha256=code_digest(arch) if is_factory(arch) else None,
-        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == outputs else None,
+        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == count else None,
         notes=(*checkpoint.notes, *attention_notes(kind, said_by, attention, metadata), *partial, *more),
         metadata=metadata,
+        outputs=outputs,
     )
     return SeriesClassifier(network, identity)
 

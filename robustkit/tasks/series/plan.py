@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...data.class_names import first_names
 from ...data.dataset import Dataset, Sample
+from ...data.scenes import read_names
 from ...errors import DataError, NothingEvaluated, ProtocolError, unknown
 from ...evaluations.subject import Reader
 from ...models.identity import distinct_names
@@ -87,7 +89,15 @@ def _attacks(request: SeriesRequest) -> tuple[Condition, ...]:
 
 def _opened(request: SeriesRequest, model: SeriesClassifier) -> Dataset:
     identity = model.identity
-    dataset = open_series(request.data_dir, identity.class_names, identity.num_classes)
+    names = identity.class_names
+    if request.classes is not None:
+        names = read_names(Path(request.data_dir), Path(request.classes), None)
+        if identity.class_names not in (None, names):
+            raise DataError(
+                f"{request.classes}: {first_names(names, 3)}, but {identity.name} names its outputs "
+                f"{first_names(identity.class_names, 3)}; leave out --classes"
+            )
+    dataset = open_series(request.data_dir, names, identity.num_classes)
     source, channels = dataset.source, len(identity.preprocessing.mean)
     assert isinstance(source, SeriesSource)
     if (there := len(source.values[dataset.samples[0].id])) != channels:
@@ -136,6 +146,7 @@ def series(
     Args:
         checkpoints: one or several: a file, or `zoo:NAME`; any file with `model={"arch": "net.py:make"}`.
         data: a `.ts` file of labelled series, such as X_TEST.ts of the UEA archive.
+        classes: a file with a class a line, in the order of the outputs, for a checkpoint that does not name them.
         eps: radii, in standard deviations of each channel in the training data.
         model: further arguments for the loader: arch, attention, num_classes, mean, std, use_ema, allow_partial.
 

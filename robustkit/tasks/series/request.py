@@ -32,12 +32,15 @@ class SeriesRequest(Request):
     usual_attacks = "fgsm,pgd"
     usual_batch: ClassVar = {"cpu": 64, "accelerator": 256}
     least_shard = 128
-    kept = ("checkpoints", "data_dir", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
+    kept = ("checkpoints", "data_dir", "classes", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
     lacks = ("preset", "setup_check", "corruptions", "variant", "frost_dir")
     lists = (*Request.lists, "disturbances")
 
     data_dir: str | Path = option(
         "Data", "File of labelled series, as X_TEST.ts of the UEA archive.", MISSING, flag="--data"
+    )
+    classes: str | Path | None = option(
+        "Data", "File of class names, one per line, in the order of the outputs; default: the checkpoint's.", type=Path
     )
     model: Mapping[str, Any] = option_group(SeriesModelOptions)
     attacks: str | Iterable[str] | None = option(

@@ -118,7 +118,8 @@ def text(
     Args:
         checkpoints: one or several: `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the file of a
             model of words.
-        data: a text file, a folder of .txt files, or Brown's .tgz.
+        data: a text file, records with a field `text` (.jsonl, .json, .csv, .tsv), a folder of .txt files, or Brown's
+            .tgz.
         window, stride: tokens that are read at once, and from one window to the next; left out, as the card says.
         model: further arguments for the loader: attention.
 

@@ -32,7 +32,9 @@ class TextRequest(Request):
     )
     lacks = ("preset", "setup_check", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir")
 
-    data_dir: str | Path = option("Data", "Text file, folder of .txt files, or Brown's .tgz.", MISSING, flag="--data")
+    data_dir: str | Path = option(
+        "Data", "Text, records (.jsonl, .json, .csv), folder of .txt files, or Brown's .tgz.", MISSING, flag="--data"
+    )
     model: Mapping[str, Any] = option_group(LanguageModelOptions)
     limit: int | None = option("Data", "At most N documents, determined by the seed.")
     protocol: str = "text"

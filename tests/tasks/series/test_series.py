@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import called
+from safetensors.torch import save_file
 from series_files import CLASSES, MEAN, STD, furnish, series, write_ts
 from small_audit import files
 
+from robustkit.data.class_names import ASSUMED_ORDER
 from robustkit.results.published import read_published
 from robustkit.runs.folder import RunFolder
 
@@ -101,6 +103,52 @@ def test_words_and_units_are_those_of_series(place: Path, tmp_path: Path) -> Non
     assert "largest |δ|" in report and "standard deviation of a channel" in report
     for word in ("pixel", "/255<", "images"):
         assert word not in out and word not in report.split("<main", 1)[1].split("<script", 1)[0]
+
+
+def test_another_order_of_classes_is_flagged_and_stated_by_the_option_that_the_flag_names(
+    place: Path, tmp_path: Path
+) -> None:
+    """The network's outputs are c, a and b; the header says a, b, c."""
+    command = words(place, tmp_path / "run", "--attacks", "none")
+    answers = logits_of(place)[0].argmax(axis=1)
+    write_ts(place / "made.ts", [(2, 0, 1)[answer] for answer in answers])
+
+    def evaluated(*more: str, header: str = "a b c") -> tuple[float, list[str], list[str]]:
+        text = (place / "made.ts").read_text()
+        (place / "made.ts").write_text(re.sub("(?<=@classLabel true ).*", header, text))
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        status, _, errors = called([*command, "--out", str(out), *more])
+        assert status == 0, errors
+        row = next(row for row in RunFolder(out).summary() if row["metric"] == "top1")
+        orders = [flag for flag in row["flags"] if flag.startswith(ASSUMED_ORDER)]
+        return row["value"], orders, [flag for flag in row["flags"] if "in a different order" in flag]
+
+    value, assumed, (flag,) = evaluated()
+    assert value == 0 and not assumed and "give --classes FILE with the names of the classes in the order" in flag
+    (tmp_path / "names.txt").write_text("c\na\nb\n")
+    assert evaluated("--classes", str(tmp_path / "names.txt")) == (1, [], [])
+    value, (flag,), others = evaluated(header="c a b")  # the header's order is right, but nobody says so
+    assert value == 1 and not others and "that of @classLabel (c, a, b) is used, but that of the sorted" in flag
+    assert evaluated("--classes", str(tmp_path / "names.txt"), header="c a b") == (1, [], [])
+
+
+def test_names_that_contradict_the_checkpoint_or_the_data_are_one_line(place: Path, tmp_path: Path) -> None:
+    command = words(place, tmp_path / "run", "--attacks", "none", "--classes", str(tmp_path / "names.txt"))
+    for text, message in (
+        ("a\nb\n", "does not know its classes c; it knows a, b"),
+        ("a\nb\nc\nd\n", "4 classes, and the"),
+    ):
+        (tmp_path / "names.txt").write_text(text)
+        status, _, errors = called(command)
+        assert status == 2 and message in errors and errors.count("\n") == 1
+    weights = torch.load(place / "net.pth", weights_only=True)
+    save_file(weights, place / "net.safetensors", {"class_names": '["a", "b", "c"]'})
+    command[1] = str(place / "net.safetensors")
+    (tmp_path / "names.txt").write_text("b\na\nc\n")
+    status, _, errors = called(command)
+    assert status == 2 and "names.txt: b, a, c, but net names its outputs a, b, c; leave out --classes" in errors
+    (tmp_path / "names.txt").write_text("a\nb\nc\n")
+    assert called(command)[0] == 0
 
 
 @pytest.mark.parametrize(

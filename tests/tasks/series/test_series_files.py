@@ -139,7 +139,8 @@ def test_the_archives_own_files() -> None:
     found = {}
     for name in ("JapaneseVowels_TRAIN", "JapaneseVowels_TEST", "Handwriting_TRAIN"):
         dataset = open_series(folder / f"{name}.ts")
-        found[name] = dataset.notes
+        found[name] = dataset.notes[:1]
+        assert any("order" in note for note in dataset.notes) == (name == "Handwriting_TRAIN")  # 10.0 < 2.0 as text
     assert found == {
         "JapaneseVowels_TRAIN": ("layout ts: 270 series of 12 channels and 7 to 26 steps, 9 classes",),
         "JapaneseVowels_TEST": ("layout ts: 370 series of 12 channels and 7 to 29 steps, 9 classes",),

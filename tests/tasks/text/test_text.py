@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import re
@@ -342,6 +343,107 @@ def test_a_file_is_split_at_headings_or_blank_lines_or_not_at_all(tmp_path: Path
     assert [sample.id for sample in open_documents(other).samples] == ["one-7692c3ad", "one-7692c3ad-2", "two-3fc4ccfe"]
     other.write_text("one\ntwo", encoding="utf-8")
     assert open_documents(other).notes == ("1 document, not split",)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\f", "\v", "\u2028", "\x85"])
+def test_a_text_is_the_same_documents_whatever_ends_its_lines(tmp_path: Path, end: str) -> None:
+    path, other = tmp_path / "x.txt", tmp_path / "other.txt"
+    for text in (PAGE, "one\n\ntwo\nthree\n", "one\n\N{NO-BREAK SPACE}\ntwo\nthree\n", "one\n\n = two = \n\nthree\n"):
+        path.write_bytes(text.encode())
+        other.write_bytes(text.replace("\n", end, -1 if end == "\r" else 3).encode())  # others are line feeds
+        expected, opened = open_documents(path), open_documents(other)
+        assert opened.source == expected.source and len(opened) == 2 and opened.digest() == expected.digest()
+        note = "line ends such as CR LF are read as line feeds"
+        assert opened.notes == (*expected.notes, note) and note not in expected.notes
+    folder = open_documents(tmp_path)
+    assert folder.read(folder.samples[0]) == folder.read(folder.samples[1]) == text.encode()
+
+
+RECORDS = {
+    "lines.jsonl": '{"text": "a cat\\r\\n\\r\\nsees"}\n\n{"text": "a dog", "id": 1}\r\n',
+    "texts.JSON": '["a cat\\n\\nsees", "a dog"]',
+    "list.json": '[{"id": 1,\n"text": "a cat\\n\\nsees"}, {"text": "a dog"}]',
+    "lines.json": '{"text": "a cat\\n\\nsees"}\n{"text": "a dog"}\n{"text": " "}',
+    "texts.ndjson": '"a cat\\n\\nsees"\n"a dog"',
+    "x.csv": 'id,text\n1,"a cat\n\nsees"\n\n2,a dog\n',
+    "x.tsv": 'text\tid\r\n"a cat\r\n\r\nsees"\t1\r\na dog\t2\r\n',
+}
+
+
+@pytest.mark.parametrize(("name", "content"), RECORDS.items())
+def test_a_file_of_records_has_a_document_in_each(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    opened = open_documents(path)
+    assert [opened.read(sample) for sample in opened.samples] == [b"a cat\n\nsees", b"a dog"]
+    left, empty = "; not read: id" in opened.notes[0], "1 of 3 records have no words and are left out" in opened.notes
+    assert opened.layout == "text" and left == ("id" in content) and empty == ('" "' in content)
+    with pytest.raises(DataError, match="separate already; leave out --documents headings"):
+        open_documents(path, documents="headings")
+
+
+def test_a_long_field_of_a_table_is_read_and_the_limit_of_others_stays(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    (tmp_path / "x.csv").write_text("text\n" + "a" * (before + 1) + "\n")
+    assert len(open_documents(tmp_path / "x.csv").read(open_documents(tmp_path / "x.csv").samples[0])) == before + 1
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "x.html",
+            "<p>a cat",
+            ".html is no ending of plain text; name it .txt if it is plain, else .raw",
+        ),
+        ("x.md", "# a cat", ".md is no ending of plain text"),
+        ("x.txt", "\n<!doctype HTML><p>a cat", "it begins with <!doctype HTML, as no prose does; name it .raw"),
+        ("x", "%PDF-1.4", "it begins with %PDF-, as no prose does"),
+        ("x.txt", '{"text": "a cat"}\n{"text": "a dog"}', "it holds JSON; name it .jsonl or .json, or .raw"),
+        ("x.txt", '[\n"a cat"\n]', "it holds JSON"),
+        (
+            "x.jsonl",
+            '{"text": "a"}\n{"title": "a", "body": "b"}',
+            "line 2 has no 'text', only title, body; expected",
+        ),
+        ("x.json", '{"data": ["a cat"]}', "line 1 has no 'text', only data"),
+        ("x.json", '[{"text": 5}]', "record 1 has the text 5; expected a text"),
+        ("x.jsonl", '{"text": "a"}\n{"text"', "line 2 is not JSON; expected a list, or a record a line"),
+        ("x.jsonl", "[" * 100_000, "line 1 is not JSON"),
+        ("x.jsonl", '{"text": "a\\ud800"}', "line 1 has zero bytes or half a character"),
+        ("x.jsonl", '{"text": "a\\u0000"}', "line 1 has zero bytes or half a character"),
+        ("x.csv", "id;text\n1;a cat\n", "line 2 has no 'text', only id;text; expected each document in 'text'"),
+        ("x.csv", "text,id\na cat\n", "line 2 has 1 fields; expected 2"),
+        ("x.csv", "text,text\na cat,b\n", "a column is named twice"),
+        ("x.csv", 'text\n"a cat\n', "not a readable table .unexpected end of data"),
+        ("x.csv", "text\n\n", "no words in it; expected text"),
+    ],
+)
+def test_what_a_file_says_it_is_decides_or_it_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as fault:
+        open_documents(path)
+    assert "\n" not in str(fault.value) and str(path) in str(fault.value)
+    path.rename(tmp_path / "x.raw")
+    assert len(open_documents(tmp_path / "x.raw")) == 1  # its characters are the text
+    (tmp_path / "x.raw").write_text("[1] is a note, { is a brace\n")
+    assert len(open_documents((tmp_path / "x.raw").rename(tmp_path / "note.txt"))) == 1
+
+
+def test_a_folder_says_which_files_it_does_not_read(tmp_path: Path) -> None:
+    for name in ("a.TXT", "b.md", "c.jsonl", "d/e.txt", "d/noend", ".hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a cat")
+    opened = open_documents(tmp_path)
+    assert [sample.id for sample in opened.samples] == ["a.TXT", "d/e.txt"]
+    assert opened.notes == ("2 documents, a .txt file each", "3 other files are not read (.jsonl, .md, no ending)")
+    with pytest.raises(DataError, match="its documents are separate already; leave out --documents file"):
+        open_documents(tmp_path, documents="file")
+    (tmp_path / "a.TXT").write_text("<html><p>a cat")
+    with pytest.raises(BadImageError, match=r"a\.TXT: not a readable text .it begins with <html"):
+        opened.read(opened.samples[0])
 
 
 @pytest.mark.parametrize(
