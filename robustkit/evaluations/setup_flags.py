@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import of_means
-from ..common.preprocessing import UNPROVEN, exact_numbers, few_numbers, said_by
+from ..common.preprocessing import PROBABILITIES, UNIT, UNPROVEN, exact_numbers, few_numbers, said_by
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
@@ -26,7 +26,7 @@ Evidence = Mapping[str, Any]
 DECISIVE = ("attention", "normalisation", "text")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
-UNIT = "between 0 and 1"  # as `models.outputs` calls such outputs
+_OF_ZERO = 103.2  # a loss above which the probability of the label is 0: -log 2^-149 is 103.28
 MANY_TIED = 0.01  # share of samples without a single largest logit from which on results are flagged
 FEWEST = 10  # images below which nothing can be decided
 _BETTER, _FITS = "another-fits-better", "fits"
@@ -117,11 +117,6 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
-    if entry.outputs == UNIT:
-        flags.append(
-            "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid; they were assumed to be logits, so "
-            "NLL, confidence and calibration are not the model's: return logits, or probabilities that sum to 1"
-        )
     if entry.trained_attention:
         flags.append(f"evaluated with attention {entry.attention}, trained with {entry.trained_attention}")
     return flags
@@ -168,6 +163,24 @@ def tied_flag(read: pa.Table) -> str:
         return ""
     figure = f"{tied} of {len(read)} samples ({tied / len(read):.1%}) have several largest logits"
     return f"{figure}; the first of these classes is the prediction, as for argmax: another rule gives other figures"
+
+
+def output_flags(read: pa.Table, entry: CheckpointEntry, classes: int) -> Iterator[str]:
+    """Yield flags of readable rows of a network that returns no logits: probabilities of 0, and outputs that lie
+    between 0 and 1 for these samples, too. classes: how many compete."""
+    if "nll" not in read.column_names or entry.outputs not in (PROBABILITIES, UNIT):
+        return
+    nll = read["nll"].drop_null().to_numpy().astype(np.float64)
+    if entry.outputs == PROBABILITIES and (zeros := int((nll > _OF_ZERO).sum())):
+        yield f"{zeros} of {len(nll)} samples have a label of probability 0, which counts as 2^-149 (NLL 103.3)"
+    if entry.outputs == UNIT and len(nll):
+        surest = read["confidence"].drop_null().to_numpy() if "confidence" in read.column_names else np.zeros(0)
+        most = max(float(np.exp(-nll.min())), float(surest.max(initial=0.0)))
+        if most <= math.e / (math.e + classes - 1) + 1e-5:  # a softmax of numbers from 0 to 1 is no surer
+            yield (
+                "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid; they were assumed to be logits, "
+                "so NLL, confidence and calibration are not the model's: return logits, or probabilities that sum to 1"
+            )
 
 
 _OWN_NUMBERS = "give --labels FILE.csv with the model's own numbers"

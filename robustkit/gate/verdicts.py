@@ -54,7 +54,7 @@ _OPTIONS = (
     *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
     *("layout", "labels_csv", "real_labels", "ignore", "arch", "attention", "num_classes", "use_ema", "allow_partial"),
     *("mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size", "window", "stride", "short_side", "resize"),
-    "custom_ops",
+    *("custom_ops", "output"),
 )
 
 
@@ -74,7 +74,8 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
     for key, value in given.items():
         if key in _OPTIONS and value is not None and value is not False:  # run.json may be someone else's
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            words += [f"--{key.removesuffix('_csv').replace('_', '-')}", *([] if value is True else [text])]
+            flag = {"labels_csv": "labels", "output": "logits"}.get(key, key).replace("_", "-")
+            words += [f"--{flag}", *([] if value is True else [text])]
     return shlex.join([*words, "--out", str(out)])
 
 

@@ -18,9 +18,9 @@ from ..common.determinism import seeded
 from ..common.held import PREFIX as IN_MEMORY
 from ..common.held import held_object
 from ..common.plugins import built_in
-from ..common.preprocessing import LARGEST_SIDE
+from ..common.preprocessing import LARGEST_SIDE, LOGITS
 from ..errors import CheckpointError, ModelError
-from .architecture import build_filled, classes_of, code_digest, create, is_factory, resample_positions
+from .architecture import build_filled, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
 from .exported_program import load_program
@@ -36,10 +36,10 @@ from .identity import (
     without_head,
 )
 from .in_memory import classifier_of
-from .input_config import InputOptions, height_and_width, resolve_preprocessing
+from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
 from .onnx_file import load_onnx
 from .open_clip_folder import load_open_clip
-from .outputs import LOGITS, logits_of
+from .outputs import with_logits
 from .specs import find
 from .state_dict import VIT
 from .zero_shot import ZERO_SHOT, ZeroShot, kept_rows, prompts_of, refuse_text, with_prompts, word_tower
@@ -65,7 +65,7 @@ def load(
     classes: str | Path | Sequence[str] | None = None,
     prompts: str | Path | Sequence[str] | None = None,
     custom_ops: str | Path | None = None,
-    output: int | str | None = None,
+    output: str | int | None = None,
     text: str | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
@@ -87,9 +87,9 @@ def load(
         (`robustkit.models.zero_shot`). text: `written` or `canonical`, in lower case without punctuation.
     custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
         runs, as `arch` does.
-    output: where a network of the user's own returns several tensors, which one the logits are: its place or its name.
-        Probabilities, whose rows sum to 1, are taken by their logarithms; one output is a logit of the second of two
-        classes (`robustkit.models.outputs`).
+    output: which of a network's outputs the logits are, by its key, attribute or place (`logits`, 1, `0.main`), where
+        an `arch` of the user's own, a graph, or a network in memory returns several. Probabilities, whose rows sum to
+        1, are taken by their logarithms; one output is a logit of the second of two classes (`models.outputs`).
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
@@ -103,6 +103,7 @@ def load(
     words = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
     said = words[0], words[1], custom_ops, output, text
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
+    refuse_output(spec, wanted, features)
     if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
         raise ModelError(f"--custom-ops {custom_ops} does not apply to {shown}: expected onnx:FILE; leave it out")
@@ -253,14 +254,14 @@ def _from_file(
         network, wanted, metadata, where, said_by=said_by, config_of="code" if code else "architecture"
     )
     notes += more
-    outputs = LOGITS
-    if code and not features:
-        network, outputs, more = logits_of(network, preprocessing.input_size, wanted.output)
-        notes += more
     timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
         _check_head(timm_classes, spec)
-    classes = 0 if features else timm_classes or classes_of(network, preprocessing.input_size)
+    classes, outputs = timm_classes or 0, LOGITS
+    if not features and not classes:
+        zeros = torch.zeros(1, 3, *preprocessing.input_size)
+        network, classes, outputs, more = with_logits(network, zeros, wanted.output, kwargs.get("num_classes"))
+        notes += more
     if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .architecture import classes_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
-from .outputs import logits_of
+from .outputs import with_logits
 from .specs import ModelFile
 
 _SAID = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
@@ -73,10 +72,10 @@ def exported_classifier(
     said = {name: value for name, value in metadata.items() if name in _SAID}
     preprocessing, sources, more = resolve_preprocessing(network, wanted, said, str(source.path))
     if network.fixed_size not in (None, preprocessing.input_size):
-        asked, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
-        raise ModelError(f"{spec}: images of {asked}, but its graph takes {fixed} only; leave --img-size out")
-    shown, outputs, of_outputs = logits_of(network, preprocessing.input_size)
-    classes, names = classes_of(shown, preprocessing.input_size), said.get("class_names")
+        shown, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
+        raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
+    whole, classes, outputs, of_outputs = with_logits(network, torch.zeros(1, 3, *preprocessing.input_size))
+    names = said.get("class_names")
     identity = ModelIdentity(
         name=display_name(source.name),
         spec=spec,
@@ -95,7 +94,7 @@ def exported_classifier(
         metadata=said,
         outputs=outputs,
     )
-    return Classifier(shown, identity)
+    return Classifier(whole, identity)
 
 
 def _by(size: tuple[int, int] | None) -> str:

@@ -13,11 +13,10 @@ from torch import nn
 from ..attention.apply import attention_kind
 from ..common.held import PREFIX
 from ..errors import ModelError
-from .architecture import classes_of
 from .checkpoint import digest_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
-from .outputs import logits_of
+from .outputs import with_logits
 
 NOTE = "the network was in memory: this run cannot be reproduced from files alone"
 
@@ -36,14 +35,19 @@ def classifier_of(
     own = getattr(getattr(network, "patch_embed", None), "img_size", None)
     if size is not None and wanted.img_size is None and own in (None, size):
         wanted = replace(wanted, img_size=size, crop_pct=wanted.crop_pct or 1.0)
-    shown, identity = described(network, name, wanted)
-    classes = classes_of(shown.cpu(), identity.preprocessing.input_size)
-    return Classifier(shown, replace(identity, num_classes=classes))
+    identity = described(network, name, wanted)
+    zeros = torch.zeros(1, 3, *identity.preprocessing.input_size)
+    try:
+        network, classes, outputs, notes = with_logits(network, zeros, wanted.output, wanted.num_classes)
+    except ModelError as fault:
+        raise ModelError(f"{name}: {fault}") from fault
+    if wanted.num_classes not in (None, classes):
+        raise ModelError(f"{name} gives {classes} classes, not {wanted.num_classes}; check num_classes")
+    return Classifier(network, replace(identity, num_classes=classes, outputs=outputs, notes=(*identity.notes, *notes)))
 
 
-def described(network: nn.Module, name: str, wanted: InputOptions, axes: int = 2) -> tuple[nn.Module, ModelIdentity]:
-    """Return a network, on the CPU, as one that returns logits, and what it is; without the number of its classes.
-    axes: of its logits, as of `with_logits`."""
+def described(network: nn.Module, name: str, wanted: InputOptions) -> ModelIdentity:
+    """Return what a network is, without the number of its classes, and put it on the CPU."""
     if wanted.arch or wanted.attention:
         raise ModelError(f"{name}: arch and attention apply to files only; a network in memory is used as it is")
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None) or {}
@@ -52,11 +56,7 @@ def described(network: nn.Module, name: str, wanted: InputOptions, axes: int = 2
         raise ModelError(f"{name}: the normalisation of its images is unknown; {how}")
     network.cpu()
     preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
-    try:
-        shown, outputs, more = logits_of(network, preprocessing.input_size, wanted.output, axes)
-    except ModelError as fault:
-        raise ModelError(f"{name}: {fault}") from fault
-    identity = ModelIdentity(
+    return ModelIdentity(
         name=display_name(name),
         spec=f"{PREFIX}{name}",
         path=None,
@@ -68,10 +68,8 @@ def described(network: nn.Module, name: str, wanted: InputOptions, axes: int = 2
         preprocessing=preprocessing,
         preprocessing_source=sources,
         weights="in memory",
-        notes=(NOTE, *notes, *more),
-        outputs=outputs,
+        notes=(NOTE, *notes),
     )
-    return shown, identity
 
 
 def _device_of(network: nn.Module) -> torch.device:

@@ -30,6 +30,7 @@ from ..evaluations.maps.methods import check_method, chosen_of
 from ..evaluations.maps.regions.condition import parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
+from ..models.architecture import is_factory
 from ..models.classifier import load
 from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names, evaluated_under, has_gradients
@@ -308,6 +309,8 @@ def _model_options(request: ClassificationRequest, spec: str) -> dict[str, Any]:
         idle.update(_OF_WEIGHTS)
     if kind != "onnx" and "onnx" in kinds:
         idle.add("custom_ops")
+    if kind not in GRAPHS and kinds & GRAPHS and not is_factory(str(request.model.get("arch") or "")):
+        idle.add("output")
     return {name: value for name, value in request.model.items() if name not in idle}
 
 

@@ -22,6 +22,7 @@ class AuditOptions(TypedDict, total=False):
     custom_ops: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None
@@ -81,6 +82,7 @@ class SegmentOptions(TypedDict, total=False):
     resize: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None

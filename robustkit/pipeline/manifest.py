@@ -20,7 +20,7 @@ from msgspec import UNSET
 from ..attention.registry import EVERY_FORMULA
 from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import LOGITS, Preprocessing
 from ..errors import RunError
 from ..evaluations.attacks.condition import EVERY_ATTACK
 from ..evaluations.condition import EVERY_FAMILY
@@ -30,7 +30,6 @@ from ..evaluations.maps.methods import EVERY_EXPLAINER
 from ..evaluations.subject import Settings
 from ..models.device import device_name, shards_in_memory
 from ..models.identity import ModelIdentity
-from ..models.outputs import LOGITS
 from ..protocol.condition import Condition
 from ..runs.description import whole_card_line, without_option
 from ..runs.manifest import (

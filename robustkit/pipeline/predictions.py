@@ -26,6 +26,7 @@ from ..evaluations.attacks.evaluate import parse_condition
 from ..evaluations.condition import EVERY_FAMILY, is_attack, kind_named
 from ..evaluations.corruptions.condition import corrupted_of
 from ..models.identity import ModelIdentity, display_name
+from ..models.outputs import LEAST
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_condition
 from ..report.refresh import refresh
@@ -48,7 +49,6 @@ _TAKES = (
     *("batch_size", "workers", "device", "browse", "setup_check", "parity"),  # change no record
 )
 _SHARD = 1 << 13  # samples in a file of records, unless given
-_LEAST = 2.0**-149  # the smallest probability above 0 that float32 has
 _TOP = 5
 
 Found = dict[str, dict[str, Answers]]
@@ -283,7 +283,7 @@ def scored(
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP]  # of equal ones the first class is ahead
     largest = scores.max(axis=1, keepdims=True)
     p = np.exp(scores - largest) if mine.are_logits else np.where(competing, scores, 0)
-    p /= np.maximum(p.sum(axis=1, keepdims=True), _LEAST)
+    p /= np.maximum(p.sum(axis=1, keepdims=True), LEAST)
     stated = mine.predicted if valid is None else None
     columns |= _of_predictions(best[:, 0] if stated is None else stated, accepted)
     with np.errstate(divide="ignore"):
@@ -294,7 +294,7 @@ def scored(
     of_zero = np.isneginf(theirs)
     hits = [not set(row).isdisjoint(right) for row, right in zip(best.tolist(), accepted, strict=True)]
     columns["top5"] = [hit or right for hit, right in zip(hits, columns["correct"], strict=True)]
-    columns["nll"] = -np.where(of_zero, math.log(_LEAST), theirs).astype(np.float32)
+    columns["nll"] = -np.where(of_zero, math.log(LEAST), theirs).astype(np.float32)
     columns["confidence"] = p.max(axis=1).astype(np.float32)
     if stated is None:
         columns["tied"] = (scores == largest).sum(axis=1) > 1

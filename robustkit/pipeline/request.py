@@ -105,7 +105,7 @@ class NetworkOptions:
     allow_partial: bool = option("Model", "Load despite missing or unexpected tensors.", False)
     output: int | str | None = option(
         "Model",
-        "Which tensor of the network's output the logits are: its place or name.",
+        "Which tensor of the network's or the graph's output the logits are: its place or name.",
         flag="--logits",
         read=read_output,
     )

@@ -22,6 +22,7 @@ class FeaturesOptions(TypedDict, total=False):
     custom_ops: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None
