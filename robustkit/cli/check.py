@@ -152,6 +152,8 @@ def withdraw_named(words: Sequence[str]) -> None:
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
     """Print the verdicts and write the requested files. Raises GateFailed where some rule fails or is undecided."""
     screen = console()
+    for note in outcome.notes:
+        print_line(screen, f"note: {note}")
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
         _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
