@@ -298,20 +298,34 @@ def _architecture(
             return wanted.arch, kwargs, ()
         gone = f", with {', '.join(map(str, kwargs))}, which are ignored" if kwargs else ""
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}{gone}",)
-    if isinstance(claimed, str) and timm.is_model(claimed):
+    named = isinstance(claimed, str) and timm.is_model(claimed)
+    if named and ("arch" not in checkpoint.metadata_source or _fits(str(claimed), checkpoint)):
         check_arguments(kwargs, checkpoint.path)
-        return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
-    notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
+        return str(claimed), kwargs, (f"architecture {claimed} from the file's metadata",)
+    why = "whose tensors have other shapes" if named else "which timm does not have"
+    notes = () if claimed is None else (f"the file names its architecture {claimed!r}, {why}",)
     tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
         found = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
-        if known := _timm_name_in(str(claimed or "")):
+        if not named and (known := _timm_name_in(str(claimed or ""))):
             return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
     kwargs, more = _of_stated_size(found.arguments, checkpoint)
     return found.arch, kwargs, notes + found.notes + more
+
+
+def _fits(arch: str, checkpoint: Checkpoint) -> bool:
+    """Whether most tensors of a network of timm are in a file, in their shapes; the number of classes is another."""
+    try:
+        with torch.device("meta"):
+            expected = timm.create_model(arch, pretrained=False).state_dict()
+    except Exception:  # a network that cannot be built without values
+        return True
+    tensors = select_network(checkpoint, expected).tensors
+    alike = [name for name, each in expected.items() if name in tensors and tensors[name].shape == each.shape]
+    return 2 * len(alike) >= len(expected)
 
 
 def _timm_name_in(name: str) -> str:
