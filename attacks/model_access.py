@@ -113,6 +113,14 @@ def with_all_classes(logits: Tensor) -> Tensor:
     return torch.where(off, lowest - OFF, logits)
 
 
+def likeliest(logits: Tensor, count: int) -> Tensor:
+    """Return the `count` classes (B, count) of the largest logits (B, K), likeliest first, fewer where K is smaller.
+
+    Of equal logits the first class is ahead, as argmax promises on every device, and topk does not.
+    """
+    return logits.sort(dim=1, descending=True, stable=True).indices[:, :count]
+
+
 def is_missed(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether each prediction (B,) of an `Oracle` is wrong, or no answer: an attack has won then, too."""
     return ~(contains_label(labels, logits.detach().argmax(dim=1)) & are_finite(logits))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
-from .model_access import NoGradientError, Oracle, as_sets, is_missed, label_mask
+from .model_access import NoGradientError, Oracle, as_sets, is_missed, label_mask, likeliest
 from .threat import Rng, Rows, per_sample
 
 
@@ -123,7 +123,7 @@ class AttackState:
     def targets(self, count: int) -> Tensor:
         """Return the classes (B, n), n up to `count`, likeliest first; labels come last, where too few compete."""
         count = min(count, self.logits.shape[1] - 1)
-        return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
+        return likeliest(self.logits.scatter(1, as_sets(self.labels), float("-inf")), count)
 
     def note_targets(self, asked: int) -> None:
         classes = self.logits.shape[1]

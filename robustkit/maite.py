@@ -29,8 +29,8 @@ from .data.layouts import Sample
 from .data.sources import DataSource
 from .errors import DataError, ModelError
 from .models.identity import Classifier
+from .models.outputs import SUM, logarithms
 
-_SUMS_TO_ONE = 1e-3
 _ROUNDED = 0.1  # by which probabilities that were rounded to few digits may miss 1
 _OUTPUTS = ("logits", "probabilities")
 
@@ -148,21 +148,20 @@ class MaiteNetwork(nn.Module):
                 raise
             rows = self._rows(batch.detach())  # it asks for arrays, which have no gradients
         self._check(rows)
-        rows = rows.float()
-        rows = rows.clamp_min(torch.finfo(rows.dtype).tiny).log() if self.outputs == "probabilities" else rows
+        rows = logarithms(rows) if self.outputs == "probabilities" else rows.float()
         return rows.to(images.device)
 
     def _check(self, rows: Tensor) -> None:
         """Raise ModelError where rows of outputs are not what was said."""
         low, high, sums = float(rows.min()), float(rows.max()), rows.float().sum(1)
-        off, shares = float((sums - 1).abs().max()), low >= 0 and high <= 1 + _SUMS_TO_ONE
+        off, shares = float((sums - 1).abs().max()), low >= 0 and high <= 1 + SUM
         rounded = torch.allclose(rows.float(), rows.float().round(decimals=3), rtol=0, atol=1e-6)
-        if self.outputs == "logits" and shares and off <= (_ROUNDED if rounded else _SUMS_TO_ONE):
+        if self.outputs == "logits" and shares and off <= (_ROUNDED if rounded else SUM):
             raise ModelError("the MAITE model returned probabilities; expected logits, or give outputs='probabilities'")
         if self.outputs == "probabilities" and not shares:
             found = f"{low:.4g} to {high:.4g}"
             raise ModelError(f"the MAITE model returned {found}; expected probabilities, or give outputs='logits'")
-        if self.outputs == "probabilities" and not off <= max(_SUMS_TO_ONE, torch.finfo(rows.dtype).eps):
+        if self.outputs == "probabilities" and not off <= max(SUM, torch.finfo(rows.dtype).eps):
             found = f"rows that sum to {float(sums.min()):.4g} to {float(sums.max()):.4g}"
             raise ModelError(f"the MAITE model returned {found}; expected 1: return them unrounded, or return logits")
 

@@ -79,6 +79,11 @@ def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
     return values * 3 if len(values) == 1 else values
 
 
+def read_output(text: str | None, name: str) -> int | str | None:
+    """Return a place, or a name."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 def read_numbers(text: str | None, name: str) -> list[float] | None:
     if text is None:
         return None
@@ -104,3 +109,13 @@ def read_labels(text: object, name: str = "ignore") -> tuple[int, ...]:
     if not all(label.isdecimal() and label.isascii() for label in labels):
         raise ProtocolError(f"--{name} {text!r}: expected labels such as 255, or 0,255")
     return tuple(map(int, labels))
+
+
+def text_of_value(value: Any, read: Callable[[Any, str], Any] | None = None) -> str:
+    """Return a value as the command line has it. read: what reads it there."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return _SEPARATORS.get(read, ",").join(map(str, value))
+
+
+_SEPARATORS: dict[Any, str] = {read_sides: "x", read_triple: " ", read_numbers: " "}

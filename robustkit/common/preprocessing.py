@@ -30,6 +30,9 @@ SAID_BY = {  # The source of a value, as run.json has it, and in words
 UNPROVEN = frozenset({"trainer", "name", "architecture", ASSUMED})
 """Sources that nobody stated for this checkpoint: what only they say is to be confirmed by data."""
 
+LOGITS, PROBABILITIES, UNIT = "logits", "probabilities", "between 0 and 1"
+"""What a network returns: `UNIT` where all lie between 0 and 1 and do not sum to 1, as after a sigmoid."""
+
 
 @dataclass(frozen=True)
 class Preprocessing:

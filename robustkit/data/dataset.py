@@ -20,7 +20,7 @@ from ..common.held import PREFIX as IN_MEMORY
 from ..common.held import held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import CIFAR10, WNID, first_names, places_by_name
+from .class_names import ASSUMED_ORDER, CIFAR10, WNID, Naming, first_names, number_classes, places_by_name
 from .images import encode_png, has_broken_exif, read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .shapes import CLASSES, Changed
@@ -391,11 +391,23 @@ def open_dataset(
 
 def _held(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
     dataset: Dataset = held_object(spec)
+    classes, claimed = (getattr(dataset.source, name, ()) for name in ("classes", "claimed"))
+    if classes and (class_names or (all(map(WNID.fullmatch, classes)) and len(classes) != num_classes)):
+        naming = Naming(classes, spec, "class", None, num_classes, None if class_names is None else tuple(class_names))
+        numbered = number_classes(naming)
+        labels = {place: numbered.places[name] for place, name in enumerate(classes)}
+        samples = tuple(replace(sample, label=labels[sample.label]) for sample in dataset.samples)
+        dataset = replace(dataset, samples=samples, notes=(*dataset.notes, *numbered.notes))
     highest = max(sample.label for sample in dataset.samples)
     if num_classes is not None and highest >= num_classes:
         raise DataError(f"labels go up to {highest}, the model has classes 0 to {num_classes - 1}; check the labels")
-    names = class_names or (map(str, range(num_classes)) if num_classes else dataset.class_names)
-    return replace(dataset, class_names=tuple(names))
+    names = tuple(class_names or dataset.class_names)
+    if len(names) != (num_classes or len(names)):
+        names = tuple(map(str, range(num_classes or 0)))
+    if claimed and not classes and sorted(claimed) == sorted(names) and claimed != names:
+        other = f"its `classes` ({first_names(claimed, 3)}) are in another order than the checkpoint's"
+        dataset = replace(dataset, notes=(*dataset.notes, f"{ASSUMED_ORDER}labels are taken as outputs, but {other}"))
+    return replace(dataset, class_names=names)
 
 
 def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:

@@ -67,7 +67,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
     pixels (40 million of WebP, AVIF, progressive JPEG, floats and 16 bits of grey). Safe to call from many threads.
     Pillow's own warnings about odd files are silenced from the first call on.
     """
-    return _decoded(data, name, _to_rgb)
+    return _decoded(data, name, to_rgb)
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
-def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+def to_rgb(image: Image.Image, name: str) -> Image.Image:
     image = _upright(image)
     if image.mode.startswith("I"):  # I;16, I;16B, I;16L, I
         values: npt.NDArray[Any] = np.asarray(image)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -209,7 +210,8 @@ class LabelledScenes:
     dataset: the images; the label of every sample is -1. class_names: K names, in the order of the model's outputs.
     layout: one of LAYOUTS. notes: lines for the user: what was recognised and what is ignored.
     masks: a mask's file by sample id. ignored: the labels, as masks store them, that do not count.
-    first: the label of class 0 in the masks. held: returns the mask of a sample whose image is in memory.
+    first: the label of class 0 in the masks. held: returns the mask of a sample whose image is in memory. foreground:
+        what masks store for class 1, where that is not its place.
     """
 
     dataset: Dataset
@@ -220,6 +222,7 @@ class LabelledScenes:
     ignored: tuple[int, ...] = ()
     first: int = 0
     held: Callable[[Sample], npt.NDArray[np.int32]] | None = field(default=None, repr=False)
+    foreground: int = 1
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -255,7 +258,7 @@ class LabelledScenes:
             there, here = (f"{width}x{height}" for height, width in (labels.shape, size))
             raise BadImageError(f"{where}: the mask is of {there} pixels, the image of {here}; expected the same")
         ignored = np.isin(labels, self.ignored)
-        classes = labels - self.first
+        classes = (np.where(labels == self.foreground, 1, labels) if self.foreground > 1 else labels) - self.first
         strange = ~ignored & ((classes < 0) | (classes >= len(self.class_names)))
         if not strange.any():
             return np.where(ignored, -1, classes).astype(np.int16)
@@ -269,7 +272,7 @@ class LabelledScenes:
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) over images, masks, classes and what is ignored."""
-        total = hashlib.sha256(repr((self.class_names, self.first, self.ignored)).encode())
+        total = hashlib.sha256(repr((self.class_names, self.first, self.ignored, self.foreground)).encode())
         total.update(self.dataset.digest().encode())
         with ThreadPoolExecutor() as pool:
             for sample, content in zip(self.dataset.samples, pool.map(self._mask, self.dataset.samples), strict=True):
@@ -298,7 +301,31 @@ def _in_memory(spec: str, ignore: Sequence[int], num_classes: int | None, first:
         raise DataError(f"{spec}: the number of classes is unknown; give num_classes")
     notes = (f"{scenes.notes[0]}{_ignoring(ignore, first)}", *scenes.notes[1:])
     names = tuple(map(str, range(num_classes)))
-    return replace(scenes, class_names=names, ignored=tuple(ignore), first=first, notes=notes)
+    return _of_binary(replace(scenes, class_names=names, ignored=tuple(ignore), first=first, notes=notes))
+
+
+def _of_binary(scenes: LabelledScenes) -> LabelledScenes:
+    """Return scenes of two classes whose masks contain nothing but 0 and 255 with 255 as class 1: taken as ignored, no
+    mask would have an object."""
+    largest = IGNORE[0]
+    if len(scenes.class_names) != 2 or largest not in scenes.ignored or scenes.first:
+        return scenes
+    seen = set[int]()
+    for sample in scenes.dataset.samples:
+        with suppress(BadImageError):
+            path = str(scenes.masks[sample.id]) if sample.id in scenes.masks else ""
+            if scenes.held is not None or path:
+                stored = scenes.held(sample) if scenes.held else read_index_mask(_MASK_FILES.read(path), path)
+                seen |= {*np.unique(stored).tolist()}
+        if seen - {0, largest}:
+            return scenes
+    if largest not in seen:
+        return scenes
+    ignored = tuple(label for label in scenes.ignored if label != largest)
+    note = f"masks contain 0 and {largest} alone: {largest} is class 1"
+    notes = (f"{scenes.notes[0].partition(', ignored')[0]}{_ignoring(ignored)}", note, *scenes.notes[1:])
+    dataset = replace(scenes.dataset, notes=notes)
+    return replace(scenes, dataset=dataset, ignored=ignored, foreground=largest, notes=notes)
 
 
 def open_scenes(
@@ -391,7 +418,7 @@ def _folders(
     notes = [f"layout folders: {len(names)} classes{_ignoring(ignored, first)}"]
     known = dict(enumerate(names, first))
     notes += [f"label {i} is ignored, although it is class {known[i]!r}" for i in ignored if i in known]
-    return replace(_scenes(dataset, "folders", part(folder, dataset), names, ignored, notes), first=first)
+    return _of_binary(replace(_scenes(dataset, "folders", part(folder, dataset), names, ignored, notes), first=first))
 
 
 def _scenes(

@@ -20,7 +20,7 @@ from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import Manifest
 from .metrics import Cells, SummaryRow
-from .setup_flags import guessing_flags, setup_flags
+from .setup_flags import guessing_flags, output_flags, setup_flags, tied_flag
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,9 +175,11 @@ class RecordReader:
             broken = int((~np.isfinite(column_of(read, "nll"))).sum())
             if broken:
                 flags.append(f"{broken} of {len(read)} samples have non-finite logits; counted as wrong")
+        flags += [tied] if (tied := tied_flag(read)) else []
+        some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
+        classes = manifest.data.classes if some_compete else described.num_classes
+        flags += output_flags(read, described, classes)
         if condition == CLEAN.text:
-            some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
-            classes = manifest.data.classes if some_compete else described.num_classes
             flags += guessing_flags(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
             flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")

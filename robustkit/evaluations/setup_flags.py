@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import of_means
-from ..common.preprocessing import UNPROVEN, exact_numbers, few_numbers, said_by
+from ..common.preprocessing import PROBABILITIES, UNIT, UNPROVEN, exact_numbers, few_numbers, said_by
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Evidence = Mapping[str, Any]
-DECISIVE = ("attention", "normalisation")
+DECISIVE = ("attention", "normalisation", "text")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
+_OF_ZERO = 103.2  # a loss above which the probability of the label is 0: -log 2^-149 is 103.28
+MANY_TIED = 0.01  # share of samples without a single largest logit from which on results are flagged
 FEWEST = 10  # images below which nothing can be decided
 _BETTER, _FITS = "another-fits-better", "fits"
 _UNKNOWN = ("inconclusive", "cannot-tell")  # the second in records of earlier versions
@@ -153,6 +155,34 @@ def setup_notes(evidence: Evidence | None) -> list[str]:
     ]
 
 
+def tied_flag(read: pa.Table) -> str:
+    """Return a flag of readable rows where `MANY_TIED` of the samples, and two or more, have no single likeliest class;
+    else an empty text."""
+    tied = sum(read["tied"].to_pylist()) if "tied" in read.column_names and not read["tied"].null_count else 0
+    if tied < 2 or tied < MANY_TIED * len(read):
+        return ""
+    figure = f"{tied} of {len(read)} samples ({tied / len(read):.1%}) have several largest logits"
+    return f"{figure}; the first of these classes is the prediction, as for argmax: another rule gives other figures"
+
+
+def output_flags(read: pa.Table, entry: CheckpointEntry, classes: int) -> Iterator[str]:
+    """Yield flags of readable rows of a network that returns no logits: probabilities of 0, and outputs that lie
+    between 0 and 1 for these samples, too. classes: how many compete."""
+    if "nll" not in read.column_names or entry.outputs not in (PROBABILITIES, UNIT):
+        return
+    nll = read["nll"].drop_null().to_numpy().astype(np.float64)
+    if entry.outputs == PROBABILITIES and (zeros := int((nll > _OF_ZERO).sum())):
+        yield f"{zeros} of {len(nll)} samples have a label of probability 0, which counts as 2^-149 (NLL 103.3)"
+    if entry.outputs == UNIT and len(nll):
+        surest = read["confidence"].drop_null().to_numpy() if "confidence" in read.column_names else np.zeros(0)
+        most = max(float(np.exp(-nll.min())), float(surest.max(initial=0.0)))
+        if most <= math.e / (math.e + classes - 1) + 1e-5:  # a softmax of numbers from 0 to 1 is no surer
+            yield (
+                "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid; they were assumed to be logits, "
+                "so NLL, confidence and calibration are not the model's: return logits, or probabilities that sum to 1"
+            )
+
+
 _OWN_NUMBERS = "give --labels FILE.csv with the model's own numbers"
 _OWN_NAMES = "give --classes FILE with the names of the classes in the order of the model's outputs"
 
@@ -245,6 +275,7 @@ def _value(entry: CheckpointEntry, part: str) -> tuple[str, str]:
         "normalisation": (shown, f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'"),
         "crop": (f"{p.crop_pct:.4g}", f"--crop-pct {p.crop_pct:.6g}"),
         "interpolation": (p.interpolation, f"--interpolation {p.interpolation}"),
+        "text": (form := str(entry.metadata.get("text", "written")), f"--text {form}"),
     }[part]
 
 

@@ -406,11 +406,16 @@ def _is_cnn(classifier: Classifier) -> bool:
     return classifier.identity.attention == "none"
 
 
+def laid_out(classifier: Classifier) -> Classifier:
+    """Return a classifier of images in the memory format that is fastest for it, which also decides how it rounds."""
+    return classifier.to(memory_format=torch.channels_last) if _is_cnn(classifier) else classifier
+
+
 class ImageSubject(EvaluatedModel):
     """A checkpoint of images, whose inputs are (B, 3, H, W) uint8 pixels. eps and distances are in pixel units."""
 
     def _placed(self, classifier: Classifier) -> Classifier:
-        return classifier.to(memory_format=torch.channels_last) if _is_cnn(classifier) else classifier
+        return laid_out(classifier)
 
     def inputs(self, raw: Tensor) -> Tensor:
         clean = to_unit_range(raw.to(self.settings.device))

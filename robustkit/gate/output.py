@@ -270,6 +270,7 @@ def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
         "baseline": baseline,
         "undecided": outcome.policy.undecided,
         "passed": outcome.passed,
+        "notes": [*outcome.notes],
         "verdicts": [_as_dict(outcome, verdict) for verdict in outcome.verdicts],
     }
     text = json.dumps(contents, indent=1, ensure_ascii=False)

@@ -7,7 +7,9 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -196,20 +198,6 @@ def in_short(error: Exception) -> str:
     return kind if text == kind else f"{kind}: {text}"
 
 
-def classes_of(network: nn.Module, size: tuple[int, int]) -> int:
-    """Return K of a network that maps (B, 3, H, W) to (B, K), by one forward of zeros. ModelError where it does not."""
-    name = type(network).__name__
-    try:
-        logits = zeros_through(network, size)
-    except Exception as error:  # the user's own code
-        shown = f"{size[0]} x {size[1]}"
-        raise ModelError(f"{name} fails on images of {shown} ({in_short(error)}); check --img-size") from error
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelError(f"{name} returned {what}; expected logits of shape (batch, classes)")
-    return int(logits.shape[1])
-
-
 def probed_size(network: nn.Module) -> tuple[int, int]:
     """Return the only one of a few usual sizes that a network takes. ModelError where none or several work."""
     fits = []
@@ -227,8 +215,27 @@ def probed_size(network: nn.Module) -> tuple[int, int]:
 
 
 def zeros_through(network: nn.Module, size: tuple[int, int]) -> Any:
-    with torch.no_grad():
-        return network.eval()(torch.zeros(1, 3, *size))
+    return asked(network, torch.zeros(1, 3, *size))
+
+
+def asked(network: nn.Module, inputs: Tensor) -> Any:
+    """Return what a network in evaluation mode returns. A pass that takes a minute says so, and what ends it."""
+    name, patience = type(network).__name__, threading.Timer(_PATIENCE, lambda: _say_that_it_computes(name))
+    patience.daemon = True
+    patience.start()
+    try:
+        with torch.no_grad():
+            return network.eval()(inputs)
+    finally:
+        patience.cancel()
+
+
+_PATIENCE = 60.0  # seconds
+
+
+def _say_that_it_computes(name: str) -> None:
+    what = f"{name} has computed a single input for {_PATIENCE:.0f} seconds"
+    print(f"{what}; Ctrl-C ends it, or else: kill {os.getpid()}", file=sys.stderr, flush=True)
 
 
 def resample_positions(

@@ -28,6 +28,7 @@ from ..errors import ModelError, unknown
 from .architecture import create, in_short, zeros_through
 from .identity import Classifier
 from .input_config import height_and_width
+from .outputs import logarithms_of_rows
 
 RESIZES = {"ade20k": (512, 2048)}
 """The test pipeline of a data set in the public code: the short side, and the most of the long side."""
@@ -201,29 +202,31 @@ def resolve_windows(
     return Windows(size, steps, short, resize=options.resize), notes
 
 
-_EXPECTED = "logits (batch, classes, height, width), or a dict that holds them as 'out'"
+_EXPECTED = "logits (batch, classes, height, width)"
 
 
 class Dense(nn.Module):
     """Normalised images (B, 3, H, W) to logits of their size. windows: None where the network takes any size. Its
-    output may be a dict with `out`, and smaller than the image: it is enlarged bilinearly.
+    output may be smaller than the image: it is enlarged bilinearly. of_probabilities: of these, logarithms are taken,
+    after all that.
     """
 
     def __init__(self, network: nn.Module, windows: Windows | None) -> None:
         super().__init__()
-        self.network, self.windows = network, windows
+        self.network, self.windows, self.of_probabilities = network, windows, False
         if windows is not None and isinstance(network, SegmenterNetwork):
             network.enlarge = False  # windows are enlarged and averaged in one
 
     def forward(self, images: Tensor) -> Tensor:
         if self.windows is not None:
-            return self.windows(self._output, images)
-        logits, size = self._output(images), images.shape[-2:]
-        return logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
+            logits = self.windows(self._output, images)
+        else:
+            logits, size = self._output(images), images.shape[-2:]
+            logits = logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
+        return logarithms_of_rows(logits, type(self.network).__name__) if self.of_probabilities else logits
 
     def _output(self, images: Tensor) -> Tensor:
         logits = self.network(images)
-        logits = logits["out"] if isinstance(logits, Mapping) else logits
         if not isinstance(logits, Tensor) or logits.ndim != 4:
             what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise ModelError(f"{type(self.network).__name__} returned {what}; expected {_EXPECTED}")

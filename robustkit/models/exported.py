@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .architecture import classes_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
+from .outputs import with_logits
 from .specs import ModelFile
 
 _SAID = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
@@ -74,7 +74,8 @@ def exported_classifier(
     if network.fixed_size not in (None, preprocessing.input_size):
         shown, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
         raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
-    classes, names = classes_of(network, preprocessing.input_size), said.get("class_names")
+    whole, classes, outputs, of_outputs = with_logits(network, torch.zeros(1, 3, *preprocessing.input_size))
+    names = said.get("class_names")
     identity = ModelIdentity(
         name=display_name(source.name),
         spec=spec,
@@ -89,10 +90,11 @@ def exported_classifier(
         weights="exported",
         code_sha256=code_sha256,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
-        notes=(*notes, *more),
+        notes=(*notes, *more, *of_outputs),
         metadata=said,
+        outputs=outputs,
     )
-    return Classifier(network, identity)
+    return Classifier(whole, identity)
 
 
 def _by(size: tuple[int, int] | None) -> str:

@@ -29,6 +29,7 @@ from .checkpoint import metadata_of, refuse_odd, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
+from .outputs import chosen_output
 from .specs import ModelFile
 
 _NAMED = """
@@ -89,15 +90,15 @@ def load_program(source: ModelFile, spec: str, wanted: InputOptions) -> Classifi
     refuse_options(spec, wanted)
     path = source.path
     try:
-        network, texts = _read(path)
-    except CheckpointError:
+        network, texts, notes = _read(path, wanted.output)
+    except (CheckpointError, ModelError):
         raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({reason_of(error)}); expected a .pt2 file") from error
     except Exception as error:  # what a damaged or invented program lacks is of many kinds
         why = f"not a whole program of torch.export ({type(error).__name__}: {first_line(error, 80)})"
         raise CheckpointError(f"{path}: {why}; expected a file of torch.export.save; export it again") from error
-    said: dict[str, Any] = {"arch": "torch.export", "sha256": sha256(path), "attends": network.attends}
+    said: dict[str, Any] = {"arch": "torch.export", "sha256": sha256(path), "attends": network.attends, "notes": notes}
     classifier = exported_classifier(network, source, spec, wanted, metadata_of(path, texts), **said)
     network.check_pure(classifier.identity.preprocessing.input_size, path)
     return classifier
@@ -297,7 +298,7 @@ class _Archive:
         raise CheckpointError(f"{self.path}: {what}; expected one, of torch.export.save")
 
 
-def _read(path: Path) -> tuple[ProgramNetwork, dict[str, str]]:
+def _read(path: Path, choice: str | int | None) -> tuple[ProgramNetwork, dict[str, str], tuple[str, ...]]:
     archive = _Archive.open(path)
     program, root, old = archive.program()
     name = program.removeprefix(f"{root}models/").removesuffix(".json")
@@ -313,7 +314,8 @@ def _read(path: Path) -> tuple[ProgramNetwork, dict[str, str]]:
     prefix = "extra_files/" if old else f"{root}extra/"
     extra = [each for each in archive.members if each.startswith(prefix)]
     texts = {each.removeprefix(prefix): archive.read(each)[:_LARGEST].decode() for each in extra}
-    return _network(path, content, *tensors), texts
+    network, notes = _network(path, content, tensors, choice)
+    return network, texts, notes
 
 
 def _tensors(archive: _Archive, root: str, kind: str, name: str, old: bool) -> dict[str, Tensor]:
@@ -358,8 +360,14 @@ def _tensor(meta: Mapping[str, Any], content: bytearray) -> Tensor:
 
 
 def _network(
-    path: Path, content: Mapping[str, Any], weights: Mapping[str, Tensor], constants: Mapping[str, Tensor]
-) -> ProgramNetwork:
+    path: Path,
+    content: Mapping[str, Any],
+    tensors: Sequence[Mapping[str, Tensor]],
+    choice: str | int | None,
+) -> tuple[ProgramNetwork, tuple[str, ...]]:
+    """Return a program, and notes where it has several outputs. tensors: weights, and constants. choice: of
+    the outputs, by place."""
+    weights, constants = tensors
     graph, signature = content["graph_module"]["graph"], content["graph_module"]["signature"]
     held, entries = dict[str, Tensor](), list[str]()
     for each in signature["input_specs"]:
@@ -371,15 +379,22 @@ def _network(
             entries.append(said["arg"]["as_tensor"]["name"])
         elif kind != "constant_input":
             raise CheckpointError(f"{path}: its input {kind} is not a tensor; expected images; export it so")
+    if len(entries) != 1:
+        raise CheckpointError(f"{path}: {len(entries)} inputs; expected one, images (B, 3, H, W); export it so")
     ends = [said["arg"]["as_tensor"]["name"] for each in signature["output_specs"] for said in each.values()]
-    for what, found, expected in (("input", entries, "images (B, 3, H, W)"), ("output", ends, "logits (B, K)")):
-        if len(found) != 1:
-            raise CheckpointError(f"{path}: {len(found)} {what}s; expected one, {expected}; export it so")
+    if not ends:
+        raise CheckpointError(f"{path}: 0 outputs; expected logits (B, K); export it again")
+    place, notes = 0, tuple[str, ...]()
+    if choice is not None or len(ends) > 1:
+        sides_of = [[each.get("as_int") for each in graph["tensor_values"][name]["sizes"][1:]] for name in ends]
+        shapes = {str(number): (None, *some) for number, some in enumerate(sides_of)}
+        place = int(chosen_output(str(path), shapes, choice))
+        notes = (f"of {len(ends)} outputs of the program, {place} is taken as its logits",) * (len(ends) > 1)
     sides, bounds = _input(path, graph["tensor_values"][entries[0]], content["range_constraints"])
     _check_targets(path, graph["nodes"])
     nodes = [node for node in graph["nodes"] if _named(node["target"])[0] not in _SKIPPED]
-    steps = _dropping([_step(path, node) for node in nodes], {*held, entries[0]}, ends[0])
-    return ProgramNetwork(steps, held, sides, bounds, (entries[0], ends[0]))
+    steps = _dropping([_step(path, node) for node in nodes], {*held, entries[0]}, ends[place])
+    return ProgramNetwork(steps, held, sides, bounds, (entries[0], ends[place])), notes
 
 
 def _input(

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..attention.apply import attention_kind
 from ..common.held import PREFIX
 from ..errors import ModelError
-from .architecture import classes_of, in_short, zeros_through
 from .checkpoint import digest_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
+from .outputs import with_logits
 
-_OURS = ("torch.", "torchvision.", "timm.", "transformers.", "robustkit.")
 NOTE = "the network was in memory: this run cannot be reproduced from files alone"
-
-
-class LogitsOf(nn.Module):
-    """A network that returns more than logits: a dict, a tuple, or an object with `logits`."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Any:
-        return logits_in(self.network(images))
-
-
-def logits_in(output: Any) -> Any:
-    """Return the logits in what a network returned; the output itself where there are none."""
-    if isinstance(output, Tensor):
-        return output
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get("logits", output.get("out"))
-    if found is None and isinstance(output, tuple | list):
-        found = next((each for each in output if isinstance(each, Tensor) and each.ndim in (2, 4)), None)
-    return output if found is None else found
 
 
 def classifier_of(
@@ -61,13 +35,19 @@ def classifier_of(
     own = getattr(getattr(network, "patch_embed", None), "img_size", None)
     if size is not None and wanted.img_size is None and own in (None, size):
         wanted = replace(wanted, img_size=size, crop_pct=wanted.crop_pct or 1.0)
-    shown, identity = described(network, name, wanted)
-    classes = classes_of(shown.cpu(), identity.preprocessing.input_size)
-    return Classifier(shown, replace(identity, num_classes=classes))
+    identity = described(network, name, wanted)
+    zeros = torch.zeros(1, 3, *identity.preprocessing.input_size)
+    try:
+        network, classes, outputs, notes = with_logits(network, zeros, wanted.output, wanted.num_classes)
+    except ModelError as fault:
+        raise ModelError(f"{name}: {fault}") from fault
+    if wanted.num_classes not in (None, classes):
+        raise ModelError(f"{name} gives {classes} classes, not {wanted.num_classes}; check num_classes")
+    return Classifier(network, replace(identity, num_classes=classes, outputs=outputs, notes=(*identity.notes, *notes)))
 
 
-def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.Module, ModelIdentity]:
-    """Return a network, on the CPU, as one that returns a tensor, and what it is; without the number of its classes."""
+def described(network: nn.Module, name: str, wanted: InputOptions) -> ModelIdentity:
+    """Return what a network is, without the number of its classes, and put it on the CPU."""
     if wanted.arch or wanted.attention:
         raise ModelError(f"{name}: arch and attention apply to files only; a network in memory is used as it is")
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None) or {}
@@ -76,16 +56,11 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         raise ModelError(f"{name}: the normalisation of its images is unknown; {how}")
     network.cpu()
     preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
-    height, width = preprocessing.input_size
-    try:
-        plain = isinstance(zeros_through(network, (height, width)), Tensor)
-    except Exception as fault:  # the user's own code
-        raise ModelError(f"{name} fails on an image of {height} x {width}: {in_short(fault)}") from fault
-    identity = ModelIdentity(
+    return ModelIdentity(
         name=display_name(name),
         spec=f"{PREFIX}{name}",
         path=None,
-        sha256=digest_of(network.state_dict()),
+        sha256=digest_of(network.state_dict()) if network.state_dict() else None,
         arch=str(config.get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}"),
         attention=attention_kind(network),
         attention_source="n/a",
@@ -93,25 +68,16 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.M
         preprocessing=preprocessing,
         preprocessing_source=sources,
         weights="in memory",
-        code_sha256=code_of(network),
         notes=(NOTE, *notes),
     )
-    return network if plain else LogitsOf(network), identity
 
 
-def code_of(network: nn.Module) -> str:
-    """Return the SHA-256 (hex) of the code of all parts of a network that are of no library."""
-    total = hashlib.sha256()
-    kinds = {type(part) for part in network.modules()}
-    for kind in sorted(kinds, key=lambda each: f"{each.__module__}.{each.__qualname__}"):
-        if not f"{kind.__module__}.".startswith(_OURS):
-            try:
-                code = inspect.getsource(kind)
-            except (OSError, TypeError):  # typed at a prompt
-                body = getattr(kind.forward, "__code__", None)
-                code = repr((body.co_code, body.co_consts, body.co_names)) if body else ""
-            total.update(f"{kind.__qualname__}\n{code}\n".encode())
-    return total.hexdigest()
+def _device_of(network: nn.Module) -> torch.device:
+    """Return where the first tensor of a network lies. Raises ModelError where it has no values, on `meta`."""
+    device = next(chain(network.parameters(), network.buffers()), torch.zeros(())).device
+    if device.type == "meta":
+        raise ModelError(f"{type(network).__name__} is on the device meta, without weights; load them first")
+    return device
 
 
 @contextmanager
@@ -119,7 +85,7 @@ def as_it_was(networks: list[nn.Module]) -> Iterator[None]:
     """Give networks back in the mode, on the device and with the gradients that they came with."""
     parts = [(part, part.training) for network in networks for part in network.modules()]
     tensors = [(tensor, tensor.requires_grad) for network in networks for tensor in network.parameters()]
-    places = [(network, next(iter(network.state_dict().values()), torch.zeros(())).device) for network in networks]
+    places = [(network, _device_of(network)) for network in networks]
     try:
         yield
     finally:

@@ -12,9 +12,10 @@ from typing import Any
 from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
 
+from ..common.held import PREFIX
 from ..common.preprocessing import ASSUMED, INTERPOLATIONS, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
 from ..errors import ModelError, unknown
-from .architecture import probed_size
+from .architecture import is_factory, probed_size
 
 CROP_MODES = ("center", "center-floor", "squash", "border")
 SMALL = 64
@@ -38,6 +39,19 @@ class InputOptions:
     classes: str | tuple[str, ...] | None = None
     prompts: str | tuple[str, ...] | None = None
     custom_ops: str | Path | None = None
+    output: str | int | None = None
+    text: str | None = None
+
+
+def refuse_output(spec: str | Path | nn.Module, wanted: InputOptions, features: bool = False) -> None:
+    """Raise ModelError for an output that is chosen of a network that we build, and whose output is known."""
+    if wanted.output is None:
+        return
+    graph = not isinstance(spec, nn.Module) and str(spec).startswith((PREFIX, "onnx:", "pt2:"))
+    if features or not (isinstance(spec, nn.Module) or graph or is_factory(wanted.arch or "")):
+        shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
+        where = "its features" if features else "its only output"
+        raise ModelError(f"--logits {wanted.output} does not apply to {shown}: {where} are taken; leave it out")
 
 
 def resolve_preprocessing(

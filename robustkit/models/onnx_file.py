@@ -26,12 +26,17 @@ from .checkpoint import metadata_of, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
+from .outputs import chosen_output
 from .specs import ModelFile
 
 _LARGEST = 2 << 30  # bytes of a file: protocol buffers hold no more
 _ROOM = 1 << 26  # bytes that weights may take beyond four times what the files hold
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _ATTENTION = re.compile(r"\w*Attention|(QLinear)?Softmax|FusedMatMul")
+_LOOPS = ("Loop", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+_RUNS = 1 << 20  # operators that one pass may run
+_DEEPEST = 64  # graphs and functions inside of each other
+_IMAGES = "images (B, 3, H, W)"
 _NOTE = "an exported model without gradients: attacks and maps that need them do not apply"
 
 
@@ -40,15 +45,17 @@ def load_onnx(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     refuse_options(spec, wanted)
     libraries = [import_extra(name, "onnx", spec) for name in ("onnx", "onnxruntime")]
     custom = None if wanted.custom_ops is None else Path(wanted.custom_ops)
-    file = _File.read(source.path, libraries[0], any_operator=custom is not None)
-    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1], custom)
-    more: dict[str, Any] = {"arch": "onnx", "sha256": file.digest(), "attends": file.attends, "notes": (_NOTE,)}
+    file = _File.read(source.path, libraries[0], wanted.output, any_operator=custom is not None)
+    network = OnnxNetwork(source.path, file.size, file.rows, libraries[1], custom, file.output)
+    notes = (_NOTE, *file.notes)
+    more: dict[str, Any] = {"arch": "onnx", "sha256": file.digest(), "attends": file.attends, "notes": notes}
     more["code_sha256"] = None if custom is None else sha256(custom)
     return exported_classifier(network, source, spec, wanted, file.metadata, **more)
 
 
 class OnnxNetwork(ExportedNetwork):
-    """A graph of ONNX, run by onnxruntime on the CPU, without gradients. custom: a library of operators, or None."""
+    """A graph of ONNX, run by onnxruntime on the CPU, without gradients. custom: a library of operators, or None.
+    output: the name of what is taken of its outputs; None: there is but one."""
 
     def __init__(
         self,
@@ -57,9 +64,11 @@ class OnnxNetwork(ExportedNetwork):
         rows: tuple[int, int | None],
         runtime: ModuleType,
         custom: Path | None = None,
+        output: str | None = None,
     ) -> None:
         super().__init__(fixed_size, rows)
-        self.path, self.custom, self._session = path, custom, _session(path, runtime, custom)
+        self.path, self.custom, self.output = path, custom, output
+        self._session = _session(path, runtime, custom)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
@@ -71,7 +80,9 @@ class OnnxNetwork(ExportedNetwork):
     def logits(self, images: Tensor) -> Tensor:
         (entry,) = self._session.get_inputs()
         try:
-            (logits,) = self._session.run(None, {entry.name: images.detach().to("cpu", torch.float32).numpy()})
+            (logits,) = self._session.run(
+                self.output and [self.output], {entry.name: images.detach().to("cpu", torch.float32).numpy()}
+            )
         except Exception as fault:  # onnxruntime's own kinds are no subclasses of a usual one
             raise RuntimeError(f"onnxruntime failed: {first_line(fault)}") from fault
         return torch.from_numpy(logits).to(images.device)
@@ -98,8 +109,8 @@ def _session(path: Path, runtime: ModuleType, custom: Path | None) -> Any:
 
 @dataclass(frozen=True)
 class _File:
-    """An ONNX file that was checked. outside: files of weights next to it. size, rows: see `ExportedNetwork`. attends:
-    whether it has a softmax that is not its output, or an operator of attention.
+    """An ONNX file that was checked. outside: files of weights next to it. size, rows: see `ExportedNetwork`. output:
+    the name of its logits. attends: whether it has a softmax that is not its output, or an operator of attention.
     """
 
     path: Path
@@ -107,11 +118,14 @@ class _File:
     metadata: dict[str, Any]
     size: tuple[int, int] | None
     rows: tuple[int, int | None]
+    output: str
     attends: bool
+    notes: tuple[str, ...]
 
     @classmethod
-    def read(cls, path: Path, onnx: ModuleType, any_operator: bool = False) -> _File:
-        """Read and check a graph. any_operator: a library of the user's may have it. Raises CheckpointError."""
+    def read(cls, path: Path, onnx: ModuleType, choice: str | int | None = None, any_operator: bool = False) -> _File:
+        """Read and check a graph. choice: of its outputs. any_operator: a library of the user's may have it. Raises
+        CheckpointError, or ModelError for a choice that it does not have, or needs."""
         try:
             content = bytes_of(path, _LARGEST)
         except OSError as error:
@@ -126,12 +140,14 @@ class _File:
         nodes = [node for graph in _graphs(model) for node in graph.node]
         if not any_operator:
             _check_operators(path, model, nodes)
+        _check_rounds(path, model, onnx)
         outside = _check_weights(path, model, nodes, len(content), onnx)
         size, rows = _check_input(path, model.graph, onnx)
-        (output,) = (entry.name for entry in model.graph.output)
+        output, notes = _output(path, model.graph, choice, onnx)
         inner = (node for node in nodes if output not in node.output)
         metadata = metadata_of(path, {entry.key: entry.value for entry in model.metadata_props})
-        return cls(path, outside, metadata, size, rows, any(_ATTENTION.fullmatch(node.op_type) for node in inner))
+        attends = any(_ATTENTION.fullmatch(node.op_type) for node in inner)
+        return cls(path, outside, metadata, size, rows, output, attends, notes)
 
     def digest(self) -> str:
         """Return the hex digest of the file and, by name, of what it keeps next to it."""
@@ -163,6 +179,57 @@ def _check_operators(path: Path, model: Any, nodes: list[Any]) -> None:
         what = f"operators that are not onnxruntime's own ({', '.join(named[:3])}{more})"
         remedy = "export it with standard operators, or give a library that you trust as --custom-ops"
         raise CheckpointError(f"{path}: {what}, which need code; {remedy}")
+
+
+def _check_rounds(path: Path, model: Any, onnx: ModuleType) -> None:
+    """Raise CheckpointError for loops whose rounds the file does not bound, and for more operators in all than a pass
+    may run: those of a loop count in each of its rounds, those of a function wherever it is called.
+    """
+    functions = {(function.domain, function.name): function for function in model.functions}
+    counted: dict[tuple[str, str], int] = {}
+
+    def runs(graph: Any, outer: dict[str, int], depth: int) -> int:
+        if depth > _DEEPEST:
+            raise CheckpointError(f"{path}: graphs or functions more than {_DEEPEST} deep; export it again")
+        numbers = {**outer, **_numbers(graph, onnx)}
+        return sum(runs_of(node, numbers, depth + 1) for node in graph.node)
+
+    def runs_of(node: Any, numbers: dict[str, int], depth: int) -> int:
+        inside = [each for part in node.attribute for each in (*([part.g] if part.HasField("g") else []), *part.graphs)]
+        once = 1 + sum(runs(graph, numbers, depth) for graph in inside)
+        if (called := (node.domain, node.op_type)) in functions:
+            if called not in counted:
+                counted[called] = runs(functions[called], {}, depth)
+            once += counted[called]
+        elif node.op_type in _LOOPS:
+            rounds = numbers.get(node.input[0]) if node.op_type == "Loop" and node.input else None
+            if rounds is None:
+                what = f"the number of rounds of its {node.op_type} {node.name[:40]!r} is no constant of the file"
+                raise CheckpointError(f"{path}: {what}, so it may never end; export it with the loop unrolled")
+            once *= max(1, rounds)
+        return once
+
+    if (total := runs(model.graph, {}, 0)) > _RUNS:
+        what = f"with its loops it runs {total:.1e} operators for an image"
+        raise CheckpointError(f"{path}: {what}; expected {_RUNS:,} at most; export it with shorter loops")
+
+
+def _numbers(graph: Any, onnx: ModuleType) -> dict[str, int]:
+    """Return the whole numbers that a graph holds as constants, by name."""
+    tensors = [(tensor.name, tensor) for tensor in getattr(graph, "initializer", ())]
+    numbers = dict[str, int]()
+    for node in graph.node:
+        for each in node.attribute if node.op_type == "Constant" and len(node.output) == 1 else ():
+            if each.name == "value":
+                tensors.append((node.output[0], each.t))
+            elif each.name == "value_int":
+                numbers[node.output[0]] = each.i
+    for name, tensor in tensors:
+        inside = tensor.data_location != onnx.TensorProto.EXTERNAL
+        if inside and tensor.data_type == onnx.TensorProto.INT64 and [*tensor.dims] in ([], [1]):
+            values = [*tensor.int64_data] or [int.from_bytes(tensor.raw_data[:8], "little", signed=True)]
+            numbers[name] = values[0]
+    return numbers
 
 
 def _check_weights(path: Path, model: Any, nodes: list[Any], held: int, onnx: ModuleType) -> tuple[Path, ...]:
@@ -214,21 +281,37 @@ def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, i
     """Return (height, width) and the numbers of images that a graph takes, as `ExportedNetwork` has them."""
     weights = {tensor.name for tensor in graph.initializer}
     entries = [entry for entry in graph.input if entry.name not in weights]
-    for what, found, expected in (("input", entries, "images (B, 3, H, W)"), ("output", graph.output, "logits (B, K)")):
-        if len(found) != 1:
-            named = ", ".join(entry.name[:40] for entry in found[:4])
-            raise CheckpointError(f"{path}: {len(found)} {what}s ({named}); expected one, {expected}; export it so")
-        kind = found[0].type.tensor_type
-        if kind.elem_type != onnx.TensorProto.FLOAT:
-            name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-            remedy = "export it so, with other types inside"
-            raise CheckpointError(f"{path}: its {what} is {name}; expected float32 {expected}; {remedy}")
+    if len(entries) != 1:
+        named = ", ".join(entry.name[:40] for entry in entries[:4])
+        raise CheckpointError(f"{path}: {len(entries)} inputs ({named}); expected one, {_IMAGES}; export it so")
+    _check_type(path, "input", entries[0], _IMAGES, onnx)
     sides = [_side(each) for each in entries[0].type.tensor_type.shape.dim]
     if len(sides) != 4 or sides[1] not in (None, 3) or any(side is not None and side < 1 for side in sides):
         shown = " x ".join("?" if side is None else str(side) for side in sides)
         raise CheckpointError(f"{path}: its input is {shown}; expected images of 3 channels, B x 3 x H x W")
     rows, _, height, width = sides
     return (None if height is None or width is None else (height, width)), (rows or 1, rows)
+
+
+def _output(path: Path, graph: Any, choice: str | int | None, onnx: ModuleType) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the output that are the logits, and notes where there are others."""
+    if not graph.output:
+        raise CheckpointError(f"{path}: no output; expected logits (B, K); export it again")
+    by_name = {entry.name: entry for entry in graph.output}
+    name = graph.output[0].name
+    if choice is not None or len(by_name) > 1:
+        sides = {name: [_side(each) for each in entry.type.tensor_type.shape.dim] for name, entry in by_name.items()}
+        shapes = {name: (None, *of_one[1:]) if of_one else () for name, of_one in sides.items()}
+        name = chosen_output(str(path), shapes, choice)
+    _check_type(path, "output", by_name[name], "logits (B, K)", onnx)
+    return name, (f"of {len(by_name)} outputs of the graph, {name} is taken as its logits",) * (len(by_name) > 1)
+
+
+def _check_type(path: Path, what: str, entry: Any, expected: str, onnx: ModuleType) -> None:
+    if (kind := entry.type.tensor_type.elem_type) != onnx.TensorProto.FLOAT:
+        name = onnx.TensorProto.DataType.Name(kind).lower()
+        remedy = "export it so, with other types inside"
+        raise CheckpointError(f"{path}: its {what} is {name}; expected float32 {expected}; {remedy}")
 
 
 def _side(dimension: Any) -> int | None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.held import PREFIX, held_object
-from ..common.preprocessing import LARGEST_SIDE, Preprocessing
+from ..common.preprocessing import LARGEST_SIDE, PROBABILITIES, Preprocessing
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
@@ -26,6 +26,7 @@ from .dense import (
     Dense,
     Segmenter,
     WindowOptions,
+    Windows,
     asked_windows,
     build_segmenter,
     count_classes,
@@ -34,7 +35,8 @@ from .dense import (
 )
 from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
 from .in_memory import described
-from .input_config import InputOptions, height_and_width, resolve_preprocessing
+from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
+from .outputs import kind_of_outputs, notes_on_outputs, with_one_output, with_two_classes
 from .specs import find
 from .state_dict import VIT
 
@@ -81,6 +83,7 @@ def load_segmenter(
     use_ema: bool = False,
     allow_partial: bool = False,
     pixels: bool = False,
+    output: str | int | None = None,
 ) -> Segmenter:
     """Load a segmenter from FILE, `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
@@ -96,7 +99,8 @@ def load_segmenter(
     short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
         their size. Images smaller than a window are enlarged to it.
     resize: `ade20k` to resize images before that, as the public code's data pipeline does for ADE20K.
-    mean, std, pixels, num_classes, use_ema, allow_partial: as `robustkit.load` takes them, as is a network for `spec`.
+    mean, std, pixels, num_classes, use_ema, allow_partial, output: as `robustkit.load` takes them, as is a network for
+        `spec`.
 
     Raises ModelError or CheckpointError, one line with the remedy.
     """
@@ -104,7 +108,8 @@ def load_segmenter(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    wanted = InputOptions(arch, attention, num_classes, mean, std)
+    wanted = InputOptions(arch, attention, num_classes, mean, std, output=output)
+    refuse_output(spec, wanted)
     shown = WindowOptions(window, stride, short_side, resize)
     if isinstance(spec, nn.Module):
         return _in_memory(spec, type(spec).__name__, wanted, shown)
@@ -141,16 +146,32 @@ def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: Windo
         return network
     windows, notes = asked_windows(shown)
     size = windows.size if windows else (_PROBE, _PROBE)
-    network, identity = described(network, name, replace(wanted, img_size=size))
-    dense = Dense(network, windows)
+    identity = described(network, name, replace(wanted, img_size=size))
+    dense, outputs, more = _dense(network, windows, size, wanted)
     identity = replace(
         identity,
         num_classes=count_classes(dense, size),
+        outputs=outputs,
         preprocessing=replace(identity.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
         preprocessing_source={key: identity.preprocessing_source[key] for key in ("mean", "std")},
-        notes=(*identity.notes, *notes),
+        notes=(*identity.notes, *notes, *more),
     )
     return Segmenter(dense, identity)
+
+
+def _dense(
+    network: nn.Module, windows: Windows | None, size: tuple[int, int], wanted: InputOptions
+) -> tuple[Dense, str, tuple[str, ...]]:
+    """Return a network of the user's own as one of images of any size, what it returns, and notes."""
+    zeros = torch.zeros(1, 3, *size)
+    network, first, notes = with_one_output(network, zeros, wanted.output, wanted.num_classes, ndim=4)
+    kind = kind_of_outputs(network, first, zeros)
+    network, kind, more = (
+        with_two_classes(network, kind) if first.shape[1] == 1 else (network, kind, notes_on_outputs(kind))
+    )
+    dense = Dense(network, windows)
+    dense.of_probabilities = kind == PROBABILITIES
+    return dense, kind, (*notes, *more)
 
 
 def _segmenter(
@@ -217,8 +238,10 @@ def _factory(
     notes += partial
     windows, more = asked_windows(shown)
     notes += more
-    dense, size = Dense(network, windows), windows.size if windows else (_PROBE, _PROBE)
+    size = windows.size if windows else (_PROBE, _PROBE)
+    dense, outputs, more = _dense(network, windows, size, wanted)
     classes = count_classes(dense, size)
+    notes += more
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     sized, where, said_by = replace(wanted, img_size=size), str(checkpoint.path), checkpoint.metadata_source
@@ -226,6 +249,7 @@ def _factory(
         network, sized, metadata, where, said_by=said_by, config_of="code"
     )
     said = _said(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + more}
+    said["outputs"] = outputs
     identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **said)
     return Segmenter(dense, identity)
 

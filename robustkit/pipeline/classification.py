@@ -14,6 +14,7 @@ from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
+from ..evaluations.answers import ask_image
 from ..evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from ..evaluations.attacks.evidence import bearing_evidence, extents
 from ..evaluations.attacks.transfer.condition import transfer_condition
@@ -29,6 +30,7 @@ from ..evaluations.maps.methods import check_method, chosen_of
 from ..evaluations.maps.regions.condition import parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
+from ..models.architecture import is_factory
 from ..models.classifier import load
 from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names, evaluated_under, has_gradients
@@ -160,7 +162,8 @@ def plan_transfer(
                 continue
             plain = entry.to_plain()
             conditions.append(passed := transfer_condition(attack, entry.name))
-            digests[passed.text] = digest_of({key: plain.get(key) for key in OF_CHECKPOINT})
+            keys = (key for key in OF_CHECKPOINT if key != "code_sha256" or not entry.has_own_code)
+            digests[passed.text] = digest_of({key: plain.get(key) for key in keys})
     return tuple(conditions), digests
 
 
@@ -306,6 +309,8 @@ def _model_options(request: ClassificationRequest, spec: str) -> dict[str, Any]:
         idle.update(_OF_WEIGHTS)
     if kind != "onnx" and "onnx" in kinds:
         idle.add("custom_ops")
+    if kind not in GRAPHS and kinds & GRAPHS and not is_factory(str(request.model.get("arch") or "")):
+        idle.add("output")
     return {name: value for name, value in request.model.items() if name not in idle}
 
 
@@ -327,6 +332,7 @@ def _contender(
         replace(images, truth=truth),
         images.preprocessing,
         partial(best_batch, classifier, request.settings.device, request.settings.dtype),
+        partial(ask_image, classifier),
     )
 
 

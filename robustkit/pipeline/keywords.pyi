@@ -19,9 +19,11 @@ class AuditOptions(TypedDict, total=False):
     img_size: Any
     classes: Any
     prompts: Any
+    text: Any
     custom_ops: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None
@@ -81,6 +83,7 @@ class SegmentOptions(TypedDict, total=False):
     resize: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None

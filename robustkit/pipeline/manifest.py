@@ -20,7 +20,7 @@ from msgspec import UNSET
 from ..attention.registry import EVERY_FORMULA
 from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import LOGITS, Preprocessing
 from ..errors import RunError
 from ..evaluations.attacks.condition import EVERY_ATTACK
 from ..evaluations.condition import EVERY_FAMILY
@@ -43,7 +43,7 @@ from ..runs.manifest import (
     PluginEntry,
     digests_of_shards,
 )
-from ..runs.merging import disagreements, join_manifests
+from ..runs.merging import changed_code, disagreements, join_manifests
 from ..runs.metadata import write_metadata
 from ..tasks.registry import EVERY_TASK
 from .plan import Plan
@@ -92,6 +92,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
     sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
     trained = {"trained_attention": identity.trained_attention} if identity.trained_attention else {}
     described = identity.to_dict() | trained | {"preprocessing": after, "preprocessing_source": sources} | more
+    if described["outputs"] == LOGITS:
+        del described["outputs"]
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 
@@ -126,6 +128,7 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
         raise RunError(f"{run.path} contains another run: {'; '.join(odd)}; use another --out, or delete the folder")
     run.write_manifest(join_manifests(old, new))
     lines = [whole_card_line(old)] if old.format == 1 else []
+    lines += changed_code(old, new)
     if old.batch_size != new.batch_size:
         sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
         lines.append(f"{sizes}: the same random draws; results are equal up to float rounding")
@@ -138,9 +141,9 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
 def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
+    checkpoints = tuple(contender.with_answers() for contender in plan.contenders)
     settings = plan.settings(old.batch_size if old else None)
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
-    checkpoints = tuple(contender.entry for contender in plan.contenders)
     return Manifest(
         format=old.format if old else 2,
         robustkit=metadata.version("robustkit-audit"),

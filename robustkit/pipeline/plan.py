@@ -8,9 +8,14 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
+
+from ..common.held import PREFIX as IN_MEMORY
+from ..common.held import held_object
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
-from ..data.metadata import read_metadata
+from ..data.metadata import read_metadata, rows_in_memory
+from ..evaluations.answers import Question, take_answers
 from ..evaluations.attacks.evidence import Extent
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
@@ -18,7 +23,7 @@ from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
 from ..models.identity import Classifier
 from ..moved import keep_old_names
 from ..protocol.card import TASKS
-from ..protocol.condition import Condition
+from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..report.run import Run
 from ..runs.manifest import CheckpointEntry
@@ -39,17 +44,28 @@ class DescribedCheckpoint:
     def name(self) -> str:
         return self.entry.name
 
+    def with_answers(self) -> CheckpointEntry:
+        """Return the entry for run.json, with the checkpoint's answers to a few samples where it can be asked."""
+        return self.entry
+
 
 @dataclass(frozen=True)
 class PlannedCheckpoint(DescribedCheckpoint):
     """One that is evaluated here. subject: makes it ready to compute. preprocessing: for evidence on its attacks, None
-    where none is measured. best_batch: measures the best batch size, None where not.
+    where none is measured. best_batch: measures the best batch size, None where not. question: asks the network.
     """
 
     subject: Callable[[Settings], EvaluatedModel]
     supply: SampleSource
     preprocessing: Preprocessing | None = None
     best_batch: Callable[[], int] | None = None
+    question: Question | None = None
+
+    def with_answers(self) -> CheckpointEntry:
+        if self.question is None:
+            return self.entry
+        answers = take_answers(self.question, self.supply.reader(CLEAN), self.supply.dataset.samples)
+        return self.entry if answers is None else msgspec.structs.replace(self.entry, answers=answers)
 
 
 @dataclass(frozen=True)
@@ -166,7 +182,11 @@ def metadata_of(request: ClassificationRequest, dataset: Dataset) -> dict[str, l
         return None
     whole = request.limit is None and request.ids is None
     ids = [sample.id for sample in dataset.samples]
-    return read_metadata(Path(request.metadata), ids, dataset.root or dataset.name, whole)
+    rows, place = None, str(request.metadata)
+    if place.startswith(IN_MEMORY):
+        every = getattr(dataset.source, "ids", ()) or ids
+        rows = rows_in_memory(held_object(place), every)
+    return read_metadata(Path(place), ids, dataset.root or dataset.name, whole, rows)
 
 
 def plan_of(request: Request) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from ..evaluations.attacks.evaluate import parse_condition
 from ..evaluations.condition import EVERY_FAMILY, is_attack, kind_named
 from ..evaluations.corruptions.condition import corrupted_of
 from ..models.identity import ModelIdentity, display_name
+from ..models.outputs import LEAST
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_condition
 from ..report.refresh import refresh
@@ -47,7 +49,6 @@ _TAKES = (
     *("batch_size", "workers", "device", "browse", "setup_check", "parity"),  # change no record
 )
 _SHARD = 1 << 13  # samples in a file of records, unless given
-_LEAST = 2.0**-149  # the smallest probability above 0 that float32 has
 _TOP = 5
 
 Found = dict[str, dict[str, Answers]]
@@ -92,7 +93,7 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         dataset=dataset,
         digest=dataset.digest if request.data_dir else without_images,
         finish=partial(refresh, run),
-        lines=(*dataset.notes, f"{', '.join(found)}: {ELSEWHERE}"),
+        lines=(*dataset.notes, *_not_read(found), f"{', '.join(found)}: {ELSEWHERE}"),
         metadata=metadata_of(request, dataset),
         write=partial(_write, found),
     )
@@ -145,13 +146,13 @@ def _condition(text: str, card: Card) -> Condition:
 
 
 def _classes(found: Found, stated: int | None) -> int | None:
-    """Return the number of classes as stated, or of probabilities; None without. DataError where it differs."""
+    """Return the number of classes as stated, or of scores; None without. DataError where it differs."""
     known = [(each.classes, each.where) for of_one in found.values() for each in of_one.values() if each.classes]
     for count, where in known:
         if count != known[0][0]:
-            raise DataError(f"{where}: {count} probabilities, and {known[0][0]} in {known[0][1]}; expected as many")
+            raise DataError(f"{where}: {count} classes, and {known[0][0]} in {known[0][1]}; expected as many")
         if stated not in (None, count):
-            raise DataError(f"{where}: {count} probabilities, and --num-classes {stated}; leave that out")
+            raise DataError(f"{where}: {count} classes, and --num-classes {stated}; leave that out")
     return known[0][0] if known else stated
 
 
@@ -198,6 +199,14 @@ def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset,
             raise DataError(f"{where}: the {name} of {answers.ids[row]} is {values[row]}; expected 0 to {classes - 1}")
 
 
+def _not_read(found: Found) -> list[str]:
+    """Return a line for each file that has columns which are not read."""
+    idle = {each.where: each.idle for of_one in found.values() for each in of_one.values() if each.idle}
+    shown = {where: ", ".join(f"{name[:40]!r}" for name in names[:8]) for where, names in idle.items()}
+    more = {where: f" and {len(names) - 8} more" * (len(names) > 8) for where, names in idle.items()}
+    return [f"{where}: columns not read: {shown[where]}{more[where]}" for where in idle]
+
+
 def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[ModelIdentity, Preprocessing]:
     """Return what run.json says about a checkpoint, of which nothing is known but its predictions.
 
@@ -218,6 +227,7 @@ def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[
         num_classes=classes,
         preprocessing=shown,
         weights=ELSEWHERE,
+        notes=tuple(_not_read({name: dict(answers)})),
     )
     return identity, shown
 
@@ -255,7 +265,7 @@ def scored(
     answers: Answers, samples: Sequence[Sample], valid: Sequence[int] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the columns of records of samples, and notes. valid: the classes that compete, None for all; where they do
-    not, the largest of their probabilities is the prediction, and they are divided by their sum.
+    not, the likeliest of them is the prediction, and their probabilities are divided by their sum.
     """
     places = {name: row for row, name in enumerate(answers.ids)}
     mine = answers.take(np.array([places[sample.id] for sample in samples]))
@@ -264,24 +274,36 @@ def scored(
         "sample_id": [sample.id for sample in samples],
         "label": [sample.label for sample in samples],
     }
-    if mine.probabilities is None:
+    if mine.scores is None:
         assert mine.predicted is not None
         return columns | _of_predictions(mine.predicted, accepted), []
-    p = mine.probabilities.astype(np.float64)
-    competing = np.ones(p.shape[1], bool) if valid is None else np.isin(np.arange(p.shape[1]), valid)
-    best = np.argsort(np.where(competing, -p, 1), axis=1, kind="stable")[:, :_TOP]
-    p = np.where(competing, p, 0)
-    p /= np.maximum(p.sum(axis=1, keepdims=True), _LEAST)
-    predicted = best[:, 0] if mine.predicted is None or valid is not None else mine.predicted
-    columns |= _of_predictions(predicted, accepted)
-    theirs = np.array([row[list(right)].sum() for row, right in zip(p, accepted, strict=True)])
+    scores = mine.scores.astype(np.float64)
+    competing = np.ones(scores.shape[1], bool) if valid is None else np.isin(np.arange(scores.shape[1]), valid)
+    scores = np.where(competing, scores, -np.inf)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP]  # of equal ones the first class is ahead
+    largest = scores.max(axis=1, keepdims=True)
+    p = np.exp(scores - largest) if mine.are_logits else np.where(competing, scores, 0)
+    p /= np.maximum(p.sum(axis=1, keepdims=True), LEAST)
+    stated = mine.predicted if valid is None else None
+    columns |= _of_predictions(best[:, 0] if stated is None else stated, accepted)
+    with np.errstate(divide="ignore"):
+        log_p = (
+            np.log(p) if not mine.are_logits else scores - largest - np.log(np.exp(scores - largest).sum(1)[:, None])
+        )
+    theirs = np.array([np.logaddexp.reduce(row[list(right)]) for row, right in zip(log_p, accepted, strict=True)])
+    of_zero = np.isneginf(theirs)
     hits = [not set(row).isdisjoint(right) for row, right in zip(best.tolist(), accepted, strict=True)]
     columns["top5"] = [hit or right for hit, right in zip(hits, columns["correct"], strict=True)]
-    columns["nll"] = -np.log(np.maximum(theirs, _LEAST)).astype(np.float32)
+    columns["nll"] = -np.where(of_zero, math.log(LEAST), theirs).astype(np.float32)
     columns["confidence"] = p.max(axis=1).astype(np.float32)
-    nothing = int((theirs < _LEAST).sum())
-    note = "a probability of 0 for the label counts as 2^-149, the least above 0 in float32 (NLL 103.3)"
-    return columns, [note] * bool(nothing)
+    if stated is None:
+        columns["tied"] = (scores == largest).sum(axis=1) > 1
+    of_ties = stated is not None and bool((stated != best[:, 0]).any())
+    notes = {
+        "a probability of 0 for the label counts as 2^-149, the least above 0 in float32 (NLL 103.3)": of_zero.any(),
+        "stated predictions are taken where an earlier class is as likely; argmax's would be that one": of_ties,
+    }
+    return columns, [note for note, applies in notes.items() if applies]
 
 
 def _of_predictions(predicted: NDArray[np.int64], accepted: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -362,7 +362,8 @@ class Worker:
                             if now != before:
                                 self.say(f"{name}: out of memory with batches of {before}; continuing with {now}")
                         timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
-                        stated = provenance_of(self.run.manifest, contender.entry, text) | self._here
+                        entry = self.run.manifest.checkpoint(name)
+                        stated = provenance_of(self.run.manifest, entry, text) | self._here
                         metadata = provenance_metadata(stated, number)
                         unit = name, condition, number
                         writer.submit(partial(_write, self.run, unit, computed, subject.schema, metadata, timing))

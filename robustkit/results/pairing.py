@@ -147,7 +147,7 @@ def missing_records(side: Side, condition: str, metric: str = "") -> str:
 def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
     """Whether two descriptions are of one checkpoint, shown images in one way: differences are 0 on any samples."""
     before, after = first.to_plain(), second.to_plain()
-    return all(before.get(key) == after.get(key) for key in _IDENTITY)
+    return all(before.get(key) == after.get(key) for key in _IDENTITY) and not first.answers_gap(second)
 
 
 @plugin_session()

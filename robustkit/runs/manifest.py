@@ -5,8 +5,12 @@ msgspec names neither the value nor the key of a table, nor the type in plain wo
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import itertools
 import json
+import math
+import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,10 +132,52 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
     crop_mode: Text
 
 
+ROUNDING = 1e-3
+"""How far answers of one network may be apart, as a share of the largest: processors and versions round differently."""
+
+
+class AnswersEntry(Part, frozen=True, kw_only=True):
+    """What a checkpoint answers to a few samples; see `evaluations.answers`.
+
+    on: what rounds: torch, threads, processor. digest: of all answers and gradients to the bit, None where they differ
+    from one call to the next. values: some of the answers, base64 of little-endian float32; empty where a second call
+    differs by more than rounding.
+    """
+
+    on: Text
+    samples: Texts
+    digest: TextOrNone
+    values: Text
+
+    def gap(self, other: AnswersEntry) -> str:
+        """Return in words how the answers to the same samples differ; empty where those are other samples, or where
+        only rounding may be between them."""
+        if self.samples != other.samples or (self.digest is not None and self.digest == other.digest):
+            return ""
+        if not (self.values and other.values):
+            return "" if self.values == other.values else "as only one of them gives the same answer twice"
+        pairs = [*itertools.zip_longest(self._numbers(), other._numbers(), fillvalue=math.nan)]
+        largest = max(abs(value) for value in self._numbers())
+        gaps = (0.0 if repr(here) == repr(there) else abs(here - there) for here, there in pairs)
+        apart = max(math.inf if math.isnan(gap) else gap for gap in gaps)
+        rounds_alike = self.on == other.on and None not in (self.digest, other.digest)
+        if apart <= ROUNDING * largest and not rounds_alike:
+            return ""
+        return f"by up to {apart:.3g}, where the largest is {largest:.3g}" if apart else "in bits or gradients alone"
+
+    def _numbers(self) -> Iterator[float]:
+        try:
+            for (number,) in struct.iter_unpack("<f", base64.b64decode(self.values, validate=True)):
+                yield number
+        except (ValueError, struct.error):  # of a file that was altered
+            yield math.nan
+
+
 class CheckpointEntry(Part, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
     only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
-    trained_attention: the formula of training, where it has other options than `attention`."""
+    trained_attention: the formula of training, where it has other options than `attention`. answers: to a few samples;
+    absent where it could not be asked. outputs: what the network returns, where that are no logits."""
 
     name: Name
     spec: Text
@@ -151,6 +197,18 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     heads: Annotated[Mapping[str, Any] | UnsetType, Meta(description="a table")] = UNSET
     preprocessing_source: Annotated[Mapping[str, str] | UnsetType, Meta(description="a table of texts")] = UNSET
     trained_attention: Text | UnsetType = UNSET
+    answers: AnswersEntry | UnsetType = UNSET
+    outputs: Text | UnsetType = UNSET
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether a function of the user's built it, `FILE.py:FUNCTION`."""
+        return ":" in self.arch
+
+    def answers_gap(self, other: CheckpointEntry) -> str:
+        """Return in words how the answers of two checkpoints differ; empty where they do not, or where nobody asked."""
+        one, two = self.answers, other.answers
+        return "" if one is UNSET or two is UNSET else one.gap(two)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -170,6 +228,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
         found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
         if self.attention not in ("none", "other"):
             found = {"attention": self.attention_source, **found}
+        found["text"] = self.said.get("text", "")
         return {part: source for part, source in found.items() if source}
 
     @property

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from ..errors import DamagedRecord, RunError
 from .folder import METADATA, RunFolder, folder_name
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
-from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
+from .manifest import CheckpointEntry, CorruptedEntry, Manifest, PluginEntry, digest_of_pages
 from .metadata import metadata_of_run
 from .untrusted import OF_CHECKPOINT, digest_of_run
 
 _MAP = "cam("  # how the text of a map that is scored begins
+_KEPT = {True: "scored", False: "left out"}
 
 
 def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
@@ -26,6 +27,7 @@ def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | N
     odd = [*plugin_differences(there, here)]
     pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
     odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
+    odd = odd or [*_other_answers(there, here)]
     if not odd and digest_of_run(there) != digest_of_run(here):
         odd.append("its run.json names different samples, shards or card parameters")
     return odd
@@ -45,6 +47,7 @@ def join_manifests(there: Manifest, here: Manifest) -> Manifest:
         data=replace(here.data, notes=_union(here.data.notes, there.data.notes)),
         corrupted=_corrupted(there.corrupted, here.corrupted),
         bad_images=there.bad_images,
+        keep_misclassified=(here if _has_maps(here) else there).keep_misclassified,
         pictures=there.pictures,
         evidence=_union(there.evidence, here.evidence),
         plugins=_plugins(there.used_plugins, here.used_plugins) or UNSET,
@@ -52,6 +55,10 @@ def join_manifests(there: Manifest, here: Manifest) -> Manifest:
         unsuited=_unsuited(there, here) or UNSET,
         parity=there.parity if here.parity is UNSET else here.parity,
     )
+
+
+def _has_maps(manifest: Manifest) -> bool:
+    return any(text.startswith(_MAP) for text in manifest.conditions)
 
 
 def _unsuited(there: Manifest, here: Manifest) -> dict[str, tuple[str, ...]]:
@@ -83,13 +90,17 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
     after = ((name, value) for name, value in here.deciding.to_plain().items() if name != "protocol")
     yield from ((name, before.get(name), value) for name, value in after)
     yield "shard size", there.shard_size, here.shard_size
+    if all(map(_has_maps, (there, here))):
+        use = "use of maps of wrong predictions (--keep-misclassified), which changes every score of maps,"
+        yield use, _KEPT[there.keep_misclassified], _KEPT[here.keep_misclassified]
     yield "--shuffle", there.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
     if UNSET not in (there.parity, here.parity):
         yield "the first checkpoint of --parity", there.parity, here.parity
     earlier = {entry.name: entry for entry in there.checkpoints}
     for new in here.checkpoints:
         one, other = earlier.get(new.name, new).to_plain(), new.to_plain()
-        yield from ((f"{key} of {new.name}", one.get(key), other.get(key)) for key in OF_CHECKPOINT)
+        keys = (key for key in OF_CHECKPOINT if key != "code_sha256" or not _answered(new, earlier.get(new.name, new)))
+        yield from ((f"{key} of {new.name}", one.get(key), other.get(key)) for key in keys)
     taken, takes = there.corrupted.digests, here.corrupted.digests
     for condition, digest in takes.items():
         if not condition.startswith(_MAP):
@@ -97,6 +108,29 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
     truths = _truths(there.conditions, taken), _truths(here.conditions, takes)
     if all(truths):
         yield "the digest of boxes or masks", *truths
+
+
+def _answered(*entries: CheckpointEntry) -> bool:
+    """Whether answers say if the user's own code computes the same; then an edit of a comment changes nothing."""
+    return all(entry.has_own_code and entry.answers is not UNSET and entry.answers.values for entry in entries)
+
+
+def _other_answers(there: Manifest, here: Manifest) -> Iterator[str]:
+    earlier = {entry.name: entry for entry in there.checkpoints}
+    for entry in here.checkpoints:
+        before = earlier.get(entry.name, entry)
+        if gap := before.answers_gap(entry):
+            inside = "the weights are the same, so its code, an attribute, a hook or a library changed"
+            why = inside if before.code_sha256 == entry.code_sha256 else "its code was edited"
+            yield f"{entry.name} answers the same samples differently there and here, {gap}: {why}"
+
+
+def changed_code(there: Manifest, here: Manifest) -> Iterator[str]:
+    """Yield a line for each checkpoint whose own code was edited, though its answers stay the same."""
+    earlier = {entry.name: entry for entry in there.checkpoints}
+    for entry in here.checkpoints:
+        if entry.code_sha256 != earlier.get(entry.name, entry).code_sha256:
+            yield f"{entry.name}: its code was edited, but its answers to a few samples are the same"
 
 
 def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -148,17 +149,19 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
     found = verdict(run, "top1 under spsa(eps=1/255) >= 0.1")
     assert found.why == (
         "spsa(eps=1/255) was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
-        "--attacks 'spsa(eps=1/255)' --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' "
+        "--limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --attacks 'spsa(eps=1/255)' "
         f"--out {shlex.quote(str(run.path))}"
     )
-    model, other = run.manifest.arguments["model"], tmp_path / "other"
-    asked = {**run.manifest.arguments, "model": {**model, "plugin": "evil.py", "trust_config": True}}
-    code = make(tmp_path / "code", {"vit": {"clean": [1] * 10}}, arguments={**asked, "model": {"arch": "evil.py:f"}})
-    for rule in ("nll under in-c <= 1", "no flags under fgsm"):
-        assert "evil" not in verdict(code, rule).why and "(--arch); review that code" in verdict(code, rule).why
-    odd = make(other, {"vit": {"clean": [1] * 10}}, arguments=asked)
-    assert verdict(odd, "nll under in-c <= 1").command.endswith(f"--mean '0.5 0.5 0.5' --out {other}")
-    assert verdict(run, "nll under in-c <= 1").command.count("--attacks none --corruptions in-c ") == 1
+    asked, other = run.manifest.arguments, tmp_path / "other"
+    for more in ({"--arch": "evil.py:f"}, {"--plugin": ["evil.py"]}, {"--trust-config": True, "--config": "evil.toml"}):
+        code = make(other, {"vit": {"clean": [1] * 10}}, arguments={**asked, "options": {**asked["options"], **more}})
+        for rule in ("nll under in-c <= 1", "no flags under fgsm"):
+            option = next(iter(more))
+            assert "evil" not in verdict(code, rule).why and f"({option}); review that code" in verdict(code, rule).why
+        shutil.rmtree(other)
+    held = {**asked, "checkpoints": ["memory:Net"], "options": {"--data-dir": "memory:data"}}
+    in_memory = make(other, {"vit": {"clean": [1] * 10}}, arguments=held, command="notebook.py")
+    assert "it is not a robustkit command; rerun the program" in verdict(in_memory, "nll under in-c <= 1").why
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
     assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
 

@@ -26,6 +26,7 @@ from robustkit.gate.draft import draft
 from robustkit.gate.output import advice, as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Measured, Outcome, judge
+from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
 from robustkit.report.run import Run
 
 NASTY = "a\"b'<img src=x onerror=alert(1)>]]>&|`*_[l](http://x)\x00\x1b[31m\n\u202e" + "x" * 300
@@ -52,10 +53,10 @@ def test_junit_says_what_failed(run: Run) -> None:
         '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
         '      <failure message="mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth '
         "--data-dir val "
-        "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
+        "--limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --corruptions in-c --out "
         f'{run.path}" type="inconclusive">vit\n'
         "mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
-        "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
+        "--limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --corruptions in-c --out "
         f"{run.path}</failure>\n"
         "    </testcase>\n"
         "  </testsuite>\n"
@@ -227,37 +228,53 @@ def test_a_check_without_a_verdict_leaves_no_older_one(
 def test_an_audit_that_was_refused_is_told_by_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From Python and from the command line; the next audit that comes to its end takes the mark away."""
+    """A run that is finished is judged with a note, one that is not is an error, until an audit comes to its end."""
     root, out = furnish(tmp_path), tmp_path / "run"
     whole = partial(audit, root, out, attacks="none", setup_check=False)
     policy = parse_policy("[[rule]]\nrequire = 'n under clean >= 1'", "p")
     found = whole()
     assert judge(policy, found).passed and not found.refusal_path.exists()
-    for more, said in (
-        ({"data_dir": root / "none"}, r"none.* or delete .*refused\.json"),
-        ({"dtype": "float8"}, "float8"),
-        ({"seed": 3}, "seed is 0 there and 3 here"),
-    ):
+    for more, said in (({"data_dir": root / "none"}, "none"), ({"seed": 3}, "seed is 0 there and 3 here")):
         with pytest.raises(RobustkitError):
             whole(**more)
-        with pytest.raises(RunError, match=f"the last audit into this run was refused.*{said}"):
-            judge(policy, found)
+        outcome = judge(policy, found)
+        assert outcome.passed and len(outcome.notes) == 1 and said in outcome.notes[0]
+    record = found.shard_path(found.manifest.names[0], "clean", 0)
+    content = record.read_bytes()
+    record.unlink()
+    with pytest.raises(RunError, match=r"refused, and it is not finished.*seed is 0.*or delete .*refused\.json"):
+        judge(policy, found)
+    record.write_bytes(content)
     whole()
-    assert judge(policy, found).passed
+    assert judge(policy, found).passed and not judge(policy, found).notes
     rules = tmp_path / "policy.toml"
     rules.write_text("[[rule]]\nrequire = 'n under clean >= 1'\n", encoding="utf-8")
-    for words in (["--bogus"], ["--eps", "1/255"]):
+    for words in (["--bogus"], ["--eps", "1/255"], ["--limit", "0"], ["--data-dir"]):
         monkeypatch.setattr(
-            sys, "argv", ["robustkit", "audit", "net.pth", "--attacks", "none", *words, "--out", str(out)]
+            sys, "argv", ["robustkit", "audit", "net.pth", "--attacks", "none", "--out", str(out), *words]
         )
         with pytest.raises(SystemExit, match="2"):
             cli.main()
         capsys.readouterr()
-        assert call(monkeypatch, out, "--policy", rules) == 2
-        reported = capsys.readouterr().err
-        assert reported.count("\n") == 1 and f"{out}: the last audit into this run was refused" in reported
+        assert call(monkeypatch, out, "--policy", rules) == 0
+        assert f"note: a later audit into {out} was refused" in " ".join(capsys.readouterr().out.split())
         found.refusal_path.unlink()
-    assert call(monkeypatch, out, "--policy", rules) == 0
+
+
+def test_a_request_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it is understood, and whether or not its folder is named."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("A", "runs/x"):
+        make(tmp_path / folder, {"vit": {"clean": [1]}})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    asked = {"checkpoints": ["x.pth"], "data_dir": "d"}
+    for wrong in ({"limit": 0}, {"dtype": "float8"}, {"part": "4/3"}, {"ray": "?"}, {"preset": "huge"}, {"out": " "}):
+        for where in ({"out": "A"}, {}):
+            with pytest.raises(RobustkitError):
+                ClassificationRequest(**{**asked, **where, **wrong})
+    for kind in (ClassificationRequest, SegmentationRequest):
+        kind(**asked, out="A")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def mapped(): return Net(6, lambda x: {"out": x, "aux": 0 * x})
 def unnamed(): return Net(6, lambda x: {"logits": x})
 def pooled(): return Net(6, lambda x: x.mean((2, 3)))
 def flat(): return Net(6, lambda x: x[:, 0])
-def listed(): return Net(6, lambda x: [x])
+def listed(): return Net(6, lambda x: [x, x[..., ::2, ::2]])
 def bare():
     net = plain()
     del net.default_cfg
@@ -66,7 +66,7 @@ def by_hand(folder: Path, image: Tensor, mean: Any = (0.1, 0.2, 0.3), std: Any =
     return functional.interpolate(logits, image.shape[2:], mode="bilinear")
 
 
-@pytest.mark.parametrize("name", ["plain", "mapped"])
+@pytest.mark.parametrize("name", ["plain", "mapped", "unnamed"])
 def test_small_logits_are_enlarged(own: Callable[..., Segmenter], tmp_path: Path, name: str) -> None:
     image = pixels(2, 3, 44, 37)
     model = own(name)
@@ -112,13 +112,12 @@ def test_auxiliary_tensors_are_left_out_where_the_network_has_none(own: Callable
         (
             "pooled",
             {},
-            r"Net returned shape \(1, 6\); expected logits \(batch, classes, height, width\), or a dict that.*",
+            r"Net returned shape \(1, 6\); expected logits of shape \(batch, classes, height, width\)",
         ),
         ("pooled", {"window": 64}, r"Net returned shape \(1, 6\); expected logits.*"),
         ("flat", {}, r"Net returned shape \(1, 32, 32\); expected logits.*"),
-        ("listed", {}, "Net returned a list; expected logits.*"),
-        ("unnamed", {}, r"Net fails on an image of 128x128 \(KeyError: 'out'\); expected .* that holds them as 'out'"),
-        ("plain", {"window": 2}, r"Net fails on an image of 2x2 \(RuntimeError: .*\); expected logits.*"),
+        ("listed", {}, r"Net returns several outputs .*: 0 \(1, 6, 32, 32\), 1 \(1, 6, 16, 16\); name them: .*"),
+        ("plain", {"window": 2}, r"Net fails on images of 2 x 2 \(RuntimeError: .*\); expected logits.*"),
         ("mapped", {"num_classes": 5}, ".*nets.py:mapped gives 6 classes, not 5; check --num-classes"),
         ("plain", {"num_classes": 5}, r".*2 of wrong shape: net.weight \[6, 3, 4, 4\] for \[5, 3, 4, 4\].*"),
         ("plain", {"stride": 16}, NO_WINDOWS),

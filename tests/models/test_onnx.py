@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import robustkit
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
+from robustkit.models import onnx_file
 from robustkit.models.checkpoint import sha256
 from robustkit.pipeline.audit import audit
 from robustkit.runs.description import why_not_repeated
@@ -151,9 +152,10 @@ def custom() -> Any:
             lambda: graph(inputs=[information("x", ["b", 1, 2, 2])]),
             r"its input is \? x 1 x 2 x 2; expected images of 3",
         ),
+        (lambda: graph(outputs=[]), "no output; expected logits"),
         (
-            lambda: graph(outputs=[information("y", ["b", 4]), information("f", ["b", 12])]),
-            r"2 outputs \(y, f\); expected one, logits",
+            lambda: graph(outputs=[information("y", ["b", 4], "DOUBLE")]),
+            "its output is double; expected float32 logits",
         ),
     ],
 )
@@ -236,3 +238,82 @@ def test_an_audit_asks_for_answers_alone(tmp_path: Path) -> None:
     few = asked | {"limit": 1, "eps": "128/255", "evidence": "none"}  # so large that a few queries are enough
     usual = audit([f"onnx:{path}"], out=tmp_path / "usual", **few)
     assert [*usual.manifest.conditions] == ["clean", "square(eps=128/255,queries=5000)"]
+
+
+def looping(steps: str, numbers: str = "", functions: str = "") -> Any:
+    """Return a graph of images to four times their sum, by some steps from `f` to `g`; `zero` and `n` are constants."""
+    weights = f"float[12,4] w = {{{', '.join(['1'] * 48)}}}, float zero = {{0}}"
+    opsets = 'opset_import: ["" : 17, "own" : 1]'
+    return onnx.parser.parse_model(
+        f"<ir_version: 9, {opsets}> g (float[b,3,2,2] x) => (float[b,4] y) <{weights}{numbers}> "
+        f"{{ f = Flatten(x) {steps} y = MatMul(g, w) }} {functions}"
+    )
+
+
+def loop(rounds: str, inside: str = "u = Add(v, zero)", level: int = 0, kind: str = "Loop") -> str:
+    body = f"b{level} (int64 i{level}, bool c{level}, float[b,12] v) => (bool d{level}, float[b,12] u)"
+    inside = inside.replace("v", f"v{level}").replace("u = ", f"u{level} = ")
+    body = body.replace(" v)", f" v{level})").replace(" u)", f" u{level})")
+    return f"{kind} ({rounds}, , f) <body = {body} {{ d{level} = Identity(c{level}) {inside} }}>"
+
+
+ROUNDS = ", int64 n = {%d}"
+OWN = '<domain: "own", opset_import: ["" : 17, "own" : 1]> %s (a) => (e) { %s }'
+DOUBLED = [OWN % ("f0", "e = Identity(a)")]
+DOUBLED += [OWN % (f"f{k}", f"h = own.f{k - 1}(a) e = own.f{k - 1}(h)") for k in range(1, 21)]
+TWICE = loop("n", f"u = {loop('n', level=1)}")
+
+
+@pytest.mark.parametrize(
+    ("steps", "numbers", "functions", "message"),
+    [
+        (
+            f"g = {loop('n')}",
+            ROUNDS % 2**60,
+            "",
+            r"its loops it runs 3.5e\+18 operators .*; expected 1,048,576 at most",
+        ),
+        (f"g = {loop('n')}", ROUNDS % 350_000, "", "with its loops it runs 1.1e\\+06 operators for an image"),
+        (f"g = {TWICE}", ROUNDS % 1000, "", "with its loops it runs 3.0e\\+06 operators"),
+        (f"s = Size(f) g = {loop('s')}", "", "", "the number of rounds of its Loop '' is no constant of the file"),
+        (f"k = Constant <value_int: int = 1152921504606846976> () g = {loop('k')}", "", "", "its loops it runs 3"),
+        ("g = own.loops(f)", "", OWN % ("loops", f"s = Size(a) f = Identity(a) e = {loop('s')}"), "is no constant"),
+        ("g = own.f20(f)", "", " ".join(DOUBLED), r"with its loops it runs 3.1e\+06 operators"),
+    ],
+)
+def test_a_graph_that_may_never_end_is_refused(
+    tmp_path: Path, steps: str, numbers: str, functions: str, message: str
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(looping(steps, numbers, functions).SerializeToString())
+    with pytest.raises(CheckpointError, match=message) as caught:
+        robustkit.load(f"onnx:{path}", **HALF)
+    assert "\n" not in str(caught.value) and "export it" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("steps", "numbers", "functions"),
+    [
+        (f"g = {loop('n')}", ROUNDS % 5, ""),
+        (f"g = {loop('n')}", ROUNDS % -1, ""),
+        (f"g = {TWICE}", ROUNDS % 20, ""),
+        (f"k = Constant <value_int: int = 3> () g = {loop('k')}", "", ""),
+        ("g = own.f9(f)", "", " ".join(DOUBLED[:10])),
+    ],
+)
+def test_a_graph_whose_loops_end_is_evaluated(tmp_path: Path, steps: str, numbers: str, functions: str) -> None:
+    path, images = tmp_path / "m.onnx", torch.rand(2, 3, 2, 2)
+    path.write_bytes(looping(steps, numbers, functions).SerializeToString())
+    found = robustkit.load(f"onnx:{path}", pixels=True)
+    torch.testing.assert_close(found(images), images.sum((1, 2, 3))[:, None].expand(2, 4))
+
+
+def test_operators_are_counted_in_each_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two around a loop of five rounds, which runs two operators a round and is one itself."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(looping(f"g = {loop('n')}", ROUNDS % 5).SerializeToString())
+    monkeypatch.setattr(onnx_file, "_RUNS", 17)
+    assert robustkit.load(f"onnx:{path}", **HALF).identity.num_classes == 4
+    monkeypatch.setattr(onnx_file, "_RUNS", 16)
+    with pytest.raises(CheckpointError, match=r"runs 1.7e\+01 operators for an image; expected 16 at most"):
+        robustkit.load(f"onnx:{path}", **HALF)

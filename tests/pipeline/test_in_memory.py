@@ -130,7 +130,8 @@ def test_a_segmenter_and_its_masks(tmp_path: Path) -> None:
     for name, returned in (("plain", network), ("dict", Wrapped(network))):
         held = robustkit.segment({"a": returned}, (pixels, masks), out=tmp_path / name, **options, **given)
         for condition in filed.manifest.conditions:
-            assert columns(held, condition, ("sample_id",)) == columns(filed, condition, ("sample_id",))
+            without = ("sample_id", "shifted")  # masks of files and these are of two conventions
+            assert columns(held, condition, without) == columns(filed, condition, without)
     assert network.training
 
 
@@ -164,7 +165,7 @@ ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (Net(), (X, Y), {"pixels": True, "progress": "yes"}, TypeError, "progress='yes': expected True, False, None or a"),
     (Net(), (X, Y), {"pixles": True}, TypeError, "did you mean 'pixels'?"),
     (Net(lambda y: y[0, 0]), (X, Y), {"pixels": True}, ModelError, r"returned shape \(\); expected logits of shape"),
-    (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on an image of 32 x 32"),
+    (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on images of 32 x 32"),
 ]
 
 
@@ -182,7 +183,7 @@ def test_images_that_change_are_refused(tmp_path: Path) -> None:
         def __getitem__(self, place: int) -> dict[str, Any]:
             return {"image": torch.rand(3, 32, 32), "label": place}
 
-    with pytest.raises(DataError, match="a different image 0 each time; remove random augmentation"):
+    with pytest.raises(DataError, match="image 0: the data set returns another image the second time; remove random"):
         robustkit.audit(Net(), Augmented(), pixels=True, out=tmp_path / "run")
 
 

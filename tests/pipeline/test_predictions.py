@@ -224,11 +224,12 @@ def test_the_digest_of_predictions_is_that_of_their_rows_in_any_order() -> None:
         replace(answers, labels=np.array([1, 0, 0])),
         replace(answers, predicted=np.array([1, 0, 0])),
         replace(answers, predicted=None),
-        replace(answers, probabilities=p + np.array([[0, 0], [0, 0], [1e-7, 0]], np.float32)),
-        replace(answers, probabilities=None),
+        replace(answers, scores=p + np.array([[0, 0], [0, 0], [1e-7, 0]], np.float32)),
+        replace(answers, scores=None),
+        replace(answers, are_logits=True),
         answers.take(np.array([0, 1])),
     ]
-    assert len({each.digest() for each in [answers, *others]}) == 8
+    assert len({each.digest() for each in [answers, *others]}) == 9
 
 
 @pytest.mark.parametrize(("off", "fine"), [(9e-4, True), (-9e-4, True), (1.1e-3, False), (-1.1e-3, False)])
@@ -237,7 +238,7 @@ def test_probabilities_may_miss_one_by_a_rounding(off: float, fine: bool, tmp_pa
     path = written(tmp_path / "p.csv", rows)
     if fine:
         (answers,) = read_answers(path).values()
-        assert answers.probabilities is not None and len(answers.ids) == 4
+        assert answers.scores is not None and len(answers.ids) == 4
     else:
         with pytest.raises(DataError, match=f"row 1, s0: probabilities sum to {1 + off:.6g}; expected 1"):
             read_answers(path)
@@ -266,6 +267,53 @@ def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
             assert answers.ids == ids and answers.labels.tolist() == [1, 0]
 
 
+def with_logits(logits: Sequence[Sequence[float]], labels: Sequence[int], **more: Any) -> Rows:
+    return [
+        {"sample_id": f"s{i}", "label": label, **{f"logit_{k}": z for k, z in enumerate(row)}, **more}
+        for i, (row, label) in enumerate(zip(logits, labels, strict=True))
+    ]
+
+
+TIED = [[0.0, 7.0, 7.0, 1, 1, 1, 1], [300.0, 0, 0, 0, 0, 0, 0], [0.25, 0.5, 0.0, 0.75, 0, 0, 0.1], [-1.0, *[-2] * 6]]
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+def test_logits_are_taken_and_columns_that_are_not_are_named(kind: str, tmp_path: Path) -> None:
+    """As columns or as lists; of equal ones the first class is the prediction, and the five likeliest end with it."""
+    rows = with_logits(TIED, [1, 1, 3, 5], nll=0.5, Confidence=0.1)
+    if kind == ".parquet":
+        rows = [{key: row[key] for key in ("sample_id", "label", "nll", "Confidence")} for row in rows]
+        rows = [{**row, "logits": logits} for row, logits in zip(rows, TIED, strict=True)]
+    lines: list[str] = []
+    file = written(tmp_path / f"p{kind}", rows)
+    run = robustkit.audit(f"predictions:{file}", out=tmp_path / "run", say=lines.append)
+    read = run.table("p", "clean").to_pydict()
+    assert read["prediction"] == [1, 0, 3, 0] and read["tied"] == [True, False, False, False]
+    assert read["correct"] == [True, False, True, False] and read["top5"] == [True, True, True, False]
+    losses = torch.nn.functional.cross_entropy(torch.tensor(TIED), torch.tensor([1, 1, 3, 5]), reduction="none")
+    assert read["nll"] == pytest.approx(losses.tolist(), rel=1e-6) and read["nll"][1] == 300
+    named = f"{file}: columns not read: 'nll', 'Confidence'"
+    assert named in lines and run.manifest.checkpoint("p").notes == (named,)
+
+
+def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_first_of_a_tie(tmp_path: Path) -> None:
+    rows = [
+        {**row, **with_probabilities("s", row["label"], [0.4, 0.4, 0.2]), "sample_id": row["sample_id"]}
+        for row in with_logits([[0.0, 0.0, 9.0]] * 12, [2] * 12)
+    ]
+    lines: list[str] = []
+    run = robustkit.audit(f"predictions:{written(tmp_path / 'p.csv', rows)}", out=tmp_path / "a", say=lines.append)
+    read = run.table("p", "clean").to_pydict()
+    assert read["prediction"] == [0] * 12 and read["nll"] == pytest.approx([-math.log(0.2)] * 12)
+    assert any("columns not read: 'logit_0', 'logit_1', 'logit_2'" in line for line in lines)
+    assert any("12 of 12 samples (100.0%) have several" in flag for flag in run.summary()[0]["flags"])
+    for row in rows:
+        row["prediction"] = 1
+    stated = robustkit.audit(f"predictions:{written(tmp_path / 'q.csv', rows)}", out=tmp_path / "b")
+    assert stated.table("q", "clean")["prediction"].to_pylist() == [1] * 12
+    assert any("stated predictions are taken where an earlier" in flag for flag in stated.summary()[0]["flags"])
+
+
 GOOD = [with_probabilities(f"s{i}", i % 3, [0.2, 0.3, 0.5]) for i in range(4)]
 
 
@@ -286,6 +334,14 @@ CASES: dict[str, tuple[Rows, str]] = {
     "severity": ([{**row, "condition": "corruption(fog)"} for row in GOOD], "expected a severity from 1 to 5"),
     "part": ([{**row, "condition": "pgd(on=2)"} for row in GOOD], "expected predictions of all samples"),
     "gap": ([{"sample_id": "a", "label": 0, "prob_0": 0.5, "prob_2": 0.5}], "no column prob_1, but prob_2"),
+    "first gap": ([{"sample_id": "a", "label": 0, "prob_1": 1.0}], "no column prob_0, but prob_1"),
+    "logits": (
+        with_logits([[0.5, math.inf]], [0]),
+        "row 1, s0: a logit is inf; expected finite numbers, before the so",
+    ),
+    "logit gap": ([{"sample_id": "a", "label": 0, "logit_0": 0.5, "logit_2": 0.5}], "no column logit_1, but logit_2"),
+    "logit": (with_logits([[2.0, 1.0]], [0], prediction=1), "prediction 1, but class 0 has the largest logit"),
+    "shares": (with_logits([[0.5, 0.5], [1.0, 0.0]], [0, 1]), "sum to 1; name their columns prob_0"),
     "number": ([{"sample_id": "a", "label": "cat", "prediction": 0}], "Row #2: .* invalid value 'cat'"),
     "lacking": (
         [{**GOOD[0], "checkpoint": "a", "condition": "clean"}, {**GOOD[0], "checkpoint": "b", "condition": "fgsm"}],

@@ -19,9 +19,11 @@ class FeaturesOptions(TypedDict, total=False):
     img_size: Any
     classes: Any
     prompts: Any
+    text: Any
     custom_ops: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None

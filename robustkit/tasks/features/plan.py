@@ -26,6 +26,7 @@ from ...common.files import bytes_of, in_turn
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...errors import DataError, NothingEvaluated, ProtocolError
+from ...evaluations.answers import ask_image
 from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Settings
 from ...models.checkpoint import digest_of
@@ -215,7 +216,9 @@ def plan(request: FeatureRequest) -> Plan:
             return FeatureSubject(model, card, settings, heads)
 
         best = partial(best_batch, model, request.settings.device, request.settings.dtype)
-        return PlannedCheckpoint(entry, subject, Images(dataset, preprocessing), best_batch=best)
+        return PlannedCheckpoint(
+            entry, subject, Images(dataset, preprocessing), best_batch=best, question=partial(ask_image, model)
+        )
 
     contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, shown, strict=True))
     conditions = (*attacked, *corruptions, *request.evaluation_conditions())
@@ -337,8 +340,8 @@ def _positive(name: str, given: object) -> float:
 @takes_options_of(FeatureRequest)
 def features(
     checkpoints: Checkpoints,
+    data_dir: str | Path = "",
     *,
-    data_dir: str | Path,
     progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[FeaturesOptions],

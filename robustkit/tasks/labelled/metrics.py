@@ -41,7 +41,7 @@ METRICS = (
 )
 
 
-_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "l2"}
+_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "tied", "linf", "l2"}
 
 
 def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:

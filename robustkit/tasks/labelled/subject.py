@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks import AttackResult, DenseAttack, FeaturePGD
-from attacks.model_access import is_answer, label_mask
+from attacks.model_access import is_answer, label_mask, likeliest
 
 from ...common.determinism import SampleRng, upload
 from ...common.preprocessing import Preprocessing
@@ -27,7 +27,7 @@ CLASSIFICATION = pa.schema(
     {
         "sample_id": pa.string(),
         **dict.fromkeys(("label", "prediction"), pa.int32()),
-        **dict.fromkeys(("correct", "top5"), pa.bool_()),
+        **dict.fromkeys(("correct", "top5", "tied"), pa.bool_()),
         **dict.fromkeys(("nll", "confidence", "linf", "l2"), pa.float32()),
         "broken_by": pa.string(),
         **dict.fromkeys(("broken_at", "steps", "forwards", "backwards"), pa.int32()),
@@ -36,7 +36,8 @@ CLASSIFICATION = pa.schema(
 )
 """One row per image, for classifiers.
 
-prediction: -1 where the logits are not all finite, which is wrong and has no NLL (NaN).
+prediction: of equal logits the first class, as argmax takes it, also in the five that `top5` looks at; -1 where the
+    logits are not all finite, which is wrong and has no NLL (NaN). tied: whether several classes share the largest.
 nll: -log of the probability of the label; where several labels count as right, of the sum of their probabilities.
 linf, l2: size of the perturbation that was measured, in pixel units; null for released corrupted files.
 broken_by: the attack, where the prediction is wrong after it (also where it was wrong before); for an attack in stages
@@ -80,7 +81,7 @@ class LabelledSubject(EvaluatedModel):
         if any(sample.label < 0 for sample in samples):
             return self._unlabelled(logits, samples)
         finite = is_answer(logits).tolist()
-        ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
+        ranked = likeliest(logits, 5)
         if self.valid is not None:
             ranked = torch.tensor(self.valid)[ranked]
         # For one label this is its own log-probability, to the bit.
@@ -96,11 +97,12 @@ class LabelledSubject(EvaluatedModel):
             "top5": [ok and not set(row).isdisjoint(v) for row, ok, v in zip(best, finite, accepted, strict=True)],
             "nll": [-value if ok else float("nan") for value, ok in zip(log_likelihood.tolist(), finite, strict=True)],
             "confidence": log_probability.amax(dim=1).exp().tolist(),
+            "tied": _are_tied(logits).tolist(),
         }
 
     def _unlabelled(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
         """Return rows of samples without labels: what is predicted, not whether it is right."""
-        sure, best = logits.softmax(dim=1).max(dim=1)
+        best = logits.argmax(dim=1)  # of logits: their probabilities may round to equal ones
         if self.valid is not None:
             best = torch.tensor(self.valid)[best]
         best = best.masked_fill(~is_answer(logits), -1)
@@ -110,8 +112,14 @@ class LabelledSubject(EvaluatedModel):
             "label": [sample.label for sample in samples],
             "prediction": best.tolist(),
             **unknown,
-            "confidence": sure.tolist(),
+            "confidence": logits.softmax(dim=1).amax(dim=1).tolist(),
+            "tied": _are_tied(logits).tolist(),
         }
+
+
+def _are_tied(logits: Tensor) -> Tensor:
+    """Whether several classes share the largest logit of each sample: (B,)."""
+    return ((logits == logits.amax(dim=1, keepdim=True)).sum(dim=1) > 1) & is_answer(logits)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ class SeriesOptions(TypedDict, total=False):
     std: Any
     use_ema: Any
     allow_partial: Any
+    output: Any
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None

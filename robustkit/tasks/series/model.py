@@ -30,6 +30,7 @@ from ...models.architecture import build, code_digest, is_factory
 from ...models.checkpoint import load_into, read, select_network
 from ...models.claims import Allowance, check_arguments, check_classes
 from ...models.identity import Classifier, attention_notes, give_attention, identity_of
+from ...models.outputs import with_logits
 from ...models.specs import find
 
 ARCH = "series-transformer"  # the name that checkpoints have for it
@@ -119,10 +120,11 @@ def load_series(
     std: Sequence[float] | None = None,
     use_ema: bool = False,
     allow_partial: bool = False,
+    output: str | int | None = None,
 ) -> SeriesClassifier:
     """Load FILE or `zoo:NAME`. arch: `series-transformer`, or code that returns a network, given `channels` and
-    `num_classes` where it takes them. mean, std: of channels in training. What is left out comes from metadata. Raises
-    ModelError or CheckpointError, one line.
+    `num_classes` where it takes them. mean, std: of channels in training. output: as `robustkit.load` takes it. What is
+    left out comes from metadata. Raises ModelError or CheckpointError, one line.
     """
     spec = str(spec)
     if attention is not None:
@@ -154,19 +156,21 @@ def load_series(
         tensors = checkpoint.tensors
         kind, said_by = give_attention(network, attention, metadata, tensors, spec, **checkpoint.hints)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
-    outputs = _outputs(network, len(mean))
-    if classes not in (None, outputs):
-        raise ModelError(f"{arch} gives {outputs} classes, not {classes}; check --num-classes")
+    zeros = torch.zeros(1, len(mean), PROBED)
+    network, count, outputs, more = with_logits(network, zeros, output, kwargs.get("num_classes"))
+    if classes not in (None, count):
+        raise ModelError(f"{arch} gives {count} classes, not {classes}; check --num-classes")
     names = metadata.get("class_names")
     identity = identity_of(
         *(checkpoint, source.name, spec, arch, (kind, said_by), partial),
-        num_classes=outputs,
+        num_classes=count,
         preprocessing=Preprocessing.standardised(mean, std),
         preprocessing_source=sources,
         code_sha256=code_digest(arch) if is_factory(arch) else None,
-        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == outputs else None,
-        notes=(*checkpoint.notes, *attention_notes(kind, said_by, attention, metadata), *partial),
+        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == count else None,
+        notes=(*checkpoint.notes, *attention_notes(kind, said_by, attention, metadata), *partial, *more),
         metadata=metadata,
+        outputs=outputs,
     )
     return SeriesClassifier(network, identity)
 
@@ -222,17 +226,3 @@ def _statistics(
             "above 0 for each channel"
         )
     return mean, std, sources
-
-
-def _outputs(network: nn.Module, channels: int) -> int:
-    """Return K of a network that maps (B, C, T) to (B, K), by one forward of zeros. ModelError where it does not."""
-    try:
-        with torch.no_grad():
-            logits = network.eval()(torch.zeros(1, channels, PROBED))
-    except Exception as fault:  # the user's own code
-        shown = f"{channels} channels ({first_line(fault)})"
-        raise ModelError(f"{type(network).__name__} fails on series of {shown}; check --arch and --mean") from fault
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelError(f"{type(network).__name__} returned {what}; expected logits of shape (batch, classes)")
-    return int(logits.shape[1])

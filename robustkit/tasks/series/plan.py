@@ -122,7 +122,12 @@ def _shared(datasets: list[Dataset], models: list[SeriesClassifier]) -> Dataset:
 def _contender(model: SeriesClassifier, card: Card, dataset: Dataset) -> PlannedCheckpoint:
     entry = describe(model.identity, model.identity.preprocessing)
     made = partial(SeriesSubject, model, card, valid=dataset.valid_labels)
-    return PlannedCheckpoint(entry, made, Series(dataset))
+    return PlannedCheckpoint(entry, made, Series(dataset), question=partial(_ask, model))
+
+
+def _ask(model: SeriesClassifier, raw: Tensor) -> tuple[Tensor, Tensor]:
+    values = raw[None].to(model.mean.device).requires_grad_()
+    return values, model(values)
 
 
 @takes_options_of(SeriesRequest)

@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from ...data.dataset import Dataset
 from ...errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from ...evaluations.condition import kind_of, words_of
@@ -19,7 +22,7 @@ from ...protocol.condition import CLEAN, Condition, split_list
 from ...report.run import Run
 from ...runs.progress import Progress
 from .condition import USUAL, VOCABULARY
-from .documents import open_documents
+from .documents import as_text, open_documents
 from .language_model import LanguageModel, load_language_model
 from .request import TextRequest
 from .subject import Documents, TextSubject, Windows
@@ -85,7 +88,18 @@ def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: Text
     shown = _windows(model, card, request)
     windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
     entry = describe(model.identity, model.identity.preprocessing, windows=windows)
-    return PlannedCheckpoint(entry, partial(TextSubject, model, card, shown=shown), Documents(dataset))
+    made = partial(TextSubject, model, card, shown=shown)
+    return PlannedCheckpoint(entry, made, Documents(dataset), question=partial(_ask, model))
+
+
+def _ask(model: LanguageModel, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first tokens of a text (1, n), and the logits of what follows each."""
+    tokens, _ = model.tokenizer.encode(as_text(raw)[:_ASKED])
+    given = torch.tensor([tokens[: model.context]])
+    return given, model(given.to(model.mean.device))
+
+
+_ASKED = 200  # characters
 
 
 @takes_options_of(TextRequest)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from attacks.model_access import likeliest
 from cam.registry import CONTROLS
 
 from ....common.determinism import SampleRng
@@ -54,7 +55,7 @@ class TwoObjectsEvaluator(MapEvaluator):
         rows = subject.score(explained.logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
         there = (objects.flatten(2).sum(dim=2) > 0).all(dim=1).tolist()
         asked, other, shares = masses(explained.maps, objects)
-        two = explained.logits.topk(2, dim=1).indices.sort(dim=1).values
+        two = likeliest(explained.logits, 2).sort(dim=1).values
         figures = {
             "asked_share": shares.mean(dim=1),
             "first_share": shares[:, 0],
