@@ -21,8 +21,9 @@ from robustkit.cli.commands.runs import _FORMATS
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
 from robustkit.report.card import write_cards
-from robustkit.report.export import FORMATS, export
+from robustkit.report.export import FORMATS, before_submission, export
 from robustkit.report.export import _interval as interval_of
+from robustkit.report.export import _metric as written_metric
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
 from robustkit.results.every_eval_ever import Origin
@@ -194,7 +195,21 @@ def test_an_interval_is_called_wilsons_only_where_it_is(name: str) -> None:
         interval = interval_of(row, metric)["confidence_interval"]
         assert interval["lower"] == ends[0] and interval["confidence_level"] == 0.95
         assert (interval.get("method") == "Wilson score") == (is_wilson and metric.ends == (0.0, 1.0))
-    assert interval_of({"value": 0.8, "ci_low": math.nan, "ci_high": 0.9, "n": 10}, metric) == {}  # type: ignore[typeddict-item]
+    for low, high in ((math.nan, 0.9), (0.1, math.nan), (math.inf, math.inf)):
+        row = {"value": 0.8, "ci_low": low, "ci_high": high, "n": 10}
+        assert interval_of(row, metric) == {}
+
+
+def test_a_figure_that_is_neither_better_nor_worse_says_so() -> None:
+    for name, direction in (("top1", False), ("nll", True), ("head_correlation", None)):
+        written = written_metric(metric_of(name), "pixels")
+        assert written["lower_is_better"] == bool(direction)
+        assert (written["additional_details"].get("direction") == "neither is better") == (direction is None)
+
+
+def test_only_files_of_unknown_organisations_are_named_before_a_submission() -> None:
+    paths = [Path(f"data/val/{name}") for name in ("unknown/vit/1.json", "unknown/vit/1.csv", "acme/vit/2.json")]
+    assert "(1 of 3 files)" in before_submission(paths) and not before_submission(paths[1:])
 
 
 def test_each_run_and_each_model_has_a_path_of_its_own(tmp_path: Path) -> None:
