@@ -81,6 +81,39 @@ def test_figures_are_those_of_the_summary(folder: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("count", [12, 13])
+def test_flags_are_bounded_counted_and_named_with_their_conditions(tmp_path: Path, count: int) -> None:
+    run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
+    rows = [{**row, "flags": ["of both"]} for row in run.summary()]
+    clean = next(row for row in rows if row["condition"] == "clean")
+    clean["flags"] = ["of both", *(f"doubt {place}" for place in range(count - 1))]
+    run.write_summary(rows)
+    (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
+    assert (len(checkpoint.flags), checkpoint.flagged) == (12, count)
+    assert checkpoint.flags[:2] == ("of both (2 conditions)", "doubt 0 (clean)")
+
+
+def test_figures_that_no_rule_is_drafted_on_and_those_without_a_value_are_left_out(tmp_path: Path) -> None:
+    run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
+    (row,) = (row for row in run.summary() if (row["condition"], row["metric"]) == ("clean", "top1"))
+    attacked = {**row, "condition": PGD, "value": 0.25}
+    for rows, kept in (
+        ([row, attacked, {**row, "metric": "nll", "value": 0.5}], [("clean", "top1"), (PGD, "top1")]),
+        ([{**row, "value": None}, attacked], [(PGD, "top1")]),
+    ):
+        run.write_summary(rows)
+        (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
+        assert [(figure.condition, figure.metric) for figure in checkpoint.figures] == kept
+
+
+def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:
+    for depth in (32, 33):
+        place = tmp_path.joinpath(*[f"d{depth}"] * depth)
+        place.mkdir(parents=True)
+        (place / "run.json").write_text("{}")
+    assert find_runs(tmp_path).runs == ["/".join(["d32"] * 32)]
+
+
 def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     text = (folder / "index.html").read_text("utf-8")
     rows = [attrs for attrs in page.all("tr") if "data-name" in attrs]
