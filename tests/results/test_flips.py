@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compared_runs import run_of
@@ -91,7 +92,12 @@ def test_a_rule_on_flips_is_a_change() -> None:
     assert (found.metric, found.compare, found.bound, found.sure) == ("negative flips", "<=", 0.01, True)
 
 
-def predicted(place: Path, rows: dict[str, list[tuple[bool | None, int | None]]], names: Sequence[str] = ()) -> Run:
+def predicted(
+    place: Path,
+    rows: dict[str, list[tuple[bool | None, int | None]]],
+    names: Sequence[str] = (),
+    outputs: Sequence[str] | None = None,
+) -> Run:
     """A run whose clean samples were right, or not, or have no label, and were predicted so; by checkpoint."""
     records = {
         (name, "clean"): [
@@ -100,7 +106,13 @@ def predicted(place: Path, rows: dict[str, list[tuple[bool | None, int | None]]]
         ]
         for name, own in rows.items()
     }
-    return run_of(place, records, lambda manifest: manifest["data"].update(class_names=list(names)))
+
+    def name(manifest: dict[str, Any]) -> None:
+        manifest["data"].update(class_names=list(names))
+        for entry in manifest["checkpoints"] if outputs else ():
+            entry["class_names"] = list(outputs or ())
+
+    return run_of(place, records, name)
 
 
 def test_samples_without_a_label_on_either_side_are_left_out(tmp_path: Path) -> None:
@@ -132,5 +144,9 @@ def test_the_first_negative_flips_are_listed_by_the_names_of_their_classes(tmp_p
         ("003", "cat", "-1"),
     ]
     assert grid.keys == 2 and grid.folded and grid.title == "Negative flips of other"
+    own = predicted(tmp_path / "own", {"plain": [(True, 0)], "other": [(False, 1)]}, ["cat", "dog"], ["Katze", "Hund"])
+    pair = Side(own, "plain"), Side(own, "other")
+    named = flipped_grid(pair[1], [flips_of(*pair, "clean")])
+    assert named is not None and named.rows[0][2:] == ("Katze", "Hund")  # as the checkpoint calls its outputs
     back = flips_of(side, Side(run, "plain"), "clean")
     assert flipped_grid(Side(run, "plain"), [back]) is None and back.negative.interval == wilson(0, count)

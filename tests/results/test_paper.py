@@ -166,6 +166,21 @@ def test_radii_stand_in_headings_where_there_are_several(tmp_path: Path) -> None
     assert run.tabulate(columns=["clean", PGD]).headings == ("clean", "PGD-20")
 
 
+def test_figures_are_named_by_conditions_of_any_kind(tmp_path: Path) -> None:
+    """Also by one that the first page does not show, by an attack on some of the samples, and by one of both sides."""
+    fog, some = "corruption(fog,severity=3)", "pgd(eps=1/255,on=30,steps=20)"
+    run = run_of(tmp_path, {("one", text): rows_with(20) for text in ("clean", fog, some)})
+    row: dict[str, Any] = {"checkpoint": "one", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75, "flags": []}
+    row["protocol"] = run.manifest.protocol.tag
+    names = ("top1", "linf_max")
+    run.write_summary([row | {"condition": text, "metric": name} for text in ("clean", fog, some) for name in names])
+    (heading,) = run.tabulate(columns=[fog]).headings
+    assert heading.startswith("fog") and "linf" not in heading
+    for asked in ("pgd", some, PGD):
+        assert len(run.tabulate(columns=["clean", asked]).headings) == 2, asked
+    assert "↓" not in run.tabulate(columns=["clean:linf_max"]).headings[0]  # neither better nor worse
+
+
 def test_a_checkpoint_that_is_called_as_a_set_of_figures_is_not_meant_by_it(tmp_path: Path) -> None:
     run = made(tmp_path, names=("quest", "other"))
     assert run.tabulate(columns="quest").headings == ("clean", "PGD-20")
