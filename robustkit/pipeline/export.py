@@ -227,4 +227,4 @@ def _adversarials(run: RunFolder, checkpoint: str, text: str, shard: int) -> dic
         why = f"{run.path} keeps no adversarial images of {checkpoint} under {text}"
         raise RunError(f"{why}; rerun its command with --keep-adversarials")
     differences, _ = read_adversarials(run, checkpoint, text, shard)
-    return {name: torch.from_numpy(each).float() for name, each in differences.items()}
+    return {name: torch.from_numpy(each.astype("float32")) for name, each in differences.items()}
