@@ -189,7 +189,7 @@ def test_an_interval_is_called_wilsons_only_where_it_is(name: str) -> None:
         ((low, high), 11, False),  # of another number of samples
         ((low, math.nextafter(high, 0)), 10, False),
         ((0.5, 0.9), 10, False),
-        ((low, high), 0, False),
+        ((0.0, 1.0), 0, False),  # of no sample
     ):
         row: Any = {"value": 0.8, "ci_low": ends[0], "ci_high": ends[1], "n": n}
         interval = interval_of(row, metric)["confidence_interval"]

@@ -20,6 +20,7 @@ from robustkit.common.intervals import Z, simultaneous_z, wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import write_report
+from robustkit.report.refresh import keep_metadata
 from robustkit.results import slices
 from robustkit.results.slice_tables import by_tables, search_note, weak_tables
 from robustkit.results.slices import MISSING, Search, Searched, WeakSlices
@@ -226,6 +227,27 @@ def test_a_loss_has_no_slices_where_samples_left_at_their_first_wrong_answer(tmp
             continue
         with pytest.raises(RunError, match=r"samples leave pgd\(.*\) at their first wrong prediction, so nll has no"):
             run.slices(by="class", metric="nll", condition="pgd")
+
+
+def test_a_loss_that_some_samples_lack_is_one_of_the_slices_that_have_it(tmp_path: Path) -> None:
+    losses = [math.nan if place % 2 else 0.25 for place in range(20)]
+    run = run_of(tmp_path, {"camera": ["a", "b"] * 10}, {"clean": [1] * 20})
+    lossy = make(tmp_path / "lossy", {"vit": {"clean": [1] * 20}}, {"clean": losses})
+    keep_metadata(lossy, tmp_path / "table.csv")
+    assert lossy.slices(by="camera", metric="nll")["value"].tolist()[0] == 0.25
+    none = make(tmp_path / "none", {"vit": {"clean": [1] * 20}}, {"clean": [math.nan] * 20})
+    with pytest.raises(
+        RunError, match="samples under clean have no nll; it needs labels and probabilities, or use top1"
+    ):
+        none.slices(by="class", metric="nll")
+    assert run.slices(by="camera", metric="nll")["value"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("work", "made"), [(1, 50), (60, 60), (1000, 200)])
+def test_shuffles_are_as_many_as_the_work_allows(work: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search.among([column("camera", CELLS["camera"][:400])], 400)
+    monkeypatch.setattr(slices, "_WORK", work * 400 * len(search.places))
+    assert Searched("vit", "clean", search, np.arange(400) < 100).shuffled[1] == made
 
 
 def test_two_classes_of_one_name_are_told_apart_by_their_labels(tmp_path: Path) -> None:
