@@ -181,6 +181,9 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     table = ConditionTable.of(task_of(run.manifest), run.summary(), run.manifest)
     assert [row["largest |δ|"] for row in table.rows] == ["–"] * 4  # nobody measured how far images were changed
     assert run.manifest.data.classes == 3
+    status, said = command("compare", tmp_path / "run")
+    assert status == 0 and "nan" not in said and "top-1" in said
+    assert "the records of a under clean have no nll; compare another figure" in " ".join(said.split())
     written(tmp_path / "one.csv", [{**rows[0], "prediction": 0}, *rows[1:]])
     status, said = command("audit", *given, "--out", tmp_path / "run", "--num-classes", 3)
     assert status and "contains another run: sha256 of a is" in said
