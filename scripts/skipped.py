@@ -1,4 +1,4 @@
-"""Say which tests ran in no pass of pytest for want of a package or a program. Status 1 where there are any.
+"""Say which tests ran in no pass of pytest since a package or a program is missing. Status 1 where there are any.
 
     SKIPPED_TESTS=passes.jsonl pytest                                              # with the extra `test`
     SKIPPED_TESTS=passes.jsonl pytest $(python -m scripts.skipped --again passes.jsonl)   # with more packages
@@ -38,7 +38,7 @@ def never_run(passes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def table(tests: Mapping[str, str]) -> str:
     """Return a line for each reason, with the number of its tests and the first one."""
-    lines = [f"skipped everywhere for want of a package: {len(tests) or 'none'}"]
+    lines = [f"skipped everywhere since a package is missing: {len(tests) or 'none'}"]
     for why in dict.fromkeys(tests.values()):
         names = [test for test, each in tests.items() if each == why]
         lines.append(f"  {len(names):>4}  {why}: {names[0]}{' …' * (len(names) > 1)}")

@@ -276,7 +276,7 @@ def test_broken_exif_is_said_once_and_counted(tmp_path: Path) -> None:
         stored.unlink()
     options: dict[str, Any] = {"attacks": "none", "setup_check": False}
     why = "of 30 images have broken EXIF data, which are ignored, except for an orientation that can be read"
-    for _ in range(2):  # anew, and of a finished run
+    for _ in range(2):  # at first, and of a finished run
         lines = list[str]()
         run = audit(tmp_path, tmp_path / "run", say=lines.append, **options)
         note = f"2 {why}: a/00.jpg, b/01.jpg"

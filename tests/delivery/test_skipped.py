@@ -34,12 +34,12 @@ def test_what_ran_in_one_pass_is_not_skipped() -> None:
     assert list(left) == ["tests/c.py", "tests/d.py::three", "tests/d.py::four", "tests/d.py::five"]
     assert left == never_run([SECOND, FIRST])
     assert table(left).splitlines() == [
-        "skipped everywhere for want of a package: 4",
+        "skipped everywhere since a package is missing: 4",
         "     1  pip install torch_geometric: tests/c.py",
         "     2  captum is not installed: tests/d.py::three …",
         "     1  no browser: none of chromium is on the PATH: tests/d.py::five",
     ]
-    assert table({}) == "skipped everywhere for want of a package: none"
+    assert table({}) == "skipped everywhere since a package is missing: none"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_passes_are_recorded_and_the_status_says_whether_one_is_left(
     assert main([str(passes), "--again"]) == 0 and capsys.readouterr().out == "tests/test_a.py tests/test_b.py\n"
     (tests / "test_a.py").write_text("def test_it(): ...\n")
     run(False)
-    assert main([str(passes)]) == 0 and capsys.readouterr().out.endswith("of a package: none\n")
+    assert main([str(passes)]) == 0 and capsys.readouterr().out.endswith("is missing: none\n")
 
 
 def test_the_last_pass_of_ci_is_over_what_was_skipped() -> None:
