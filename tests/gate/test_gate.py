@@ -207,7 +207,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, "no flags under clean", more=of_vit).state == PASS
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
     part = verdict(run, "top1 under pgd >= 0.01", more=of_vit)
-    assert part.state == UNDECIDED and "bound >= 0.01; incomplete: 8 of 10" in sentence(part)
+    assert part.state == UNDECIDED and "bound >= 1 %; incomplete: 8 of 10" in sentence(part)
     assert advice(part) == f"run the audit again to compute the missing results: {run.manifest.command}"
     hostile = make(tmp_path / "hostile", found, command="robustkit audit vit.pth; rm -r .")
     said = advice(verdict(hostile, "top1 under pgd >= 0.01", more=of_vit))
