@@ -134,6 +134,21 @@ def test_more_samples_of_a_part_are_asked_for_by_the_part(tmp_path: Path) -> Non
     assert "audit that many samples (on=20, with" in advice(verdict(run, f"n under {part} >= 20"))
 
 
+def test_a_rule_is_not_decided_by_one_of_two_protocols(tmp_path: Path) -> None:
+    """Released and computed corruptions in one run: only a rule that states the source is decided."""
+    released, computed = "corruption(fog,severity=3,source=released)", "corruption(snow,severity=3)"
+    both = make(tmp_path / "both", {"vit": {text: right(6, 10) for text in ("clean", released, computed)}})
+    for written in ("fog(severity=3)", "corruption(snow,severity=3)"):
+        found = verdict(both, f"top1 under {written} >= 0.5")
+        assert found.state == UNDECIDED and "so the run has two protocols; audit all in one way" in found.reason
+    for written in ("fog(severity=3,source=released)", "snow(severity=3,source=memory)", "clean"):
+        assert verdict(both, f"top1 under {written} >= 0.5").state == PASS
+    for text in (released, computed):
+        alone = make(tmp_path / text[:16], {"vit": {"clean": right(6, 10), text: right(6, 10)}})
+        written = text.removeprefix("corruption(").replace(",", "(", 1).replace(",source=released", "")
+        assert verdict(alone, f"top1 under {written} >= 0.5").state == PASS
+
+
 def test_some_stages_of_an_attack_are_not_the_attack(tmp_path: Path) -> None:
     """The first phase of an attack in two leaves more standing than the whole; a rule means it only by its name."""
     stages = "autoattack(eps=1/255,version=standard,only=apgd-ce)"
