@@ -63,10 +63,13 @@ from .policy import (
 def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
     """Return the command that also evaluates a condition of a checkpoint into the same run, whose folder is `out`.
 
-    It is that of the run for all that does not lie in memory.
+    It has the options of the run. Of a run in memory it is the program that made it; empty where no option is known.
     """
     spec, asked = manifest.checkpoint(name).spec, manifest.arguments
-    options, specs = dict(asked.get("options") or {}), [*map(str, asked.get("checkpoints") or ())]
+    options, specs = asked.get("options"), asked.get("checkpoints")
+    if not isinstance(options, dict) or not isinstance(specs, list):  # of another version, or altered
+        return ""
+    options = dict(options)
     if any(str(text).startswith(PREFIX) for text in (spec, *options.values())):
         return manifest.command
     words = [*vocabulary_of(wanted.name).command(wanted, pattern_of), "--"]
@@ -79,7 +82,7 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
                 options[flag] = ",".join(dict.fromkeys((*split_list(given), value)))
             else:
                 options[flag] = value
-    command = ["robustkit", task_of(manifest).command, *(specs if spec in specs else [spec])]
+    command = ["robustkit", task_of(manifest).command, *map(str, specs if spec in specs else [spec])]
     for flag, value in options.items():
         for text in value if isinstance(value, list) else [value]:
             command += [flag] if text is True else [flag, str(text)]

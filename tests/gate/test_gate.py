@@ -177,6 +177,9 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
     held = {**asked, "checkpoints": ["memory:Net"], "options": {"--data-dir": "memory:data"}}
     in_memory = make(other, {"vit": {"clean": [1] * 10}}, arguments=held, command="notebook.py")
     assert "it is not a robustkit command; rerun the program" in verdict(in_memory, "nll under in-c <= 1").why
+    for odd in ({}, {"options": "--limit 3", "checkpoints": []}, {"options": {}, "checkpoints": 3}):
+        altered = make(tmp_path / f"odd{len(str(odd))}", {"vit": {"clean": [1] * 10}}, arguments=odd)
+        assert verdict(altered, "nll under in-c <= 1").why == "in-c was not evaluated"
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
     assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
 
