@@ -67,6 +67,7 @@ setup(
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
             "transformers>=5.18",  # its checkpoints, and its pipeline to check against
             "open_clip_torch>=3.3",  # likewise
+            "torch_geometric>=2.6",  # for examples/graphs
             *("onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.6"),  # run exported graphs; torch.onnx writes them
         ],
         "reference": [  # peers, for scripts/bench and --engine

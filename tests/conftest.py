@@ -1,6 +1,7 @@
 """Fixtures that several test modules share."""
 
 import gc
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -35,6 +36,17 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         text += "".join(path.read_text("utf-8") for path in (ROOT / "scripts" / "studies" / study).glob("*.py"))
     slices = re.findall(r"^from robustkit\.tasks\.(\w+)", text, re.MULTILINE)
     return True if any(not list((ROOT / "robustkit" / "tasks").glob(f"{name}*")) for name in slices) else None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Append what ran, and what was skipped and why, to the file that SKIPPED_TESTS names; see `scripts.skipped`."""
+    place = os.environ.get("SKIPPED_TESTS")
+    if place and "PYTEST_XDIST_WORKER" not in os.environ:
+        stats = terminalreporter.stats
+        ran = [report.nodeid for kind in ("passed", "failed") for report in stats.get(kind, ())]
+        skipped = {report.nodeid: report.longrepr[2].removeprefix("Skipped: ") for report in stats.get("skipped", ())}
+        with Path(place).open("a", encoding="utf-8") as file:
+            print(json.dumps({"ran": ran, "skipped": skipped}), file=file)
 
 
 gc.disable()  # until all is imported

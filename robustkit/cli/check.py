@@ -152,6 +152,8 @@ def withdraw_named(words: Sequence[str]) -> None:
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
     """Print the verdicts and write the requested files. Raises GateFailed where some rule fails or is undecided."""
     screen = console()
+    for note in outcome.notes:
+        print_line(screen, f"note: {note}")
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
         _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
@@ -230,7 +232,8 @@ class FileDigests:
 def file_digests(spec: str) -> FileDigests:
     """Return the digests of what is behind a spec. Raises CheckpointError or ModelError where it cannot be read."""
     from ..models.checkpoint import sha256
-    from ..models.hugging_face import digest_of_shards, files_of, is_sharded
+    from ..models.hugging_face import files_of, is_sharded
+    from ..models.shards import digest_of_shards
     from ..models.specs import find
     from ..models.transformers_config import read_folder
 

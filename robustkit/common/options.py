@@ -109,3 +109,13 @@ def read_labels(text: object, name: str = "ignore") -> tuple[int, ...]:
     if not all(label.isdecimal() and label.isascii() for label in labels):
         raise ProtocolError(f"--{name} {text!r}: expected labels such as 255, or 0,255")
     return tuple(map(int, labels))
+
+
+def text_of_value(value: Any, read: Callable[[Any, str], Any] | None = None) -> str:
+    """Return a value as the command line has it. read: what reads it there."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return _SEPARATORS.get(read, ",").join(map(str, value))
+
+
+_SEPARATORS: dict[Any, str] = {read_sides: "x", read_triple: " ", read_numbers: " "}

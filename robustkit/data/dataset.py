@@ -21,7 +21,7 @@ from ..common.held import held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import ASSUMED_ORDER, CIFAR10, WNID, Naming, first_names, number_classes, places_by_name
-from .images import encode_png, read_image
+from .images import encode_png, has_broken_exif, read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .shapes import CLASSES, Changed
 from .sources import (
@@ -183,6 +183,7 @@ class Dataset:
     class_names: in label order. samples: sorted by id, unless `shuffled`.
     valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
     notes: lines for the user: what was recognised and what was left out.
+    odd: samples whose metadata are broken, noted as `contents` reads their files; parts of a data set share it.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Dataset:
     valid_labels: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     source: DataSource = field(default_factory=DataSource, repr=False)
+    odd: dict[str, None] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -240,9 +242,18 @@ class Dataset:
 
     def _content(self, sample: Sample) -> str:
         try:
-            return hashlib.sha256(self.read(sample)).hexdigest()
+            data = self.read(sample)
         except BadImageError:
             return "unreadable"
+        if has_broken_exif(data):
+            self.odd[sample.id] = None
+        return hashlib.sha256(data).hexdigest()
+
+    def odd_note(self) -> tuple[str, ...]:
+        """Return a line about samples whose metadata are broken, once their files were read; nothing without any."""
+        names = sorted(sample.id for sample in self.samples if sample.id in self.odd)
+        why = "broken EXIF data, which are ignored, except for an orientation that can be read"
+        return (f"{len(names)} of {len(self)} images have {why}: {first_names(names)}",) if names else ()
 
     def select(self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0) -> Dataset:
         """Return a part of the data set: the samples that `ids` names, then at most `limit` of them.

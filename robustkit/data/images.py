@@ -302,7 +302,10 @@ def _upright(image: Image.Image) -> Image.Image:
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
         check_exif(image)
-        return _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
+        return _TURNS.get(image.getexif().get(_ORIENTATION))
+    except Refused:  # for another entry
+        entries = ((tag, value) for tag, _, count, value in _directory(_exif_of(image)) if count == 1)
+        return _TURNS.get(dict(entries).get(_ORIENTATION))
     except Exception:  # EXIF that cannot be parsed says nothing about the orientation
         return None
 
@@ -361,8 +364,10 @@ _IN_PYTHON = ("bmp_rle", "ppm", "ppm_plain")  # decoders of Pillow: compressed B
 _FEW = 2_000_000  # pixels that these decode within seconds
 _COMMENTS = 1000  # in a PPM of decimal numbers, each of which copies a megabyte
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
-_TILE_WIDTH, _TILE_LENGTH = 322, 323
+_TILE_WIDTH, _TILE_LENGTH, _ORIENTATION = 322, 323, 0x0112
 _PARTS = (34665, 34853, 40965)  # directories of a TIFF that Pillow reads, too: EXIF, GPS, interoperability
+
+_HEAD = 10  # bytes of a JPEG's segment before its EXIF data
 
 _lock = threading.Lock()
 
@@ -374,7 +379,11 @@ class Refused(Exception):  # noqa: N818 - what became of the picture
 def open_picture(source: bytes | Path) -> Image.Image:
     """Open a picture without decoding it; safe among threads. Refused for too much memory or time; else OSError."""
     data = bytes_of(source, _MAX_BYTES) if isinstance(source, Path) else source
-    _check_head(data)
+    ignored = b""
+    if data[:2] == b"\xff\xd8":
+        data, ignored = _without_huge_exif(data)
+    else:
+        _check_head(data)
     file = _Frugal(data)
     with _lock:  # ours is checked instead of Pillow's own size limit
         before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
@@ -382,6 +391,8 @@ def open_picture(source: bytes | Path) -> Image.Image:
             image = Image.open(file, formats=_formats())
         finally:
             Image.MAX_IMAGE_PIXELS = before
+    if ignored:  # Pillow is not asked for it again: `check_exif` comes first
+        image.info["exif"] = ignored
     file.bytes_left = math.inf  # each of many strips is read in larger blocks
     try:
         _check_image(image, data)
@@ -393,11 +404,42 @@ def open_picture(source: bytes | Path) -> Image.Image:
 
 def check_exif(image: Image.Image) -> None:
     """Raise Refused where Pillow would read many times more EXIF data than the file holds."""
+    _check_directory(_exif_of(image))
+
+
+def _exif_of(image: Image.Image) -> bytes:
     exif = image.info.get("exif")
     if exif is None and "Raw profile type exif" in image.info:
         exif = bytes.fromhex("".join(str(image.info["Raw profile type exif"]).split("\n")[3:]))
-    if isinstance(exif, bytes):
-        _check_directory(exif[6:] if exif.startswith(b"Exif\0\0") else exif)
+    return exif.removeprefix(b"Exif\0\0") if isinstance(exif, bytes) else b""
+
+
+def has_broken_exif(data: bytes) -> bool:
+    """Whether a file is a JPEG some of whose EXIF data cannot be read. Such data are ignored, except for the
+    orientation where that can be read.
+    """
+    try:
+        exif = b"".join(data[start:end] for start, end in _exif_segments(data)) if data[:2] == b"\xff\xd8" else b""
+        _check_directory(exif)
+        entries = list(_directory(exif, strict=True))
+    except (Refused, struct.error):
+        return True
+    lengths = ((_SIZES.get(kind, 0) * count, value) for _, kind, count, value in entries)
+    return bool(exif) and any(length > 4 and place + length > len(exif) for length, place in lengths)
+
+
+def _without_huge_exif(data: bytes) -> tuple[bytes, bytes]:
+    """Return a JPEG without the EXIF data that `_check_directory` refuses, and these, empty where there are none."""
+    segments = list(_exif_segments(data))
+    exif = b"".join(data[start:end] for start, end in segments)
+    try:
+        _check_directory(exif)
+    except Refused:
+        ends = [2, *(end for _, end in segments)]
+        starts = [*(start - _HEAD for start, _ in segments), len(data)]
+        parts = [data[start:end] for start, end in zip(ends, starts, strict=True)]
+        return b"".join((data[:2], *parts)), exif
+    return data, b""
 
 
 @lru_cache(maxsize=1)
@@ -424,16 +466,14 @@ class _Frugal(io.BytesIO):
 def _check_head(data: bytes) -> None:
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         _check_directory(data)
-    elif data[:2] == b"\xff\xd8":
-        _check_directory(b"".join(_exif_segments(data)))
     elif data[4:8] == b"ftyp" and b"Exif" in data and len(data) > 1 << 16:
         raise Refused(f"an AVIF of {len(data) >> 10} kB with EXIF data; expected 64 kB at most; save it as PNG")
     elif data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > _COMMENTS:
         raise Refused("a PPM with too many comments; save it as PNG")
 
 
-def _exif_segments(data: bytes) -> Iterator[bytes]:
-    """Yield the EXIF data of a JPEG, which may be split among segments. Only the order of segments is read."""
+def _exif_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where EXIF data of a JPEG begin and end, after `_HEAD` bytes. Only the order of segments is read."""
     at, left = 2, _SEGMENTS
     while data[at : at + 1] == b"\xff":
         left -= 1
@@ -447,7 +487,7 @@ def _exif_segments(data: bytes) -> Iterator[bytes]:
             return
         length = int.from_bytes(data[at + 2 : at + 4], "big")
         if kind == b"\xe1" and data[at + 4 : at + 10] == b"Exif\0\0":
-            yield data[at + 10 : at + 2 + length]
+            yield at + _HEAD, at + 2 + length
         at += 2 + length
 
 
@@ -471,10 +511,14 @@ def _check_directory(data: bytes) -> None:
         raise Refused(f"tiles of {tile[_TILE_WIDTH]} x {tile[_TILE_LENGTH]} pixels; save it as PNG")
 
 
-def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (tag, type, count, value where it stands in the entry) of a TIFF's directory at `start`, or its first."""
+def _directory(data: bytes, start: int | None = None, strict: bool = False) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (tag, type, count, value where it stands in the entry) of a TIFF's directory at `start`, or its first.
+    strict: raise struct.error where it ends early, or does not begin, if there are data at all.
+    """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None or len(data) < 8:
+        if strict and data:
+            raise struct.error("no directory")
         return
     big = struct.unpack_from(f"{order}H", data, 2)[0] == 43
     entry, head = (struct.Struct(f"{order}HHQ8s"), "Q") if big else (struct.Struct(f"{order}HHL4s"), "H")
@@ -489,8 +533,9 @@ def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int
             tag, kind, numbers, raw = entry.unpack_from(data, at + place * entry.size)
             short = struct.unpack(f"{order}H", raw[:2])[0]
             yield tag, kind, numbers, short if kind == 3 else struct.unpack(f"{order}L", raw[:4])[0]
-    except (struct.error, OverflowError):  # it ends early, which Pillow will report
-        return
+    except (struct.error, OverflowError) as fault:  # it ends early, which Pillow will report
+        if strict:
+            raise struct.error("it ends early") from fault
 
 
 def _check_image(image: Image.Image, data: bytes) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..common.files import CELL, CELLS, COLUMNS
 from ..errors import DataError
@@ -15,14 +16,43 @@ _NAMES = ("sample_id", *PATH_COLUMNS)
 _EMPTY = ("", "nan", "null", "n/a", "<na>")
 
 
-def read_metadata(table: Path, ids: Sequence[str], where: str, whole: bool) -> dict[str, list[str]]:
+def rows_in_memory(table: Any, ids: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a DataFrame, or of a dict of columns, with a number for each, the header first. Without a
+    column that names samples, an index of a DataFrame that holds the ids does, else the order: one row for each of
+    `ids`. Raises DataError for another type, and for columns of unlike lengths.
+    """
+    columns = {str(name): list(table[name]) for name in table} if hasattr(table, "keys") else {}
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) != 1:
+        what = f"columns of {' and '.join(map(str, sorted(lengths)))} rows" if lengths else type(table).__name__
+        raise DataError(f"metadata is {what}; expected a path, a DataFrame or a dict of columns, all as long")
+    (count,) = lengths
+    if not {name.lower() for name in columns} & {*_NAMES}:
+        index = [str(each) for each in getattr(table, "index", ())]
+        named = bool(index) and {*index} <= {*ids}
+        if not named and count != len(ids):
+            remedy = "add a column sample_id, or give one row for each"
+            raise DataError(f"metadata has {count} rows without ids for {len(ids)} samples; {remedy}")
+        columns = {"sample_id": index if named else list(ids), **columns}
+    yield 1, list(columns)
+    for number, row in enumerate(zip(*columns.values(), strict=True), 2):
+        yield (
+            number,
+            ["" if cell is None or cell != cell else str(cell) for cell in row],
+        )  # NaN and NaT differ from themselves
+
+
+def read_metadata(
+    table: Path, ids: Sequence[str], where: str, whole: bool, rows: Iterator[tuple[int, list[str]]] | None = None
+) -> dict[str, list[str]]:
     """Return the columns of a CSV, each with a text for every id, in the order of `ids`; empty where a cell is.
 
     A row names its sample as rows of a table of labels do, in `sample_id` or a column of file names. where: what the
     ids are of, for messages. whole: they are all samples of a data set, so that a row of another one is an error; else
-    it is ignored. Raises DataError, with the line, for what is missing, doubled, unknown, or larger than is read.
+    it is ignored. rows: of a table that is in memory. Raises DataError, with the line, for what is missing, doubled,
+    unknown, or larger than is read.
     """
-    rows = table_rows(table, "metadata")
+    rows = rows or table_rows(table, "metadata")
     header = next(rows, (1, [""]))[1]
     key, names = _columns(table, header)
     if len(header) * len(ids) > CELLS:

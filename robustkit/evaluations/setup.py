@@ -27,6 +27,7 @@ from ..models.setup_check import (
     Setup,
     alternatives,
     fit_part,
+    form_of,
 )
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
@@ -140,7 +141,8 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
     known = _formulas(network)
     size, reach = 1 if scenes else min(_BATCH, subject.settings.batch_size), images.reach
     bench = Bench(network, images.read, images.count, score, size, device, reach=reach, formulas=known, numbered=False)
-    start = Setup(images.preprocessing, attention=known.current if known else "")
+    text = form_of(network, subject.classifier.identity.metadata)
+    start = Setup(images.preprocessing, attention=known.current if known else "", text=text)
     rng = subject.rng(images.samples, CLEAN)
     try:
         found = subject.steadily("set-up", rng, lambda: _fits(bench, start, assumed, scenes, guessing))
@@ -155,7 +157,7 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
 
 def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, guessing: float) -> list[PartFit]:
     """Return what fits, part by part; a better candidate is taken for the other parts, and all are looked at again."""
-    parts = [*(["attention"] if bench.formulas else []), "normalisation", "channels"]
+    parts = [*(["attention"] if bench.formulas else []), "normalisation", "channels", *(["text"] if start.text else [])]
     parts += ["crop"] if "crop" in assumed and not scenes else []
     now, found = start, dict[str, PartFit]()
     for _ in range(2):

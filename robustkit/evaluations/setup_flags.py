@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Evidence = Mapping[str, Any]
-DECISIVE = ("attention", "normalisation")
+DECISIVE = ("attention", "normalisation", "text")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
 _OF_ZERO = 103.2  # a loss above which the probability of the label is 0: -log 2^-149 is 103.28
@@ -275,6 +275,7 @@ def _value(entry: CheckpointEntry, part: str) -> tuple[str, str]:
         "normalisation": (shown, f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'"),
         "crop": (f"{p.crop_pct:.4g}", f"--crop-pct {p.crop_pct:.6g}"),
         "interpolation": (p.interpolation, f"--interpolation {p.interpolation}"),
+        "text": (form := str(entry.metadata.get("text", "written")), f"--text {form}"),
     }[part]
 
 

@@ -11,18 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
+from ..common.held import PREFIX
 from ..common.intervals import Z, simultaneous_z
 from ..common.plugins import plugin_session
 from ..display.text import no_controls
 from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
-from ..evaluations.condition import is_doubt, is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
+from ..evaluations.condition import (
+    CORRUPTION,
+    is_doubt,
+    is_exactly,
+    matches,
+    pattern_of,
+    shares_of,
+    vocabulary_of,
+    words_of,
+)
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
-from ..protocol.card import card_names
-from ..protocol.condition import ConditionPattern
+from ..protocol.condition import ConditionPattern, split_list
 from ..results import pairing
 from ..results.flips import flips_of
 from ..results.pairing import Side, missing_records
@@ -50,33 +59,37 @@ from .policy import (
     quote,
 )
 
-_OPTIONS = (
-    *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
-    *("layout", "labels_csv", "real_labels", "ignore", "arch", "attention", "num_classes", "use_ema", "allow_partial"),
-    *("mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size", "window", "stride", "short_side", "resize"),
-    *("custom_ops", "output"),
-)
-
 
 def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
-    """Return the command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
-    asked, task, card = manifest.arguments, task_of(manifest), manifest.protocol.name
-    words = ["robustkit", task.command, manifest.checkpoint(name).spec]
-    words += ["--data-dir", str(asked.get("data_dir", manifest.data.root))]
-    words += vocabulary_of(wanted.name).command(wanted, pattern_of)
-    words += [] if card == task.card else ["--protocol", card if card in card_names() else f"{card}.toml"]
-    kept = ("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir")
-    given: dict[str, Any] = {key: asked.get(key) for key in kept}
-    given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest.seed or None}
-    deciding = manifest.deciding
-    dtype = "auto" if "search" in deciding.dtype else deciding.dtype
-    given |= {"dtype": dtype if dtype != "float32" else None, "compile": deciding.compile or None}
-    for key, value in given.items():
-        if key in _OPTIONS and value is not None and value is not False:  # run.json may be someone else's
-            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            flag = {"labels_csv": "labels", "output": "logits"}.get(key, key).replace("_", "-")
-            words += [f"--{flag}", *([] if value is True else [text])]
-    return shlex.join([*words, "--out", str(out)])
+    """Return the command that also evaluates a condition of a checkpoint into the same run, whose folder is `out`.
+
+    It has the options of the run. Of a run in memory it is the program that made it; empty where no option is known.
+    """
+    spec, asked = manifest.checkpoint(name).spec, manifest.arguments
+    options, specs = asked.get("options"), asked.get("checkpoints")
+    if not isinstance(options, dict) or not isinstance(specs, list):  # of another version, or altered
+        return ""
+    options = dict(options)
+    if any(str(text).startswith(PREFIX) for text in (spec, *options.values())):
+        return manifest.command
+    words = [*vocabulary_of(wanted.name).command(wanted, pattern_of), "--"]
+    for flag, value in pairwise(words):
+        if flag.startswith("--") and (flag, value) != ("--attacks", "none"):  # those of the run are there
+            given = options.get(flag)
+            if value.startswith("--"):
+                options[flag] = True
+            elif flag not in _SINGLE and isinstance(given, str) and given != "none":
+                options[flag] = ",".join(dict.fromkeys((*split_list(given), value)))
+            else:
+                options[flag] = value
+    command = ["robustkit", task_of(manifest).command, *map(str, specs if spec in specs else [spec])]
+    for flag, value in options.items():
+        for text in value if isinstance(value, list) else [value]:
+            command += [flag] if text is True else [flag, str(text)]
+    return shlex.join([*command, "--out", str(out)])
+
+
+_SINGLE = ("--data-dir", "--constants", "--variant")  # options that hold no list
 
 
 @dataclass(frozen=True)
@@ -101,10 +114,12 @@ class MeasuredRun:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, self.manifest = run, run.manifest
-        if said := run.refusal():
+        self.refused = no_controls(run.refusal())
+        lacking = any(run.missing_units(*pair) for pair in self.manifest.pairs)
+        if self.refused and lacking and not self.manifest.is_sequential:
             raise RunError(
-                f"{run.path}: the last audit into this run was refused, so the run may not be what you intended: "
-                f"{no_controls(said)}; rerun the audit until it completes, or delete {run.refusal_path}"
+                f"{run.path}: the last audit into this run was refused, and it is not finished: {self.refused}; rerun "
+                f"the audit until it completes, or delete {run.refusal_path}"
             )
         self.results = survey(run)
         self.cells, self.task = self.results.cells, task_of(self.manifest)
@@ -141,8 +156,11 @@ def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> 
             f"{wanted.text} needs gradients, which {name} lacks; use an attack without them, such as square, or "
             f"transfer_accuracy under transfer({wanted.text},from=NAME)"
         )
-    command = missing_command(manifest, name, wanted, subject.run.path)
-    return CannotTell(f"{wanted.text} was not evaluated", command)
+    reason = f"{wanted.text} was not evaluated"
+    if manifest.checkpoint(name).is_elsewhere:
+        remedy = "predict its samples under it, add them to the file, and audit that into another folder"
+        return CannotTell(f"{reason}, and the predictions of {name} come from another system: {remedy}")
+    return CannotTell(reason, missing_command(manifest, name, wanted, subject.run.path))
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
@@ -159,7 +177,28 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
     if not having:
         there = ", ".join(measure for text, measure in cells if text == fitting[0])
         raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {there}")
+    if other := _of_other_source(wanted, having[0], subject.manifest.conditions_of(name)):
+        files, here = "come from released files", "were corrupted here"
+        is_released, others = (files, here) if RELEASED in pattern_of(having[0]).pairs else (here, files)
+        raise CannotTell(
+            f"the images of {having[0]} {is_released}, those of {other} {others}, so the run has two protocols; audit "
+            "all in one way, or state source=released or source=memory in the rule"
+        )
     return having[0]
+
+
+def _of_other_source(wanted: ConditionPattern, chosen: str, conditions: Sequence[str]) -> str:
+    """Return a corruption of the run whose images have another source than the chosen one, which the rule does not
+    state; empty where there is none."""
+    words = vocabulary_of(CORRUPTION)
+    if words_of(chosen) is not words or "source" in wanted.given:
+        return ""
+    ours = RELEASED in pattern_of(chosen).pairs
+    others = (text for text in conditions if words_of(text) is words)
+    return next((text for text in others if (RELEASED in pattern_of(text).pairs) is not ours), "")
+
+
+RELEASED = "source=released"
 
 
 def is_of_missing(flag: str) -> bool:
@@ -288,11 +327,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All verdicts of a policy. rows: the results that they are about."""
+    """All verdicts of a policy. rows: the results that they are about. notes: on the runs, which decide nothing."""
 
     policy: Policy
     verdicts: tuple[Verdict, ...] = field(default=())
     rows: Sequence[SummaryRow] = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
 
     def stops(self, verdict: Verdict) -> bool:
         if verdict.state == PASS or verdict.rule.severity == "warning":
@@ -321,7 +361,12 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
             there = ", ".join(subject.checkpoints)
             verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {there}"))
         verdicts += (_verdict(policy, rule, name, subject, before) for name in names)
-    return Outcome(policy, tuple(verdicts), subject.results)
+    notes = (
+        f"a later audit into {each.run.path} was refused; these verdicts are of the run before it: {each.refused}"
+        for each in (subject, before)
+        if each and each.refused
+    )
+    return Outcome(policy, tuple(verdicts), subject.results, tuple(notes))
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[str]:

@@ -27,8 +27,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ..common.files import check_plain, first_line, json_in, reason_of
+from ..data.class_names import printable
 from ..errors import CheckpointError
 from .claims import claims_of
+from .shards import digest_of_shards, is_index, places_of, refuse_part, shards_of
 from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
 
 REMEDY = "if you trust it, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
@@ -188,8 +190,8 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
     """
     path = Path(path)
     kind = _kind(path)
-    if kind == "safetensors":
-        tensors, metadata = _read_safetensors(path)
+    if kind in ("safetensors", "index"):
+        tensors, metadata = _read_safetensors(path) if kind == "safetensors" else _read_shards(path)
         held, sources = Held(tensors, use_ema=use_ema), dict[str, str]()
     else:
         content = load_pickle(path)
@@ -204,7 +206,8 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
             raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); expected {expected}")
     refuse_odd(path, held.tensors)
     part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
-    found = Checkpoint(path, sha256(path), part.tensors, metadata, part.weights, part.notes + held.notes, sources)
+    digest = sha256(path) if kind != "index" else digest_of_shards((f.name, sha256(f)) for f in shards_of(path))
+    found = Checkpoint(path, digest, part.tensors, metadata, part.weights, part.notes + held.notes, sources)
     return _sound(replace(found, held=held if prefixes else None))
 
 
@@ -268,6 +271,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(path: Path) -> str:
+    refuse_part(path)
     if path.is_dir():
         instead = f"for timm's layout of config.json and weights: local-dir:{path}"
         raise CheckpointError(f"{path}: a folder; expected a file ({instead})")
@@ -285,6 +289,8 @@ def _kind(path: Path) -> str:
         raise CheckpointError(f"{path}: cannot be read ({reason_of(error)}); expected a file of weights") from error
     if not size:
         raise CheckpointError(f"{path}: empty (0 bytes); fetch it again")
+    if is_index(path):
+        return "index"
     if head[8:9] == b"{" or path.suffix == ".safetensors":
         return "safetensors"
     if head[:2] == b"PK" or head[:1] == b"\x80" or foreign_globals(path):  # the last: pickles of protocol 0 and 1
@@ -297,6 +303,21 @@ def _kind(path: Path) -> str:
         raise CheckpointError(f"{path}: a web page or JSON text, not weights; fetch the file itself")
     expected = ".safetensors, or a file by torch.save (.pth, .pt, .bin, .ckpt, .tar)"
     raise CheckpointError(f"{path}: not a checkpoint (it begins with {head[:16]!r}); expected {expected}")
+
+
+def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors that an index places, and what the first file says. CheckpointError where one is missing."""
+    places, tensors, metadata = places_of(index), dict[str, Tensor](), dict[str, Any]()
+    for file in shards_of(index):
+        if not file.is_file():
+            raise CheckpointError(f"{index}: {file.name} is not next to it; fetch all files that it names")
+        part, said = _read_safetensors(file)
+        tensors |= {key: value for key, value in part.items() if places.get(key) == file.name}
+        metadata = metadata or said
+    if missing := [key for key in places if key not in tensors]:
+        first = printable(str(missing[0]))[:80]
+        raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({first}, …)")
+    return tensors, metadata
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

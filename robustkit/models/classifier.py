@@ -66,6 +66,7 @@ def load(
     prompts: str | Path | Sequence[str] | None = None,
     custom_ops: str | Path | None = None,
     output: str | int | None = None,
+    text: str | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -82,7 +83,8 @@ def load(
     pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
     classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them,
-        `imagenet` or `cifar10`; and templates, a file of them, `simple` or `clip-80` (`robustkit.models.zero_shot`).
+        `imagenet`, `imagenet-openai` or `cifar10`; and templates, a file of them, `simple` or `clip-80`
+        (`robustkit.models.zero_shot`). text: `written` or `canonical`, in lower case without punctuation.
     custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
         runs, as `arch` does.
     output: which of a network's outputs the logits are, by its key, attribute or place (`logits`, 1, `0.main`), where
@@ -98,10 +100,9 @@ def load(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    text = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
-    said = text[0], text[1], custom_ops
-    size = interpolation, crop_pct, crop_mode, img_size
-    wanted = InputOptions(arch, attention, num_classes, mean, std, *size, *said, output=output)
+    words = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
+    said = words[0], words[1], custom_ops, output, text
+    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
     refuse_output(spec, wanted, features)
     if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
@@ -297,20 +298,34 @@ def _architecture(
             return wanted.arch, kwargs, ()
         gone = f", with {', '.join(map(str, kwargs))}, which are ignored" if kwargs else ""
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}{gone}",)
-    if isinstance(claimed, str) and timm.is_model(claimed):
+    named = isinstance(claimed, str) and timm.is_model(claimed)
+    if named and ("arch" not in checkpoint.metadata_source or _fits(str(claimed), checkpoint)):
         check_arguments(kwargs, checkpoint.path)
-        return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
-    notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
+        return str(claimed), kwargs, (f"architecture {claimed} from the file's metadata",)
+    why = "whose tensors have other shapes" if named else "which timm does not have"
+    notes = () if claimed is None else (f"the file names its architecture {claimed!r}, {why}",)
     tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
         found = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
-        if known := _timm_name_in(str(claimed or "")):
+        if not named and (known := _timm_name_in(str(claimed or ""))):
             return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
     kwargs, more = _of_stated_size(found.arguments, checkpoint)
     return found.arch, kwargs, notes + found.notes + more
+
+
+def _fits(arch: str, checkpoint: Checkpoint) -> bool:
+    """Whether most tensors of a network of timm are in a file, in their shapes; the number of classes is another."""
+    try:
+        with torch.device("meta"):
+            expected = timm.create_model(arch, pretrained=False).state_dict()
+    except Exception:  # a network that cannot be built without values
+        return True
+    tensors = select_network(checkpoint, expected).tensors
+    alike = [name for name, each in expected.items() if name in tensors and tensors[name].shape == each.shape]
+    return 2 * len(alike) >= len(expected)
 
 
 def _timm_name_in(name: str) -> str:

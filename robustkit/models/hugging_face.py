@@ -8,7 +8,6 @@ both make the same pixels.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from ..attention.interface import NOTED
 from ..attention.layers import SCALES
 from ..common.determinism import seeded
 from ..common.environment import import_extra
-from ..common.files import json_of, reason_of
 from ..common.plugins import digest_of_files
 from ..common.preprocessing import ASSUMED, Preprocessing
 from ..data.class_names import printable
@@ -39,12 +37,21 @@ from .claims import Allowance
 from .dense import Dense, Segmenter, WindowOptions, asked_windows, count_classes
 from .identity import Classifier, ModelIdentity, as_features, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
+from .shards import INDEX, shards_of
 from .specs import WEIGHT_FILES, ModelFile, text_files
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .zero_shot import ZeroShot, kept_rows, prompts_of, refuse_text, scale_and_bias, with_prompts
+from .zero_shot import (
+    CANONICAL,
+    FORMS,
+    ZeroShot,
+    canonical,
+    kept_rows,
+    prompts_of,
+    refuse_text,
+    scale_and_bias,
+    with_prompts,
+)
 
-INDEX = "model.safetensors.index.json"
-_INDEX = 64 << 20  # bytes of an index
 _PLACED = re.compile(rf"(.*)\.({'|'.join(SCALES)}|[qk]_norm\.(?:weight|bias))")  # a layer, and what a formula adds
 
 
@@ -56,7 +63,7 @@ def is_sharded(folder: Path) -> bool:
 def files_of(folder: Path) -> list[Path]:
     """Return the files of a folder's weights, in the order of their names; CheckpointError where there are none."""
     if is_sharded(folder):
-        return [folder / name for name in sorted({str(name) for name in _places(folder / INDEX).values()})]
+        return shards_of(folder / INDEX)
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         expected = " or ".join((*WEIGHT_FILES, INDEX))
@@ -64,40 +71,8 @@ def files_of(folder: Path) -> list[Path]:
     return [file]
 
 
-def _places(index: Path) -> Mapping[str, str]:
-    try:
-        said = json_of(index, _INDEX)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{index}: not JSON ({reason_of(error)}); expected an index of weights") from error
-    places = said.get("weight_map") if isinstance(said, Mapping) else None
-    if not isinstance(places, Mapping) or not places:
-        raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
-    for name in map(str, places.values()):
-        if Path(name).name != name or len(name) > 200 or not name.isprintable() or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{index}: names the file {name[:80]!r}; expected .safetensors files next to it")
-    return places
-
-
 def read_weights(folder: Path) -> Checkpoint:
-    files, index = files_of(folder), folder / INDEX
-    parts = [read(file, prefixes=False) for file in files]
-    if not is_sharded(folder):
-        return parts[0]
-    places = _places(index)
-    tensors: dict[str, Tensor] = {}
-    for file, part in zip(files, parts, strict=True):
-        tensors |= {key: value for key, value in part.tensors.items() if places.get(key) == file.name}
-    if missing := [key for key in places if key not in tensors]:
-        first = printable(str(missing[0]))[:80]
-        raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({first}, …)")
-    digest = digest_of_shards([(file.name, part.sha256) for file, part in zip(files, parts, strict=True)])
-    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-    return Checkpoint(index, digest, tensors, {}, "bare", notes)
-
-
-def digest_of_shards(digests: Iterable[tuple[str, str]]) -> str:
-    """Return the digest of weights in several files. digests: names of the files, each with its SHA-256 (hex)."""
-    return hashlib.sha256("".join(f"{digest} {name}\n" for name, digest in digests).encode()).hexdigest()
+    return read(folder / INDEX if is_sharded(folder) else files_of(folder)[0], prefixes=False)
 
 
 def give_added(model: nn.Module, added: Mapping[str, Tensor], formula: str, file: Path) -> None:
@@ -375,8 +350,9 @@ class _ImageTower(nn.Module):
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
 
 
-def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
-    """Return the text tower with its tokenizer, as the library's zero-shot pipeline calls them."""
+def _encoder(loaded: Loaded) -> tuple[Callable[[Sequence[str]], Tensor], bool]:
+    """Return the text tower with its tokenizer, as the library's zero-shot pipeline calls them, and whether the form of
+    a sentence is open: SigLIP was trained on lower case without punctuation, which its newer tokenizers do not make."""
     path, model = loaded.folder.path, loaded.model
     text: Any = model.config.text_config  # type: ignore[union-attr]
     if not any((path / name).is_file() for name in _TOKENIZERS):
@@ -390,6 +366,8 @@ def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
         raise CheckpointError(another)
     long = int(text.max_position_embeddings)
     fixed = "siglip" in str(loaded.folder.config["model_type"])
+    example = "A Photo."
+    is_open = fixed and tokenizer(example)["input_ids"] != tokenizer(canonical(example))["input_ids"]
     how = {"padding": "max_length", "max_length": min(64, long)} if fixed else {"padding": True, "max_length": long}
 
     def encode(sentences: Sequence[str]) -> Tensor:
@@ -401,7 +379,7 @@ def _encoder(loaded: Loaded) -> Callable[[Sequence[str]], Tensor]:
         rows: Tensor = getattr(found, "pooler_output", found)
         return rows
 
-    return encode
+    return encode, is_open
 
 
 def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
@@ -413,14 +391,27 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
         what = f"{type(model).__name__} has no image tower apart from its text"
         raise ModelError(f"{source.path}: {what}; expected CLIP, SigLIP, SigLIP 2, or one made like them")
     words = digest_of_files(text_files(source.path), source.path)
-    rows, count = None, 0
+    rows, forms, count = None, dict[str, Tensor](), 0
     if prompts is not None:
         version = import_transformers(spec).__version__
-        made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, version, prompts.digest)
-        rows, count = kept_rows(made_of, lambda: prompts.rows(_encoder(loaded))), len(prompts.classes)
+        encode, is_open = _encoder(loaded)
+        prompts = replace(prompts, form=CANONICAL if is_open and wanted.text is None else prompts.form)
+
+        def rows_of(form: str) -> Tensor:
+            text = replace(prompts, form=form)
+            made_of = (loaded.checkpoint.sha256, loaded.folder.digest, words, version, text.digest)
+            return kept_rows(made_of, lambda: text.rows(encode))
+
+        rows, count = rows_of(prompts.form), len(prompts.classes)
+        forms = {form: rows_of(form) for form in FORMS if is_open and form != prompts.form}
     patch = int(model.config.vision_config.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
     network = ZeroShot(_ImageTower(model, patch), rows, *scale_and_bias(model))
+    network.forms = forms
     classifier = with_prompts(_with_processor(loaded, network, count, source, spec, wanted), prompts, words)
+    if forms:
+        who = "option" if wanted.text else "architecture"
+        sources = {**classifier.identity.preprocessing_source, "text": who}
+        classifier.identity = replace(classifier.identity, preprocessing_source=sources)
     if patch:
         identity = classifier.identity
         side = identity.preprocessing.input_size[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import nn
@@ -71,12 +72,20 @@ def described(network: nn.Module, name: str, wanted: InputOptions) -> ModelIdent
     )
 
 
+def _device_of(network: nn.Module) -> torch.device:
+    """Return where the first tensor of a network lies. Raises ModelError where it has no values, on `meta`."""
+    device = next(chain(network.parameters(), network.buffers()), torch.zeros(())).device
+    if device.type == "meta":
+        raise ModelError(f"{type(network).__name__} is on the device meta, without weights; load them first")
+    return device
+
+
 @contextmanager
 def as_it_was(networks: list[nn.Module]) -> Iterator[None]:
     """Give networks back in the mode, on the device and with the gradients that they came with."""
     parts = [(part, part.training) for network in networks for part in network.modules()]
     tensors = [(tensor, tensor.requires_grad) for network in networks for tensor in network.parameters()]
-    places = [(network, next(iter(network.state_dict().values()), torch.zeros(())).device) for network in networks]
+    places = [(network, _device_of(network)) for network in networks]
     try:
         yield
     finally:

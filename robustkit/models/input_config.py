@@ -40,6 +40,7 @@ class InputOptions:
     prompts: str | tuple[str, ...] | None = None
     custom_ops: str | Path | None = None
     output: str | int | None = None
+    text: str | None = None
 
 
 def refuse_output(spec: str | Path | nn.Module, wanted: InputOptions, features: bool = False) -> None:

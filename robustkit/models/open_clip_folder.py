@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,13 @@ class _Folder:
             raise CheckpointError(f"{file}: resize_mode {mode!r} is not supported; expected {' or '.join(_MODES)}")
         return folder
 
-    def preprocessing(self, usual: Mapping[str, Any]) -> dict[str, Any]:
-        """Return how images become pixels. usual: open_clip's mean and std where the config has none."""
+    def preprocessing(self, usual: Mapping[str, Any], sides: tuple[int, int]) -> dict[str, Any]:
+        """Return how images become pixels. usual: open_clip's mean and std where the config has none. sides: of the
+        images that the tower takes, which decide in open_clip, too."""
         said = {**usual, **{key: value for key, value in self.shown.items() if value is not None}}
-        size, mode = said.get("size", 224), said.get("resize_mode", "shortest")
-        sides = [size, size] if isinstance(size, int) else size
+        mode = said.get("resize_mode", "shortest")
         interpolation = said.get("interpolation", "bicubic")
-        found = {"mean": said["mean"], "std": said["std"], "input_size": sides, "crop_pct": 1.0}
+        found = {"mean": said["mean"], "std": said["std"], "input_size": list(sides), "crop_pct": 1.0}
         return {**found, "interpolation": interpolation, "crop_mode": _MODES[mode]}
 
 
@@ -98,8 +98,6 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
     """Load an image tower with a head of text. headless: without one. Raises CheckpointError or ModelError."""
     open_clip = import_extra("open_clip", "clip", spec)
     folder = _Folder.read(source.path)
-    if wanted.img_size is not None:
-        raise ModelError(f"--img-size does not apply to {spec}, whose config sets the size; leave it out")
     prompts = prompts_of(wanted, spec, headless=headless)
     file = next((source.path / name for name in _WEIGHTS if (source.path / name).is_file()), None)
     if file is None:
@@ -107,10 +105,14 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
     checkpoint = read(file, prefixes=False)
     place = f"local-dir:{source.path}"
     with _guarded(source.path), seeded(torch.device("cpu"), 0), Allowance(checkpoint.tensors, file):
-        model = open_clip.create_model(place, load_weights=False, pretrained_text=False)
-    load_into(model, checkpoint)
+        given = {"load_weights": False, "pretrained_text": False, "force_image_size": wanted.img_size}
+        model = open_clip.create_model(place, **given)
+        tensors, notes = _resampled(open_clip, model, checkpoint.tensors)
+        sides = _sides(model, folder)
+    load_into(model, replace(checkpoint, tensors=dict(tensors)))
     model.eval()
-    tower, notes = _image_tower(model, folder, checkpoint.tensors)
+    tower, more = _image_tower(model, folder, tensors, sides)
+    notes += more
     attention = give_attention(tower, wanted.attention, {}, {}, spec)
     words = digest_of_files(text_files(source.path), source.path)
     rows, count = None, 0
@@ -121,8 +123,10 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
         count = len(prompts.classes)
     network = ZeroShot(tower, rows, *scale_and_bias(model))
     usual = {"mean": list(open_clip.OPENAI_DATASET_MEAN), "std": list(open_clip.OPENAI_DATASET_STD)}
-    shown = folder.preprocessing(usual)
+    shown = folder.preprocessing(usual, sides)
     unsaid = {name: "architecture" for name in usual if folder.shown.get(name) is None}  # open_clip's defaults
+    if wanted.img_size is None and folder.model["vision_cfg"].get("image_size") is None:
+        unsaid["input_size"] = "architecture"
     preprocessing, sources, more = resolve_preprocessing(network, wanted, shown, str(source.path), said_by=unsaid)
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),
@@ -165,8 +169,22 @@ def _encoder(open_clip: Any, model: Any, place: str) -> Callable[[Sequence[str]]
     return encode
 
 
-def _image_tower(model: Any, folder: _Folder, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return the image tower, of timm where that is the same, and notes."""
+def _resampled(
+    open_clip: Any, model: Any, tensors: Mapping[str, Tensor]
+) -> tuple[Mapping[str, Tensor], tuple[str, ...]]:
+    """Return tensors whose position embeddings fit the model's grid, as open_clip resamples them, and notes."""
+    made = dict(tensors)
+    open_clip.model.resize_pos_embed(made, model)
+    name = "visual.positional_embedding"
+    if name not in made or made[name] is tensors[name]:
+        return tensors, ()
+    return made, (f"position embeddings resampled from {len(tensors[name])} to {len(made[name])} tokens",)
+
+
+def _image_tower(
+    model: Any, folder: _Folder, tensors: Mapping[str, Tensor], sides: tuple[int, int]
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the image tower, of timm where that is the same, and notes. sides: of its images."""
     own, said = model.visual, folder.model["vision_cfg"]
     if hasattr(own, "trunk"):  # timm's already
         return own, ()
@@ -174,8 +192,8 @@ def _image_tower(model: Any, folder: _Folder, tensors: Mapping[str, Tensor]) -> 
     if "visual.class_embedding" in tensors and "visual.proj" in tensors:
         try:
             with seeded(torch.device("cpu"), 0), torch.no_grad():
-                tower = _as_timm(folder, said, tensors)
-                image = torch.rand(2, 3, *_sides(said))
+                tower = _as_timm(folder, said, tensors, sides)
+                image = torch.rand(2, 3, *sides)
                 theirs, ours = own(image), tower(image)
             apart = float((theirs - ours).abs().max() / theirs.abs().max())
             if apart <= _ALIKE:
@@ -186,17 +204,20 @@ def _image_tower(model: Any, folder: _Folder, tensors: Mapping[str, Tensor]) -> 
     return own, (f"open_clip's own image tower ({why}): its attention is not seen, so maps that read it are refused",)
 
 
-def _sides(said: Mapping[str, Any]) -> tuple[int, int]:
-    size = said.get("image_size", 224)
+def _sides(model: Any, folder: _Folder) -> tuple[int, int]:
+    """Return the size of the images that the tower takes; where it has none, what the config says about pixels."""
+    size = getattr(model.visual, "image_size", None) or folder.shown.get("size", 224)
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-def _as_timm(folder: _Folder, said: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+def _as_timm(
+    folder: _Folder, said: Mapping[str, Any], tensors: Mapping[str, Tensor], sides: tuple[int, int]
+) -> nn.Module:
     width = said.get("width", 768)
     quick = "quickgelu_" if folder.model.get("quick_gelu") else ""
     tower: Any = timm.create_model(
         f"vit_base_patch16_clip_{quick}224",
-        img_size=_sides(said),
+        img_size=sides,
         patch_size=said.get("patch_size", 16),
         embed_dim=width,
         depth=said.get("layers", 12),

@@ -35,9 +35,10 @@ from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbe
 from ..data.class_names import class_names
 from ..data.images import to_unit_range
 from ..errors import NothingEvaluated
+from .zero_shot import FORMS, WRITTEN, ZeroShot
 
 AS_GIVEN = "as given"
-PARTS = ("normalisation", "crop", "interpolation", "channels", "labels")
+PARTS = ("normalisation", "crop", "interpolation", "channels", "labels", "text")
 _CIFAR = (0.4914, 0.4822, 0.4465)
 NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
@@ -64,15 +65,17 @@ Score = Callable[[Tensor, Sequence[int], str], Tensor]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a model computes (attention) and is shown (bgr: channels reversed, normalised as such), and its labels."""
+    """What a model computes (attention; text: the form of a zero-shot head's sentences) and is shown (bgr: channels
+    reversed, normalised as such), and its labels."""
 
     preprocessing: Preprocessing
     bgr: bool = False
     labels: str = AS_GIVEN
     attention: str = ""
+    text: str = ""
 
     def with_part(self, part: str, other: Setup) -> Setup:
-        if part in ("attention", "channels", "labels"):
+        if part in ("attention", "channels", "labels", "text"):
             name = "bgr" if part == "channels" else part
             return replace(self, **{name: getattr(other, name)})
         names = {"normalisation": ("mean", "std"), "crop": ("crop_pct",)}.get(part, (part,))
@@ -85,7 +88,7 @@ class Setup:
             known = (name for name, values in NORMALISATIONS.items() if _is_same(p, values))
             return next(known, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
         names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "channels": "BGR" if self.bgr else "RGB"}
-        return {**names, "labels": self.labels, "attention": self.attention}[part]
+        return {**names, "labels": self.labels, "attention": self.attention, "text": self.text}[part]
 
     def option(self, part: str) -> str:
         p = self.preprocessing
@@ -96,6 +99,7 @@ class Setup:
             "channels": "swap the channels in a --arch FILE.py:FUNCTION of your own",
             "labels": "number the labels so in a --labels FILE.csv",
             "attention": f"give --attention {self.attention}",
+            "text": f"give --text {self.text}",
             "crop": f"give --crop-pct {p.crop_pct:g}",
             "interpolation": f"give --interpolation {p.interpolation}",
         }[part]
@@ -122,6 +126,7 @@ def alternatives(
         "interpolation": [replace(setup, preprocessing=replace(p, interpolation=name)) for name in INTERPOLATIONS],
         "channels": [replace(setup, bgr=not setup.bgr)],
         "labels": [replace(setup, labels=name) for name in numbered],
+        "text": [replace(setup, text=form) for form in FORMS if setup.text],
     }
     return {setup.name(part): setup} | {other.name(part): other for other in others[part]}
 
@@ -220,6 +225,12 @@ class PartFit:
         return tuple(row.name for row in self.rows[1:] if not row.ci_low > 0)
 
 
+def form_of(network: nn.Module, said: Mapping[str, object]) -> str:
+    """Return the form of the sentences of a zero-shot head that may have another; empty where it is no question. said:
+    the metadata of the model."""
+    return str(said.get("text", WRITTEN)) if isinstance(network, ZeroShot) and network.forms else ""
+
+
 class Watch:
     """Hears how far a search is: how many answers may be needed for a while, and are there or are needed no longer."""
 
@@ -315,6 +326,7 @@ class Bench:
         mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
         inputs = (to_unit_range(shown) - mean) / std
         network = self.formulas.network(setup.attention) if self.formulas and setup.attention else self.network
+        network = network.reading(setup.text) if isinstance(network, ZeroShot) and setup.text else network
         self.forwards += len(shown)
         with torch.inference_mode():
             return network(inputs.flip(1) if setup.bgr else inputs).float().cpu()  # type: ignore[no-any-return]
@@ -449,14 +461,15 @@ def fit_setup(
 ) -> list[PartFit]:
     """Return what fits, part by part in the order of `PARTS`; once one has a better candidate, all again under it."""
     now, found = setup, dict[str, PartFit]()
-    tried = sum(len(alternatives(part, setup, numbered)) for part in PARTS)
+    parts = [part for part in PARTS if part != "text" or setup.text]
+    tried = sum(len(alternatives(part, setup, numbered)) for part in parts)
     for _ in range(2):
         before = now
         bench.watch.plan(tried * min(most or bench.count, bench.count))
-        for part in PARTS:
+        for part in parts:
             used = now.with_part(part, setup)
             found[part] = fit = fit_part(bench, part, used, numbered, guessing, most=most)
             now = fit.best.setup if fit.verdict == BETTER else used
         if before == setup == now:
             break
-    return [found[part] for part in PARTS]
+    return [found[part] for part in parts]

@@ -15,6 +15,7 @@ from typing import Any
 from ..common.files import first_line, json_of, reason_of
 from ..common.names import canonical
 from ..errors import CheckpointError, ModelError, unknown
+from .shards import INDEX, is_index
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
 ANSWER, WAIT = 4.0, 5.0
@@ -102,7 +103,9 @@ def find(spec: str) -> ModelFile:
         raise CheckpointError(f"{spec}: a folder in the layout of transformers; expected a file, or hf:{spec}")
     if not path.exists() and (meant := _named_elsewhere(spec)):
         raise CheckpointError(f"{spec}: no such file; did you mean {meant}?")
-    return ModelFile(path, path.stem)
+    if path.is_dir() and (path / INDEX).is_file():
+        path = path / INDEX
+    return ModelFile(path, path.absolute().parent.name if is_index(path) else path.stem)
 
 
 def _named_elsewhere(spec: str) -> str:
@@ -164,7 +167,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
         raise CheckpointError(f"{config}: not JSON ({reason_of(error)}); expected a config.json") from error
     if is_theirs(content):
         return ModelFile(folder, name, transformers=True)
-    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+    weights = next((folder / file for file in (*WEIGHT_FILES, INDEX) if (folder / file).is_file()), None)
     if weights is None:
         raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join(WEIGHT_FILES)}")
     if not isinstance(content, dict) or not isinstance(content.get("architecture"), str):

@@ -12,16 +12,19 @@ the folder that ROBUSTKIT_CACHE names, else in robustkit of the user's cache.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -41,6 +44,10 @@ ZERO_SHOT = "zero-shot"  # the task that metadata of a file with two towers name
 SIMPLE = ("a photo of a {}.",)
 _APART = {"n02012849": "crane bird", "n03126707": "construction crane", "n03710721": "tank suit"}
 """Classes of ImageNet whose first lemma is another one's, too."""
+WRITTEN, CANONICAL = "written", "canonical"
+FORMS = (WRITTEN, CANONICAL)
+"""How sentences reach a tokenizer: as they stand, or in lower case and without punctuation."""
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LOG = logging.getLogger(__name__)
 _MOST = 25_000  # classes of a file, and templates
 _LONGEST = 500  # characters of a sentence
@@ -52,12 +59,13 @@ Encode = Callable[[Sequence[str]], Tensor]  # sentences to rows (N, D)
 @dataclass(frozen=True)
 class Prompts:
     """What a text head is made of. classes: names in the order of the outputs. templates: each with one `{}` or more.
-    of_classes, of_templates: what the user called them."""
+    of_classes, of_templates: what the user called them. form: of the sentences, one of `FORMS`."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
     of_classes: str
     of_templates: str
+    form: str = WRITTEN
 
     @classmethod
     def of(cls, classes: Words | None, prompts: Words | None, usual: Sequence[str] = ()) -> Prompts:
@@ -65,7 +73,9 @@ class Prompts:
         ModelError."""
         if classes is None and not usual:
             why = "a zero-shot model takes its classes from text"
-            raise ModelError(f"{why}; give --classes FILE (a name per line), --classes imagenet or cifar10")
+            raise ModelError(
+                f"{why}; give --classes FILE (a name per line), --classes imagenet-openai, imagenet or cifar10"
+            )
         for name, given in (("classes", classes), ("prompts", prompts)):
             if isinstance(given, tuple):
                 _check_words(name, given)
@@ -76,7 +86,8 @@ class Prompts:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps([self.classes, self.templates]).encode()).hexdigest()
+        form = [] if self.form == WRITTEN else [self.form]
+        return hashlib.sha256(json.dumps([self.classes, self.templates, *form]).encode()).hexdigest()
 
     @property
     def note(self) -> str:
@@ -84,15 +95,24 @@ class Prompts:
         count = len(self.templates)
         how = f"template {self.templates[0]!r}" if count == 1 else f"{count} templates ({self.of_templates})"
         averaged = ", averaged for each class; attacks take the loss of the averaged logits" if count > 1 else ""
-        return f"zero-shot: {len(self.classes)} classes ({self.of_classes}), {how}{averaged}"
+        plain = ", in lower case without punctuation" if self.form == CANONICAL else ""
+        return f"zero-shot: {len(self.classes)} classes ({self.of_classes}), {how}{plain}{averaged}"
 
     def rows(self, encode: Encode) -> Tensor:
         """Return the rows of the classes (K, D), of length 1, from a text tower."""
         every = [template.replace("{}", name) for name in self.classes for template in self.templates]
+        every = list(map(canonical, every)) if self.form == CANONICAL else every
         with torch.no_grad():
             parts = [encode(every[at : at + _BATCH]).float() for at in range(0, len(every), _BATCH)]
         rows = functional.normalize(torch.cat(parts), dim=-1)
         return functional.normalize(rows.view(len(self.classes), len(self.templates), -1).mean(dim=1), dim=-1)
+
+
+def canonical(sentence: str) -> str:
+    """Return a sentence in lower case, without punctuation, words apart by one blank, as SigLIP's training had it
+    (big_vision's `canonicalize_text`)."""
+    plain = sentence.replace("_", " ").translate(_NO_PUNCTUATION)
+    return " ".join(plain.lower().split())
 
 
 def _check_words(name: str, words: tuple[str, ...]) -> None:
@@ -105,7 +125,8 @@ def _check_words(name: str, words: tuple[str, ...]) -> None:
 
 
 def read_classes(given: Words) -> tuple[str, ...]:
-    """Return the class names of a file, or of `imagenet` (the first WordNet lemma of each class) or `cifar10`."""
+    """Return the class names of a file, of `imagenet` (the first WordNet lemma of each class), `imagenet-openai` (the
+    names behind published zero-shot figures, which open_clip has) or `cifar10`."""
     if isinstance(given, tuple):
         return given
     if given == "cifar10":
@@ -113,7 +134,10 @@ def read_classes(given: Words) -> tuple[str, ...]:
     if given == "imagenet":
         lemmas = zip(synsets(), descriptions(synsets()), strict=True)
         return tuple(_APART.get(wnid, name.split(",")[0]) for wnid, name in lemmas)
-    names = _lines(given, "--classes", ("imagenet", "cifar10"))
+    if given == "imagenet-openai":
+        open_clip = import_extra("open_clip", "clip", "--classes imagenet-openai", ", or give a file")
+        return tuple(open_clip.IMAGENET_CLASSNAMES)
+    names = _lines(given, "--classes", ("imagenet", "imagenet-openai", "cifar10"))
     if len(names) < 2:
         raise ModelError(f"--classes {given}: {len(names)} class; expected two or more, one per line")
     if len(set(names)) < len(names):
@@ -178,10 +202,11 @@ class ZeroShot(nn.Module):
     """Images (B, 3, H, W), normalised, to logits (B, K).
 
     tower: images to features (B, D). rows: of the classes (K, D), of length 1; without them, the features are returned,
-    of length 1.
+    of length 1. forms: rows of sentences in other forms, by these, which a set-up check tries.
     """
 
     rows: Tensor | None
+    forms: Mapping[str, Tensor] = MappingProxyType({})
 
     def __init__(self, tower: nn.Module, rows: Tensor | None, scale: float, bias: float = 0.0) -> None:
         super().__init__()
@@ -191,6 +216,15 @@ class ZeroShot(nn.Module):
     def reset_classifier(self, num_classes: int) -> None:
         """Take the text off, as timm's networks take their head off."""
         self.rows = None
+
+    def reading(self, form: str) -> ZeroShot:
+        """Return the same model with rows of sentences in another form; itself for its own."""
+        if form not in self.forms:
+            return self
+        other = copy.copy(self)
+        assert self.rows is not None
+        other._buffers = {**self._buffers, "rows": self.forms[form].to(self.rows.device)}
+        return other
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the images' features (B, D), of length 1."""
@@ -226,6 +260,7 @@ def with_prompts(classifier: Classifier, prompts: Prompts | None, tokenizer: str
     if prompts is None:
         return classifier
     said = {"classes": prompts.of_classes, "prompts": prompts.of_templates, "text_sha256": prompts.digest}
+    said |= {"text": prompts.form} if prompts.form != WRITTEN else {}
     classifier.identity = replace(
         identity,
         code_sha256=hashlib.sha256(f"{identity.code_sha256} {tokenizer} {prompts.digest}".encode()).hexdigest(),
@@ -236,15 +271,19 @@ def with_prompts(classifier: Classifier, prompts: Prompts | None, tokenizer: str
     return classifier
 
 
-def prompts_of(wanted: InputOptions, spec: str, usual: Sequence[str] = (), headless: bool = False) -> Prompts | None:
-    """Return the text of a head, None for a model without. usual: the classes that a checkpoint names. Raises
-    ModelError, also for options of other networks."""
+def prompts_of(
+    wanted: InputOptions, spec: str, usual: Sequence[str] = (), headless: bool = False, form: str = WRITTEN
+) -> Prompts | None:
+    """Return the text of a head, None for a model without. usual: the classes that a checkpoint names. form: of
+    sentences, where the user states none. Raises ModelError, also for options of other networks."""
     if wanted.arch is not None:
         raise ModelError(f"--arch {wanted.arch} does not apply to {spec}, whose files define it; leave it out")
     if headless:
         refuse_text(wanted, spec)
         return None
-    prompts = Prompts.of(wanted.classes, wanted.prompts, usual)
+    if wanted.text not in (None, *FORMS):
+        raise ModelError(f"--text {wanted.text}: expected {' or '.join(FORMS)}")
+    prompts = replace(Prompts.of(wanted.classes, wanted.prompts, usual), form=wanted.text or form)
     if wanted.num_classes not in (None, len(prompts.classes)):
         raise ModelError(f"--num-classes {wanted.num_classes}, but {len(prompts.classes)} classes are given as text")
     return prompts
@@ -252,7 +291,7 @@ def prompts_of(wanted: InputOptions, spec: str, usual: Sequence[str] = (), headl
 
 def refuse_text(wanted: InputOptions, spec: str) -> None:
     """Raise ModelError where text is given for a head that is not made of it."""
-    for option in ("classes", "prompts"):
+    for option in ("classes", "prompts", "text"):
         if (given := getattr(wanted, option)) is not None:
             why = "whose head is not made of text (CLIP and SigLIP have such heads)"
             raise ModelError(f"--{option} {given} does not apply to {spec}, {why}; leave it out")

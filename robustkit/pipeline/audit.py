@@ -13,7 +13,7 @@ from ..common.held import PREFIX, hold
 from ..common.options import Option, options_of
 from ..data.in_memory import open_held, open_held_scenes
 from ..display.progress import progress_shown
-from ..errors import ModelError, ProtocolError, unknown
+from ..errors import DataError, ModelError, ProtocolError, unknown
 from ..models.classifier import load
 from ..models.identity import display_name
 from ..models.in_memory import HeldNetwork, as_it_was
@@ -151,12 +151,18 @@ def carried_out(
     say: Say,
 ) -> Run:
     """Carry out a request. Raises TypeError for an option that it does not have."""
-    given = grouped(kind, options)
+    given, tables = grouped(kind, options), dict[str, Any]()
+    if not isinstance(given.get("metadata"), str | Path | None):
+        tables, given["metadata"] = {_TABLE: given["metadata"]}, f"{PREFIX}{_TABLE}"
     with (
+        hold(tables),
         in_memory(kind, checkpoints, data_dir, given.get("model") or {}) as (specs, place),
         progress_shown(progress) as listener,
     ):
         return run(kind(checkpoints=specs, data_dir=place, **given), listener, say)
+
+
+_TABLE = "metadata of samples"  # no network has such a name
 
 
 def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str] = ()) -> dict[str, Any]:
@@ -171,7 +177,10 @@ def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str]
         elif name not in known:
             raise TypeError(unknown("keyword", name, {*known, *entries}))
         elif value is not None or known[name].group is None:
-            given[name] = {**value, **given.get(name, {})} if known[name].group else value
+            if known[name].group and not isinstance(value or {}, Mapping):
+                images = ": images come without a name, audit(net, (images, labels))" if name == "data" else ""
+                raise TypeError(f"{name}={type(value).__name__}: expected a dict of options{images}")
+            given[name] = {**(value or {}), **given.get(name, {})} if known[name].group else value
     return given
 
 
@@ -191,8 +200,12 @@ def in_memory(
     if not several:
         raise ProtocolError("no checkpoint; expected one or more")
     for each in several:
-        if not isinstance(each, str | Path) and not hasattr(each, "state_dict"):
-            raise ModelError(f"a checkpoint is {type(each).__name__}; expected a text, a path or an nn.Module")
+        if not isinstance(each, str | Path) and (isinstance(each, type) or not hasattr(each, "state_dict")):
+            kind_of = f"the class {each.__name__}" if isinstance(each, type) else type(each).__name__
+            hint = ": a state dict is loaded into its network first" if hasattr(each, "device") else ""
+            raise ModelError(f"a checkpoint is {kind_of}; expected a text, a path or an nn.Module{hint}")
+    if kind not in (ClassificationRequest, SegmentationRequest) and not isinstance(data, str | Path):
+        raise DataError(f"data is {type(data).__name__}; expected a path: only audit and segment take data in memory")
     if isinstance(data, str | Path) and not names and all(isinstance(each, str | Path) for each in several):
         yield several, data
         return

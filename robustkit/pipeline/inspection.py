@@ -42,6 +42,7 @@ from ..models.setup_check import (
     Setup,
     Watch,
     fit_setup,
+    form_of,
     label_numberings,
     rank_formulas,
 )
@@ -154,7 +155,14 @@ class Search:
     def __init__(self, model: Classifier, data: Dataset | LabelledScenes, batch_size: int, seed: int) -> None:
         self.model, own, classes = model, model.identity.preprocessing, model.identity.num_classes
         formulas = None if _unranked(model) else Formulas(model.network)
-        self.guessing, self.setup = math.log(classes), Setup(own, attention=formulas.current if formulas else "")
+        self.guessing, self.setup = (
+            math.log(classes),
+            Setup(
+                own,
+                attention=formulas.current if formulas else "",
+                text=form_of(model.network, model.identity.metadata),
+            ),
+        )
         if isinstance(data, LabelledScenes):
             look, most, batch_size, dataset, numbered = partial(_scene, data), 0, 1, data.dataset, {}
         else:

@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
 def prepare(plan: Plan, digest: str) -> list[str]:
     """Write run.json, or extend an earlier one, and the metadata of the samples; return lines for the user. RunError
     where records differ in plan."""
-    lines = _prepare(plan, digest)
+    lines = [*plan.dataset.odd_note(), *_prepare(plan, digest)]
     if plan.metadata is not None:
         write_metadata(plan.run, [sample.id for sample in plan.dataset.samples], plan.metadata)
     return lines
@@ -214,7 +214,7 @@ def _data(plan: Plan, digest: str, size: int) -> DataEntry:
         n=len(dataset.samples),
         classes=len(dataset.class_names),
         digest=digest,
-        notes=tuple(dataset.notes),
+        notes=(*dataset.notes, *dataset.odd_note()),
         class_names=tuple(dataset.class_names),
         unjudged=UNSET if plan.unjudged is None else plan.unjudged,
         shards=tuple(digests_of_shards([sample.id for sample in dataset.samples], size)),

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from ..common.held import PREFIX as IN_MEMORY
+from ..common.held import held_object
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
-from ..data.metadata import read_metadata
+from ..data.metadata import read_metadata, rows_in_memory
 from ..evaluations.answers import Question, take_answers
 from ..evaluations.attacks.evidence import Extent
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
@@ -180,7 +182,11 @@ def metadata_of(request: ClassificationRequest, dataset: Dataset) -> dict[str, l
         return None
     whole = request.limit is None and request.ids is None
     ids = [sample.id for sample in dataset.samples]
-    return read_metadata(Path(request.metadata), ids, dataset.root or dataset.name, whole)
+    rows, place = None, str(request.metadata)
+    if place.startswith(IN_MEMORY):
+        every = getattr(dataset.source, "ids", ()) or ids
+        rows = rows_in_memory(held_object(place), every)
+    return read_metadata(Path(place), ids, dataset.root or dataset.name, whole, rows)
 
 
 def plan_of(request: Request) -> Plan:

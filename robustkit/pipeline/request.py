@@ -11,12 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from functools import cached_property
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
+from ..common.held import PREFIX
 from ..common.names import norm_named, nothing
-from ..common.options import option, option_group, read_labels, read_output, read_place, read_sides, read_triple
+from ..common.options import (
+    Option,
+    option,
+    option_group,
+    options_of,
+    read_labels,
+    read_output,
+    read_place,
+    read_sides,
+    read_triple,
+    text_of_value,
+)
+from ..common.plugins import plugin_files
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
 from .processes import is_follower
@@ -121,10 +135,15 @@ class ClassifierOptions(NetworkOptions):
     crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
     img_size: int | None = option("Model", "Size of the input; positional embeddings are resampled to it.")
     classes: str | None = option(
-        "Model", "Classes of a zero-shot model (CLIP, SigLIP): a file with a name per line, imagenet or cifar10."
+        "Model",
+        "Classes of a zero-shot model (CLIP, SigLIP): a file with a name per line, imagenet, imagenet-openai or "
+        "cifar10.",
     )
     prompts: str | None = option(
         "Model", "Its templates, with {} for the class: a file, simple or clip-80; default: simple."
+    )
+    text: str | None = option(
+        "Model", "Form of its sentences: written, or canonical: in lower case, without punctuation, as for SigLIP."
     )
     custom_ops: str | Path | None = option(
         "Model", "Native code to run: a library with the custom operators of an ONNX file.", type=Path
@@ -157,6 +176,18 @@ class LabelOptions:
         "Data", "CSV of file names and labels of a flat folder.", flag="--labels", type=Path
     )
     real_labels: str | None = option("Data", "ImageNet ReaL's JSON of valid labels.", type=Path)
+
+
+def _said(each: Option, value: Any) -> Any:
+    if each.annotation == "bool":
+        return value != each.default  # the flag of what is on by default takes it away
+    if not isinstance(value, _PLAIN):  # an object of Python's, which no command can name
+        return None if value is None else f"{PREFIX}{type(value).__name__}"
+    return text_of_value(value, each.read)
+
+
+_PLAIN = (str, Path, Number, list, tuple)
+_NOT_AGAIN = ("preset", "part", "ray", "out")  # a preset's options are filled in
 
 
 # The requests
@@ -231,10 +262,6 @@ class Request:
     )
 
     def __post_init__(self) -> None:
-        with self.noted():
-            self._settle()
-
-    def _settle(self) -> None:
         from ..models.device import DTYPES
 
         check_date()
@@ -391,7 +418,22 @@ class Request:
     def arguments(self) -> dict[str, Any]:
         """Return the part of the request that run.json keeps."""
         evaluations = {} if self.evaluations is None else {"evaluations": self.evaluations}
-        return {name: getattr(self, name) for name in self.kept} | evaluations
+        return {name: getattr(self, name) for name in self.kept} | evaluations | {"options": self.options()}
+
+    def options(self) -> dict[str, Any]:
+        """Return what a command has to say for the same figures: by flag a text, texts, or True."""
+        said: dict[str, Any] = {}
+        for each in options_of(type(self)):
+            value = getattr(self, each.name)
+            if each.group is not None:
+                entries = {entry.name: entry for entry in options_of(each.group)}
+                said |= {entries[name].flag: _said(entries[name], of) for name, of in value.items() if name in entries}
+            elif each.heading and each.name not in _NOT_AGAIN:
+                usual = isinstance(value, _PLAIN) and value == each.default
+                said[each.flag] = None if usual else _said(each, value)
+        if plugins := plugin_files():
+            said["--plugin"] = [str(path) for path in plugins]
+        return {flag: value for flag, value in said.items() if value not in (None, False, "")}
 
 
 @dataclass(frozen=True, kw_only=True)

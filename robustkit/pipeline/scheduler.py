@@ -363,6 +363,7 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RobustkitWarning)  # of assumptions; the set-up check says more about them
             planned = plan_of(request)
+        planned.run.asked = tuple(dict.fromkeys(condition.text for condition in planned.conditions))
         carry_out(planned, progress or Silent(), heard)
         if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
             for line in flag_lines(Results.of(planned.run, planned.run.summary())):

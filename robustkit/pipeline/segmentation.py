@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..common.options import read_labels
 from ..errors import NothingEvaluated
 from ..evaluations.answers import ask_image
 from ..models.identity import distinct_names
@@ -26,7 +27,8 @@ def plan(request: SegmentationRequest) -> Plan:
     models = [load_segmenter(spec, **request.model) for spec in request.checkpoints]
     distinct_names(models)
     identities = [model.identity for model in models]
-    where = request.data_dir, request.masks, request.classes, request.ignore, request.layout, request.reduce_zero_label
+    ignored = read_labels([request.ignore] if isinstance(request.ignore, int) else request.ignore)
+    where = request.data_dir, request.masks, request.classes, ignored, request.layout, request.reduce_zero_label
     scenes = scenes_for(identities, *where)
     scenes = scenes.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
     if not len(scenes):

@@ -8,8 +8,10 @@ each channel's standard deviation), whose labels it attacks, its threat model, a
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -44,7 +46,10 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 def parse_number(
     text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004"
 ) -> Fraction:
-    """Parse a finite number: `1/255`, `0.004`, `2e-3`. what, expected: for the message of the ProtocolError."""
+    """Parse a finite number: `1/255`, `0.004`, `2e-3`; a long decimal means what it is the nearest float to.
+
+    what, expected: for the message of the ProtocolError.
+    """
     try:
         top, *bottom = map(str.strip, str(text).split("/"))
         if isinstance(text, bool) or len(bottom) > 1 or not all(map(_DECIMAL.fullmatch, (top, *bottom))):
@@ -52,9 +57,34 @@ def parse_number(
         value = Fraction(top) / Fraction(bottom[0] if bottom else 1)
         if max(abs(value.numerator), value.denominator) >= 10**30:  # its text must be read back as the same
             raise ValueError(text)
-        return value
+        return value if bottom else _meant(value, top)
     except (ValueError, ZeroDivisionError):
         raise ProtocolError(f"{what} {str(text)!r}: expected {expected}") from None
+
+
+def _meant(value: Fraction, text: str) -> Fraction:
+    """Return the number that a decimal with more than six places stands for: a short decimal, or one over 255.
+
+    It is the nearest float to that number, in double or single precision, or gives it to all its digits. Else the same.
+    """
+    mantissa, _, exponent = text.lower().partition("e")
+    places = len(mantissa.partition(".")[2]) - int(exponent or 0)
+    if places <= _SHORT or not value:
+        return value
+    rounded = max(Fraction(1, 2 * 10**places), abs(value) / 2**51)
+    if abs(value) > _SMALLEST and struct.unpack("<f", struct.pack("<f", value))[0] == float(value):
+        rounded = max(rounded, abs(value) / 2**24)  # as of a tensor's item()
+    for unit, parts in itertools.product((1, 255), (1, 2, *(10**power for power in range(1, _SHORT + 1)))):
+        near = Fraction(round(value * unit * parts), unit * parts)
+        by_chance = 2 * rounded * unit * parts  # the share of all numbers that lie as close to one of these
+        if near and abs(near - value) <= rounded and by_chance < _BY_CHANCE:
+            return near
+    return value
+
+
+_SHORT = 6  # places of a decimal that is taken as it is written
+_SMALLEST = Fraction(1, 10**30)
+_BY_CHANCE = Fraction(1, 100)
 
 
 def format_number(value: Fraction) -> str:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 class Run(RunFolder):
     """A run folder and its results, which come from the records alone: no model is needed."""
 
+    asked: tuple[str, ...] = ()
+    """The conditions of the call that returned this run; the folder may have more. None where it was opened."""
+
     def results(self) -> pd.DataFrame:
         """Return the rows of summary.json with the columns of `SUMMARY_COLUMNS`, computed from the records."""
         import pandas as pd

@@ -228,6 +228,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
         found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
         if self.attention not in ("none", "other"):
             found = {"attention": self.attention_source, **found}
+        found["text"] = self.said.get("text", "")
         return {part: source for part, source in found.items() if source}
 
     @property

@@ -18,6 +18,7 @@ from .metadata import metadata_of_run
 from .untrusted import OF_CHECKPOINT, digest_of_run
 
 _MAP = "cam("  # how the text of a map that is scored begins
+_KEPT = {True: "scored", False: "left out"}
 
 
 def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
@@ -46,6 +47,7 @@ def join_manifests(there: Manifest, here: Manifest) -> Manifest:
         data=replace(here.data, notes=_union(here.data.notes, there.data.notes)),
         corrupted=_corrupted(there.corrupted, here.corrupted),
         bad_images=there.bad_images,
+        keep_misclassified=(here if _has_maps(here) else there).keep_misclassified,
         pictures=there.pictures,
         evidence=_union(there.evidence, here.evidence),
         plugins=_plugins(there.used_plugins, here.used_plugins) or UNSET,
@@ -53,6 +55,10 @@ def join_manifests(there: Manifest, here: Manifest) -> Manifest:
         unsuited=_unsuited(there, here) or UNSET,
         parity=there.parity if here.parity is UNSET else here.parity,
     )
+
+
+def _has_maps(manifest: Manifest) -> bool:
+    return any(text.startswith(_MAP) for text in manifest.conditions)
 
 
 def _unsuited(there: Manifest, here: Manifest) -> dict[str, tuple[str, ...]]:
@@ -84,6 +90,9 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
     after = ((name, value) for name, value in here.deciding.to_plain().items() if name != "protocol")
     yield from ((name, before.get(name), value) for name, value in after)
     yield "shard size", there.shard_size, here.shard_size
+    if all(map(_has_maps, (there, here))):
+        use = "use of maps of wrong predictions (--keep-misclassified), which changes every score of maps,"
+        yield use, _KEPT[there.keep_misclassified], _KEPT[here.keep_misclassified]
     yield "--shuffle", there.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
     if UNSET not in (there.parity, here.parity):
         yield "the first checkpoint of --parity", there.parity, here.parity

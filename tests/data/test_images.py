@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,21 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 from places import SHARED
+from small_audit import audit, furnish
 from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corruptions.base import Corruption
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.data.images import encode_png, object_mask, read_image, to_pixels, to_unit_range
+from robustkit.data.images import (
+    encode_png,
+    has_broken_exif,
+    image_sizes,
+    object_mask,
+    read_image,
+    to_pixels,
+    to_unit_range,
+)
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.subject import ImageSubject, Settings
 
@@ -194,6 +204,87 @@ def test_broken_exif_is_no_reason_to_refuse_or_warn() -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0\x05\0" + struct.pack("<HHII", 0x010E, 2, 9999, 9999)
     data = saved(noise(16, 16), "JPEG", exif=exif)
     assert read_image(data, "x").size == (16, 16)
+
+
+def exif_of(order: str, *entries: tuple[int, int, int, int], rest: bytes = b"", many: int | None = None) -> bytes:
+    """The EXIF data of one directory; order: `<` or `>`. many: how many entries it claims to have."""
+    packed = []
+    for tag, kind, count, value in entries:
+        short = kind == 3 and count == 1
+        packed.append(
+            struct.pack(f"{order}HHL", tag, kind, count)
+            + struct.pack(f"{order}HH" if short else f"{order}L", *((value, 0) if short else (value,)))
+        )
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(
+        f"{order}LH", 8, len(entries) if many is None else many
+    )
+    return head + b"".join(packed) + bytes(4) + rest
+
+
+HUGE, TURNED = (0x9286, 3, 1 << 30, 40), (0x0112, 3, 1, 6)
+SUB = struct.pack("<HHHLL", 1, 0x9209, 3, 1 << 30, 8)  # of ECSSD's 0916.jpg: in the directory that another names
+BROKEN_EXIF = {
+    "huge, then turned": (exif_of("<", HUGE, TURNED), True),
+    "turned, then huge": (exif_of(">", TURNED, HUGE), True),
+    "huge in the part for EXIF": (exif_of("<", TURNED, (34665, 4, 1, 38), rest=SUB), True),
+    "of two segments": (exif_of("<", HUGE, TURNED, rest=bytes(70_000)), True),
+    "huge alone": (exif_of("<", HUGE), False),
+    "no number is turned": (exif_of("<", HUGE, (0x0112, 3, 2, 6)), False),
+    "huge, and no such turn": (exif_of("<", HUGE, (0x0112, 3, 1, 9)), False),
+    "a text that is not there": (exif_of(">", (0x010E, 2, 9, 999)), False),
+    "of fewer entries than it says": (exif_of("<", (0x011A, 3, 1, 1), many=9), False),
+    "no directory": (b"nothing of this kind", False),
+    "a directory far away": (b"II*\0" + struct.pack("<L", 99) + bytes(9), False),
+}
+
+
+@pytest.mark.parametrize(("exif", "turned"), BROKEN_EXIF.values(), ids=list(BROKEN_EXIF))
+def test_broken_exif_of_a_jpeg_is_ignored_but_for_its_orientation(exif: bytes, turned: bool) -> None:
+    plain = saved(noise(24, 16), "JPEG", quality=90)
+    parts = [exif[start : start + 60_000] for start in range(0, len(exif), 60_000)]
+    segments = [b"\xff\xe1" + struct.pack(">H", len(part) + 8) + b"Exif\0\0" + part for part in parts]
+    data = plain[:20] + b"".join(segments) + plain[20:]  # after the JFIF header
+    expected = read_image(plain, "x")
+    upright = expected.transpose(Image.Transpose.ROTATE_270) if turned else expected
+    assert np.array_equal(np.asarray(read_image(data, "x")), np.asarray(upright))
+    sizes = image_sizes(data)
+    assert sizes is not None and sizes.upright == upright.size and sizes.stored == (24, 16)
+    assert has_broken_exif(data) and not has_broken_exif(plain)
+
+
+def test_sound_exif_is_no_broken_one() -> None:
+    text = (0x010E, 2, 9, 38)
+    for order in "<>":
+        sound = exif_of(order, TURNED, text, rest=b"a picture")
+        assert not has_broken_exif(saved(noise(9, 9), "JPEG", exif=b"Exif\0\0" + sound))
+        assert has_broken_exif(saved(noise(9, 9), "JPEG", exif=b"Exif\0\0" + sound[:-1]))  # a byte is missing
+    assert not has_broken_exif(saved(noise(9, 9))) and not has_broken_exif(b"") and not has_broken_exif(b"\xff\xd8")
+
+
+def test_broken_exif_of_a_png_keeps_its_orientation() -> None:
+    image = Image.fromarray(np.array(STORED[6], np.uint8))
+    data = saved(image, exif=b"Exif\0\0" + exif_of("<", HUGE, TURNED))
+    assert np.asarray(read_image(data, "x"))[..., 0].tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_broken_exif_is_said_once_and_counted(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    broken = b"Exif\0\0" + exif_of("<", HUGE)
+    for name in ("00", "01", "02"):
+        (stored,) = (tmp_path / "images").rglob(f"{name}.png")
+        Image.open(stored).save(stored.with_suffix(".jpg"), exif=b"" if name == "02" else broken)
+        stored.unlink()
+    options: dict[str, Any] = {"attacks": "none", "setup_check": False}
+    why = "of 30 images have broken EXIF data, which are ignored, except for an orientation that can be read"
+    for _ in range(2):  # at first, and of a finished run
+        lines = list[str]()
+        run = audit(tmp_path, tmp_path / "run", say=lines.append, **options)
+        note = f"2 {why}: a/00.jpg, b/01.jpg"
+        assert [line for line in lines if "EXIF" in line] == [note] and run.manifest.data.notes[-1] == note
+    assert run.table("net", "clean")["error"].null_count == 30 and note in (run.path / "report.html").read_text()
+    (tmp_path / "ids.txt").write_text("02.jpg\n03.png\n")
+    part = audit(tmp_path, tmp_path / "part", ids=tmp_path / "ids.txt", **options)
+    assert not any("EXIF" in note for note in part.manifest.data.notes)
 
 
 def claims(width: int, height: int) -> bytes:

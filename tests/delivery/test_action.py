@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from gate_runs import make, right
 from places import ROOT
 from workflow_steps import Runner, installed
 
@@ -23,7 +24,7 @@ FLOWS = [*(ROOT / ".github" / "workflows").glob("*.yml"), *(SHOWN / "ci").glob("
 @pytest.mark.slow
 def test_a_gate_that_passes_and_one_that_fails(tmp_path: Path) -> None:
     installed(tmp_path)
-    first = Runner(tmp_path, SMALL).run(AUDIT)
+    first = Runner(tmp_path, {**SMALL, "init": "true"}).run(AUDIT)
     assert first.done == {"Audit": 0, "Gate": 0}, first.said
     assert first.outputs == {"run": "runs/robustkit", "status": "0"}
     assert "::warning::the policy was drafted" in first.said
@@ -40,6 +41,47 @@ def test_a_gate_that_passes_and_one_that_fails(tmp_path: Path) -> None:
     )
 
 
+GOOD = '[[rule]]\nrequire = "n under clean >= 1"\n'
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text", "status", "said"),
+    [
+        ({}, None, 2, "policy policy.toml: No such file"),
+        ({"policy": "rules/polcy.toml"}, GOOD, 2, "policy rules/polcy.toml: No such file"),
+        ({"policy": ""}, GOOD, 2, "it is empty"),
+        ({"policy": "."}, GOOD, 2, "policy .: "),
+        ({}, "", 2, "no rules, so nothing would be checked"),
+        ({"init": "yes"}, None, 2, "::error::init is yes; expected true or false"),
+        ({"init": "true"}, GOOD, 2, "policy.toml exists and is not overwritten"),
+        ({}, GOOD, 0, "meets policy.toml"),
+        ({"init": ""}, GOOD, 0, "meets policy.toml"),
+    ],
+    ids=("missing", "mistyped", "no-path", "folder", "no-rules", "init-yes", "init-twice", "good", "init-empty"),
+)
+def test_the_action_passes_only_by_a_policy_that_is_there(
+    tmp_path: Path, inputs: dict[str, str], text: str | None, status: int, said: str
+) -> None:
+    """Only `init: true` drafts; a second run of what fails does not pass either."""
+    installed(tmp_path)
+    make(tmp_path / "work" / "runs" / "robustkit", {"vit": {"clean": right(9, 10)}})
+    policy = tmp_path / "work" / "policy.toml"
+    if text is not None:
+        policy.write_text(text)
+    for _ in range(2 if status and text is None else 1):
+        made = Runner(tmp_path, {**SMALL, **inputs}).run(("Gate",))
+        assert made.done == {"Gate": status} and said in made.said, made.said
+        assert policy.exists() is (text is not None) and "drafted" not in made.said
+
+
+def test_the_workflow_drafts_only_when_it_is_asked_to() -> None:
+    flow = yaml.safe_load((SHOWN / "ci" / "robustness.yml").read_text("utf-8"))
+    steps = flow["jobs"]["robustness"]["steps"]
+    drafts = [step for step in steps if "--init" in step.get("run", "")]
+    assert [step["if"] for step in drafts] == ["inputs.init"]
+    assert flow[True]["workflow_dispatch"]["inputs"]["init"]["default"] is False  # YAML reads `on` as true
+
+
 def test_inputs_are_words(tmp_path: Path) -> None:
     """Neither a shell nor the runner's files read what stands in an input; lines are words where several may stand."""
     hostile = "\"; touch pwned; $(touch pwned) `touch pwned` -x'"
@@ -50,10 +92,9 @@ def test_inputs_are_words(tmp_path: Path) -> None:
     command.chmod(0o755)
     made.run(AUDIT)
     audit = ["audit", f"--data-dir={hostile}", f"--out={hostile}", hostile, "--", hostile]
-    drafted = ["check", "--init", f"--policy={hostile}", "--", hostile]
     files = [f"--{kind}={tmp_path}/robustness.{name}" for kind, name in (("junit", "xml"), ("json", "json"))]
     checked = ["check", f"--policy={hostile}", *files, f"--baseline={hostile}", "--", hostile]
-    assert words.read_text().splitlines() == [*audit, *drafted, *checked]
+    assert words.read_text().splitlines() == [*audit, *checked]
     assert not list(tmp_path.rglob("pwned*")) and made.outputs == {"run": hostile, "status": "0"}
     Runner(tmp_path, {"checkpoint": "a", "data": "b", "out": "x\nstatus=0"}, made.outputs).run(("Audit",))
     assert made.outputs["run"] == "x status=0" and made.outputs["status"] == "0"
@@ -116,5 +157,7 @@ def test_the_release_publishes_only_what_was_tested_and_attested() -> None:
 @pytest.mark.timeout(1800)
 def test_the_step_that_installs(tmp_path: Path) -> None:
     """With PyPI as torch's index, which is the one that a test's machine can be trusted to reach."""
-    made = Runner(tmp_path, {**SMALL, "torch-index": "https://pypi.org/simple"}).run(("Install", *AUDIT))
+    made = Runner(tmp_path, {**SMALL, "torch-index": "https://pypi.org/simple", "init": "true"}).run(
+        ("Install", *AUDIT)
+    )
     assert made.done == {"Install": 0, "Audit": 0, "Gate": 0}, made.said

@@ -26,6 +26,7 @@ from robustkit.gate.draft import draft
 from robustkit.gate.output import advice, as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Measured, Outcome, judge
+from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
 from robustkit.report.run import Run
 
 NASTY = "a\"b'<img src=x onerror=alert(1)>]]>&|`*_[l](http://x)\x00\x1b[31m\n\u202e" + "x" * 300
@@ -38,13 +39,13 @@ def test_junit_says_what_failed(run: Run) -> None:
         '<testsuites tests="3" failures="2" errors="0" skipped="0" time="0">\n'
         '  <testsuite name="r" tests="3" failures="2" errors="0" skipped="0" time="0">\n'
         '    <testcase classname="vit" name="top1 under clean &gt;= 0.5" time="0">\n'
-        "      <system-out>top1 under clean &gt;= 0.5: 0.6 [0.502, 0.6906], n 100</system-out>\n"
+        "      <system-out>top1 under clean &gt;= 0.5: 60.0 % [50.2, 69.1], n 100</system-out>\n"
         "    </testcase>\n"
         '    <testcase classname="vit" name="top1 under pgd(eps=1/255) &gt;= 0.35" time="0">\n'
-        '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under '
-        'pgd(eps=1/255,steps=20), bound &gt;= 0.35, missed by 0.05" type="fail">vit\n'
-        "top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under pgd(eps=1/255,steps=20), "
-        "bound &gt;= 0.35, missed by 0.05\n"
+        '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 30.0 % [21.9, 39.6], n 100 under '
+        'pgd(eps=1/255,steps=20), bound &gt;= 35 %, missed by 5 points" type="fail">vit\n'
+        "top1 under pgd(eps=1/255) &gt;= 0.35: 30.0 % [21.9, 39.6], n 100 under pgd(eps=1/255,steps=20), "
+        "bound &gt;= 35 %, missed by 5 points\n"
         "the interval contains the bound, so the miss is not significant: audit more samples, or see what "
         "changed with "
         "robustkit compare RELEASED RUN</failure>\n"
@@ -52,10 +53,10 @@ def test_junit_says_what_failed(run: Run) -> None:
         '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
         '      <failure message="mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth '
         "--data-dir val "
-        "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
+        "--limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --corruptions in-c --out "
         f'{run.path}" type="inconclusive">vit\n'
         "mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
-        "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
+        "--limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --corruptions in-c --out "
         f"{run.path}</failure>\n"
         "    </testcase>\n"
         "  </testsuite>\n"
@@ -85,7 +86,9 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
         assert "\n" not in line and "\x1b" not in line and line.count("::") == 2
         assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
         assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
-    assert reported[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9, missed by 0.4")
+    assert reported[2].endswith(
+        "::top1 under clean >= 90 %25: 50.0 %25 [23.7, 76.3], n 10, bound >= 90 %25, missed by 40 points"
+    )
     page = markdown(found, NASTY)
     failed, passed = page.split("<details><summary>1 passed</summary>\n\n")
     for text, rows, bars in ((failed, 5, 5), (passed, 3, 3)):
@@ -101,8 +104,18 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
-    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5]"
-    assert figure_text(Measured(0.3, 9), 0.3) == "0.3"
+    def shown(rule: str, value: float, *ends: float) -> str:
+        statement = parse_policy(f"[[rule]]\nrequire = '{rule}'", "p").rules[0].statement
+        return figure_text(Measured(value, 9, *ends), statement)
+
+    assert shown("top1 under clean >= 30 %", 0.299996, 0.1, 0.5) == "29.9996 % [10.0, 50.0]"
+    assert shown("top1 under clean >= 30 %", 0.3) == "30.0 %"
+    assert shown("nll under clean <= 0.3", 0.299996, 0.1, 0.5) == "0.299996 [0.1, 0.5]"
+    assert shown("drop in top1 against baseline <= 0.02", 0.12, 0.02037, 0.2152) == "12.0 points [2.0, 21.5]"
+    assert shown("drop against baseline <= 2 %", -0.0312) == "-3.1 points"
+    assert shown("churn under clean against baseline <= 0.1", 0.25) == "25.0 %"
+    assert shown("rise in nll against baseline <= 0.1", 0.25) == "0.25"
+    assert figure_text(Measured(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"
     odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 
@@ -164,13 +177,13 @@ def test_exit_codes_and_files(
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
     reported = capsys.readouterr()
-    assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in reported.out
+    assert "FAIL     vit         top1 under clean >= 0.7  60.0 % [50.2, 69.1]  100  10 points\n" in reported.out
     assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in reported.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in reported.out
     assert "does not meet strict.toml: 0 pass, 1 fail, 0 inconclusive, of 1 verdicts" in reported.err
     summary = Path("summary.md").read_text(encoding="utf-8")
     assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 inconclusive")
-    assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 0.6 \\[0.502, 0.6906\\], n 100, bound" in summary
+    assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 60.0 % \\[50.2, 69.1\\], n 100, bound" in summary
     assert Tree.parse("out/robustness.xml").getroot().get("failures") == "1"
     assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "out") == 2
@@ -227,37 +240,53 @@ def test_a_check_without_a_verdict_leaves_no_older_one(
 def test_an_audit_that_was_refused_is_told_by_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From Python and from the command line; the next audit that comes to its end takes the mark away."""
+    """A run that is finished is judged with a note, one that is not is an error, until an audit comes to its end."""
     root, out = furnish(tmp_path), tmp_path / "run"
     whole = partial(audit, root, out, attacks="none", setup_check=False)
     policy = parse_policy("[[rule]]\nrequire = 'n under clean >= 1'", "p")
     found = whole()
     assert judge(policy, found).passed and not found.refusal_path.exists()
-    for more, said in (
-        ({"data_dir": root / "none"}, r"none.* or delete .*refused\.json"),
-        ({"dtype": "float8"}, "float8"),
-        ({"seed": 3}, "seed is 0 there and 3 here"),
-    ):
+    for more, said in (({"data_dir": root / "none"}, "none"), ({"seed": 3}, "seed is 0 there and 3 here")):
         with pytest.raises(RobustkitError):
             whole(**more)
-        with pytest.raises(RunError, match=f"the last audit into this run was refused.*{said}"):
-            judge(policy, found)
+        outcome = judge(policy, found)
+        assert outcome.passed and len(outcome.notes) == 1 and said in outcome.notes[0]
+    record = found.shard_path(found.manifest.names[0], "clean", 0)
+    content = record.read_bytes()
+    record.unlink()
+    with pytest.raises(RunError, match=r"refused, and it is not finished.*seed is 0.*or delete .*refused\.json"):
+        judge(policy, found)
+    record.write_bytes(content)
     whole()
-    assert judge(policy, found).passed
+    assert judge(policy, found).passed and not judge(policy, found).notes
     rules = tmp_path / "policy.toml"
     rules.write_text("[[rule]]\nrequire = 'n under clean >= 1'\n", encoding="utf-8")
-    for words in (["--bogus"], ["--eps", "1/255"]):
+    for words in (["--bogus"], ["--eps", "1/255"], ["--limit", "0"], ["--data-dir"]):
         monkeypatch.setattr(
-            sys, "argv", ["robustkit", "audit", "net.pth", "--attacks", "none", *words, "--out", str(out)]
+            sys, "argv", ["robustkit", "audit", "net.pth", "--attacks", "none", "--out", str(out), *words]
         )
         with pytest.raises(SystemExit, match="2"):
             cli.main()
         capsys.readouterr()
-        assert call(monkeypatch, out, "--policy", rules) == 2
-        reported = capsys.readouterr().err
-        assert reported.count("\n") == 1 and f"{out}: the last audit into this run was refused" in reported
+        assert call(monkeypatch, out, "--policy", rules) == 0
+        assert f"note: a later audit into {out} was refused" in " ".join(capsys.readouterr().out.split())
         found.refusal_path.unlink()
-    assert call(monkeypatch, out, "--policy", rules) == 0
+
+
+def test_a_request_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it is understood, and whether or not its folder is named."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("A", "runs/x"):
+        make(tmp_path / folder, {"vit": {"clean": [1]}})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    asked = {"checkpoints": ["x.pth"], "data_dir": "d"}
+    for wrong in ({"limit": 0}, {"dtype": "float8"}, {"part": "4/3"}, {"ray": "?"}, {"preset": "huge"}, {"out": " "}):
+        for where in ({"out": "A"}, {}):
+            with pytest.raises(RobustkitError):
+                ClassificationRequest(**{**asked, **where, **wrong})
+    for kind in (ClassificationRequest, SegmentationRequest):
+        kind(**asked, out="A")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None:
@@ -415,6 +444,21 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
         re.fullmatch(r"audit that many samples \(--limit \d+\), or relax the bound", said[rules[2]])
         and said[rules[1]] == ""
     )
+
+
+@pytest.mark.parametrize("failing", [9, 10, 11, 30])
+def test_github_gets_the_worst_first_and_is_told_how_many_follow(run: Run, failing: int) -> None:
+    """An undecided rule, which stands first in the policy, comes after all that fail."""
+    rules = [f"top1 under clean >= 0.{k}" for k in range(71, 71 + failing - 1)]
+    lines = [*github_lines(verdicts(run, "mce <= 1", "top1 under clean >= 0.5", *rules))]
+    assert len(lines) == min(failing, 10)
+    levels = [line.split(" ")[0] for line in lines]
+    assert "top1 under clean >= 0.71 fails" in lines[0]
+    if failing <= 10:
+        assert set(levels) == {"::error"} and "mce <= 1 is inconclusive" in lines[-1]
+    else:
+        assert lines[-1].endswith(f"::{failing - 9} more follow; the log and the job summary list them")
+        assert not any("inconclusive" in line for line in lines)
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:

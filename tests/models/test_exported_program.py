@@ -6,10 +6,11 @@ import copy
 import io
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch._export.serde import serialize
 
 import robustkit
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
+from robustkit.models.exported_program import ProgramNetwork, _dropping, _Step, _step, _Value
 from robustkit.pipeline.audit import audit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -354,6 +356,10 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
         lambda m: edited(m, PROGRAM, calling("torch.ops.aten.relu_.default", self={"as_tensor": {"name": "c_added"}})),
         r"its program changes its own weights .*model\.eval\(\)",
     ),
+    "in place of its images": (
+        lambda m: edited(m, PROGRAM, calling("torch.ops.aten.relu_.default", self={"as_tensor": {"name": "images"}})),
+        r"its program changes its own weights or its input as it runs; call model\.eval\(\)",
+    ),
     "unknown name": (
         lambda m: edited(m, PROGRAM, lambda c: node_of(c, "conv2d")["inputs"][0]["arg"]["as_tensor"].update(name="no")),
         "not a whole program of torch.export .*no not known",
@@ -375,6 +381,62 @@ def test_a_file_that_fits_nothing_is_refused_in_a_line(name: str, members: Membe
     with pytest.raises(CheckpointError, match=message) as caught:
         robustkit.load(f"pt2:{written(change(members), tmp_path / 'm.pt2')}", **HALF)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("scale", "fine"), [(1e-3, True), (9.9e-4, False), (1e3, True), (1001.0, False), (0.0, False), (-1.0, False)]
+)
+def test_the_factor_of_a_resize_is_bounded_on_both_sides(scale: float, fine: bool) -> None:
+    argument = {"self": TINY["input"], "output_size": TINY["output_size"], "align_corners": TINY["align_corners"]}
+    target = "torch.ops.aten._upsample_bilinear2d_aa.default"
+    for more in ({"scales_h": {"as_float": scale}}, {"scales_h": {"as_float": 1.0}, "scales_w": {"as_float": scale}}):
+        inputs = [{"name": name, "arg": value} for name, value in (argument | more).items()]
+        node = {"target": target, "inputs": inputs, "outputs": [{"as_tensor": {"name": "made"}}]}
+        if fine:
+            assert _step(Path("m.pt2"), node).outputs == "made"
+        else:
+            with pytest.raises(ValueError, match="resized by a factor outside of 1/1000 to 1000"):
+                _step(Path("m.pt2"), node)
+    scales = {"scale_factors": {"as_floats": [1.0, scale]}, "input": TINY["input"], "output_size": {"as_none": ()}}
+    inputs = [{"name": name, "arg": value} for name, value in (scales | {"align_corners": {"as_bool": False}}).items()]
+    node = {"target": "torch.ops.aten.upsample_bilinear2d.vec", "inputs": inputs, "outputs": [{"as_none": ()}]}
+    with nullcontext() if fine else pytest.raises(ValueError, match="resized by a factor"):
+        _step(Path("m.pt2"), node)
+
+
+def test_sides_of_one_symbol_are_equal_and_each_within_its_bounds() -> None:
+    network = ProgramNetwork([], {}, ["s0", 3, "s1", "s1"], {"s0": (2, 4), "s1": (5, None)}, ("x", "x"))
+    for rows, height, width, fine in (
+        *((2, 8, 8, True), (4, 5, 5, True), (2, 8, 9, False), (2, 9, 8, False)),
+        *((1, 8, 8, False), (5, 8, 8, False), (2, 4, 4, False), (2, 900, 900, True)),
+    ):
+        images = torch.zeros(rows, 3, height, width)
+        if fine:
+            assert network.logits(images) is images
+        else:
+            with pytest.raises(ModelError, match=f"takes images of s0 x 3 x s1 x s1, not of {rows} x 3 x {height}"):
+                network.logits(images)
+
+
+@pytest.mark.parametrize(
+    ("steps", "end", "fault"),
+    [
+        ([("images", "a"), ("a", "b")], "b", ""),
+        ([("images", "a"), ("b", "a")], "a", "a, b not known, or made twice"),
+        ([("images", "a"), ("a", "a")], "a", "a not known, or made twice"),
+        ([("images", "images")], "images", "images not known, or made twice"),
+        ([("images", ["a", "a"])], "a", " not known, or made twice"),
+        ([("later", "a"), ("images", "later")], "a", "later not known, or made twice"),
+        ([("images", "a")], "b", "nothing makes its output 'b'"),
+    ],
+)
+def test_each_name_is_made_once_and_before_it_is_needed(steps: list[Any], end: str, fault: str) -> None:
+    made = [_Step("torch.ops.aten.relu.default", (), {"self": _Value(needed)}, name) for needed, name in steps]
+    if fault:
+        with pytest.raises(ValueError, match=re.escape(fault)):
+            _dropping(made, {"images"}, end)
+    else:
+        assert [step.dropped for step in _dropping(made, {"images"}, end)] == [("images",), ("a",)]
 
 
 def test_a_zip_that_inflates_or_claims_more_than_it_holds_is_refused(members: Members, tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from torch.nn import functional
 import cam
 import robustkit
 from attacks import FeaturePGD, ThreatModel
-from robustkit.common.preprocessing import UNPROVEN
+from robustkit.common.preprocessing import UNPROVEN, Preprocessing
 from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import CheckpointError, DataError, ModelError
 from robustkit.models import zero_shot
-from robustkit.models.zero_shot import Prompts, WordTower, kept_rows, read_classes
+from robustkit.models.setup_check import Bench, Setup, fit_part, form_of
+from robustkit.models.zero_shot import FORMS, Prompts, WordTower, ZeroShot, canonical, kept_rows, read_classes
 
 pytestmark = pytest.mark.usefixtures("one_thread", "cache")
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "photo", "of", "this", "is", "cat", "dog", "car", "old", "."]
@@ -106,8 +107,8 @@ def test_the_logits_are_those_of_transformers_own_pipeline(kind: str, tmp_path: 
     from transformers import pipeline
 
     theirs = pipeline("zero-shot-image-classification", model=str(tmp_path))
-    one = robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES[0])
-    both = robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES)
+    one = robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES[0], text="written")
+    both = robustkit.load(f"hf:{tmp_path}", classes=CLASSES, prompts=TEMPLATES, text="written")
     scale, bias = model.logit_scale.exp(), getattr(model, "logit_bias", 0.0)
     for image in pictures(squares=True):
         shown = [theirs.preprocess(image, CLASSES, hypothesis_template=template) for template in TEMPLATES]
@@ -119,6 +120,95 @@ def test_the_logits_are_those_of_transformers_own_pipeline(kind: str, tmp_path: 
         assert answers(both, image).numpy() == pytest.approx(expected[0].numpy(), abs=1e-5)
     spread = torch.stack([answers(one, image) for image in pictures(squares=True)]).std(dim=0)
     assert (spread > 1e-3).all()  # the comparison is of answers that differ
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_the_form_of_sentences_is_stated_or_assumed(kind: str, tmp_path: Path) -> None:
+    model, classes = write_hugging_face(kind, tmp_path), ("Cat", "dog", "old_car")
+    from transformers import pipeline
+
+    theirs = pipeline("zero-shot-image-classification", model=str(tmp_path))
+    image = next(pictures(squares=True))
+    usual = robustkit.load(f"hf:{tmp_path}", classes=classes)
+    stated = robustkit.load(f"hf:{tmp_path}", classes=classes, text="canonical" if kind == "siglip" else "written")
+    plain = ["a photo of a cat", "a photo of a dog", "a photo of a old car"]
+    sentences = plain if kind == "siglip" else [f"a photo of a {name}." for name in classes]
+    shown = theirs.preprocess(image, sentences, hypothesis_template="{}")
+    with torch.no_grad():
+        expected = model(**shown.pop("text_inputs")[0], **_images_of(shown)).logits_per_image[0]
+    for classifier in (usual, stated):
+        assert answers(classifier, image).numpy() == pytest.approx(expected.numpy(), abs=1e-5)
+    sources = [classifier.identity.preprocessing_source.get("text") for classifier in (usual, stated)]
+    assert sources == (["architecture", "option"] if kind == "siglip" else [None, None])
+    other = robustkit.load(f"hf:{tmp_path}", classes=classes, text="written" if kind == "siglip" else "canonical")
+    assert (answers(other, image) - expected).abs().max() > 1e-3
+    assert other.identity.code_sha256 != usual.identity.code_sha256 == stated.identity.code_sha256
+    with pytest.raises(ModelError, match="--text lower: expected written or canonical"):
+        robustkit.load(f"hf:{tmp_path}", classes=classes, text="lower")
+
+
+def test_canonical_sentences() -> None:
+    for sentence, plain in (
+        ("A photo of a Cat's-eye, one_two.", "a photo of a catseye one two"),
+        (" a  B!\n", "a b"),
+    ):
+        assert canonical(sentence) == plain
+
+
+def test_another_form_of_sentences_that_fits_better_is_found() -> None:
+    torch.manual_seed(0)
+    pixels = torch.randint(256, (64, 3, 1, 1), dtype=torch.uint8)
+    rows = {form: functional.normalize(torch.randn(4, 3), dim=-1) for form in FORMS}
+    network = ZeroShot(nn.Flatten(), rows["canonical"], 30.0)
+    assert network.reading("written") is network
+    network.forms = {"written": rows["written"]}
+    labels = (functional.normalize(pixels.flatten(1) / 255 - 0.5, dim=-1) @ rows["written"].T).argmax(dim=1)
+
+    def score(logits: Tensor, places: Any, order: str) -> Tensor:
+        own = labels[list(places)]
+        nll = functional.cross_entropy(logits, own, reduction="none").double()
+        return torch.stack([nll, (logits.argmax(dim=1) == own).double()], dim=1)
+
+    bench = Bench(network, lambda place, _: pixels[place], 64, score, 16, torch.device("cpu"))
+    p = Preprocessing((1, 1), (0.5,) * 3, (1.0,) * 3, "bicubic", 1.0, "center")
+    for form, verdict in (("canonical", "another-fits-better"), ("written", "fits")):
+        network.rows, network.forms = rows[form], {other: rows[other] for other in FORMS if other != form}
+        bench._losses.clear()
+        bench._logits.clear()
+        fit = fit_part(bench, "text", Setup(p, text=form_of(network, {"text": form})), {}, 1.386)
+        assert (fit.best.name, fit.verdict) == ("written", verdict)
+        assert fit.best.setup.option("text") == "give --text written"
+
+
+def test_openais_names_of_imagenet() -> None:
+    open_clip = pytest.importorskip("open_clip", reason='open_clip is an extra: pip install ".[clip]"')
+    names = read_classes("imagenet-openai")
+    assert names == tuple(open_clip.IMAGENET_CLASSNAMES) != read_classes("imagenet")
+    assert (names[2], len(set(names))) == ("great white shark", 998)  # two names stand for two classes each
+
+
+def test_a_tower_of_open_clip_says_its_size(tmp_path: Path) -> None:
+    open_clip = pytest.importorskip("open_clip", reason='open_clip is an extra: pip install ".[clip]"')
+    text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+    vision = {"image_size": 48, "layers": 1, "width": 64, "patch_size": 8, "head_width": 32}
+    model = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text}
+    draw(made := open_clip.CLIP(**model))
+    save_file({k: v.contiguous() for k, v in made.state_dict().items()}, tmp_path / "open_clip_model.safetensors")
+
+    def size(shown: dict[str, Any], **options: Any) -> tuple[tuple[int, int], str]:
+        usual = {"mean": [0.48, 0.45, 0.4], "std": [0.26, 0.26, 0.27]}
+        said = {"model_cfg": model, "preprocess_cfg": usual | shown}
+        (tmp_path / "open_clip_config.json").write_text(json.dumps(said))
+        identity = robustkit.load(f"local-dir:{tmp_path}", classes=CLASSES, **options).identity
+        return identity.preprocessing.input_size, identity.preprocessing_source["input_size"]
+
+    assert size({}) == size({"size": 32}) == ((48, 48), "metadata")  # the tower decides, as in open_clip
+    assert size({}, img_size=32) == ((32, 32), "option")
+    theirs, _, _ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path}", force_image_size=32)
+    ours, image = robustkit.load(f"local-dir:{tmp_path}", classes=CLASSES, img_size=32), torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = functional.normalize(theirs.encode_image(ours.normalize(image)), dim=-1)
+    torch.testing.assert_close(ours.network.embed(ours.normalize(image)), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("quick", [False, True])

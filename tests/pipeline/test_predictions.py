@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ import robustkit
 from robustkit.cli.app import cli
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
-from robustkit.errors import RobustkitError
+from robustkit.errors import DataError, RobustkitError
 from robustkit.pipeline.export import export_data
-from robustkit.pipeline.prediction_files import Answers
+from robustkit.pipeline.prediction_files import Answers, read_answers
 from robustkit.pipeline.predictions import scored
 from robustkit.report.run import Run
 from robustkit.runs.kept_images import read_adversarials
@@ -265,6 +266,58 @@ def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_fi
     assert not any("several largest" in flag for flag in flags)  # the other system has its own rule
 
 
+def test_the_digest_of_predictions_is_that_of_their_rows_in_any_order() -> None:
+    p = np.array([[0.2, 0.8], [0.7, 0.3], [0.4, 0.6]], np.float32)
+    answers = Answers(Path("p.csv"), ("b", "a", "c"), np.array([1, 0, 1]), np.array([1, 0, 1]), p)
+    for order in ([2, 0, 1], [1, 0, 2], [0, 2, 1]):
+        assert answers.take(np.array(order)).digest() == answers.digest()
+    others = [
+        replace(answers, ids=("a", "b", "c")),  # the same columns, of other samples
+        replace(answers, labels=np.array([1, 0, 0])),
+        replace(answers, predicted=np.array([1, 0, 0])),
+        replace(answers, predicted=None),
+        replace(answers, scores=p + np.array([[0, 0], [0, 0], [1e-7, 0]], np.float32)),
+        replace(answers, scores=None),
+        answers.take(np.array([0, 1])),
+    ]
+    assert len({each.digest() for each in [answers, *others]}) == 8
+
+
+@pytest.mark.parametrize(("off", "fine"), [(9e-4, True), (-9e-4, True), (1.1e-3, False), (-1.1e-3, False)])
+def test_probabilities_may_miss_one_by_a_rounding(off: float, fine: bool, tmp_path: Path) -> None:
+    rows = [with_probabilities(f"s{i}", i % 3, [0.2, 0.3, 0.5 + off]) for i in range(4)]
+    path = written(tmp_path / "p.csv", rows)
+    if fine:
+        (answers,) = read_answers(path).values()
+        assert answers.scores is not None and len(answers.ids) == 4
+    else:
+        with pytest.raises(DataError, match=f"row 1, s0: probabilities sum to {1 + off:.6g}; expected 1"):
+            read_answers(path)
+
+
+def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
+    lists = pa.array([[0.25, 0.75], [0.5, 0.5]], pa.list_(pa.float32()))
+    columns: dict[str, Any] = {"sample_id": pa.array([7, 8]), "label": pa.array([1, 0], pa.int8())}
+    for more, ids, fault in (
+        ({"probabilities": lists}, ("7", "8"), ""),  # numbers are ids, too
+        ({"probabilities": lists.cast(pa.list_(pa.float64()))}, ("7", "8"), ""),
+        ({"probabilities": lists, "sample_id": pa.array(["a", "b"]).dictionary_encode()}, ("a", "b"), ""),
+        ({"prediction": pa.array([1, 0])}, ("7", "8"), ""),
+        ({"probabilities": lists, "prob_0": [0.5, 0.5]}, (), "columns prob_0 and probabilities: one of the two"),
+        ({"probabilities": lists, "sample_id": [0.5, 1.5]}, (), "column sample_id is of double; expected text"),
+        ({"probabilities": lists, "label": [1.0, 0.0]}, (), "column label is of double; expected int64"),
+        ({"probabilities": pa.array([[1, 0], [0, 1]])}, (), "column probabilities is of list"),
+        ({"prediction": ["1", "0"]}, (), "column prediction is of string; expected int64"),
+    ):
+        pq.write_table(pa.table(columns | more), tmp_path / "p.parquet")
+        if fault:
+            with pytest.raises(DataError, match=fault):
+                read_answers(tmp_path / "p.parquet")
+        else:
+            (answers,) = read_answers(tmp_path / "p.parquet").values()
+            assert answers.ids == ids and answers.labels.tolist() == [1, 0]
+
+
 GOOD = [with_probabilities(f"s{i}", i % 3, [0.2, 0.3, 0.5]) for i in range(4)]
 
 
@@ -383,6 +436,10 @@ def test_adversarial_images_are_those_that_the_run_keeps(
     done = export_data(run, attack, tmp_path / "pgd")
     clean = export_data(run, "clean", tmp_path / "clean")
     assert (done.n, clean.n, clean.rounding) == (30, 30, 0.0) and 0 < done.rounding <= 0.5
+    status, said = command("export-data", run.path, "--condition", attack, "--out", tmp_path / "rounded")
+    assert status == 0 and f"30 images, rounded to 8 bits, by at most {done.rounding:.2f} of 255 levels" in said
+    status, said = command("export-data", run.path, "--condition", "clean", "--out", tmp_path / "exact")
+    assert status == 0 and "30 images, exact pixels" in said and "rounded" not in said
     differences: dict[str, Any] = {}
 
     for shard in range(4):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import struct
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -37,6 +38,34 @@ def test_numbers_as_people_write_them(text: str, value: Fraction, shown: str) ->
     assert parse_number(text) == value
     assert format_number(value) == shown
     assert parse_number(shown) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((str(k / 255), Fraction(k, 255)) for k in (1, 8, 128, 254)),
+        *((str(k / 510), Fraction(k, 510)) for k in (1, 3)),
+        *((str(part / 255), Fraction(str(part)) / 255) for part in (0.1, 0.25, 0.015, -0.5)),
+        (str(0.1 + 0.2), Fraction(3, 10)),
+        (str(3 * (1 / 255)), Fraction(3, 255)),
+        ("0.0313725490196", Fraction(8, 255)),
+        ("0.0313725", Fraction(8, 255)),
+        ("0.03137254901961", Fraction(8, 255)),
+        ("3.92156862745e-3", Fraction(1, 255)),
+        (str(struct.unpack("<f", struct.pack("<f", 4 / 255))[0]), Fraction(4, 255)),
+        (str(struct.unpack("<f", struct.pack("<f", 0.1))[0]), Fraction(1, 10)),
+        # what stays as it is written
+        ("0.031373", Fraction(31373, 10**6)),
+        ("0.0313726", Fraction(313726, 10**7)),
+        ("0.0313725490197", Fraction(313725490197, 10**13)),
+        ("0.1234567891", Fraction(1234567891, 10**10)),
+        ("1e-7", Fraction(1, 10**7)),
+        ("0.0000196", Fraction(196, 10**7)),  # 0.005/255 to these digits, as one number in thirty would be one
+        ("31372549/1000000000", Fraction(31372549, 10**9)),
+    ],
+)
+def test_a_long_decimal_means_the_number_that_it_rounds(text: str, value: Fraction) -> None:
+    assert parse_number(text) == value
 
 
 @pytest.mark.parametrize("text", ["banana", "", "1/0", "nan", "inf", "1/2/3", "0x10", "True/1"])

@@ -22,6 +22,7 @@ from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
 from robustkit.report.card import write_cards
 from robustkit.report.export import FORMATS, export
+from robustkit.report.export import _interval as interval_of
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
 from robustkit.results.every_eval_ever import Origin
@@ -175,6 +176,25 @@ def test_names_and_units_of_metrics(run: Run, tmp_path: Path) -> None:
         assert read_published(str(path)).figures["quest"][PGD]["linf_max"] == 2 / 255
         path.write_text(path.read_text().replace(f'"{unit}"', '"of 255"'))
         assert "linf_max" not in read_published(str(path)).figures["quest"][PGD]
+
+
+@pytest.mark.parametrize("name", ["top1", "nll", "mce", "miou"])
+def test_an_interval_is_called_wilsons_only_where_it_is(name: str) -> None:
+    """A share of 8 in 10 with other ends is none, nor is one of another figure in [0, 1]."""
+    low, high = wilson(8, 10)
+    metric = metric_of(name)
+    for ends, n, is_wilson in (
+        ((low, high), 10, True),
+        ((low, high), 11, False),  # of another number of samples
+        ((low, math.nextafter(high, 0)), 10, False),
+        ((0.5, 0.9), 10, False),
+        ((low, high), 0, False),
+    ):
+        row: Any = {"value": 0.8, "ci_low": ends[0], "ci_high": ends[1], "n": n}
+        interval = interval_of(row, metric)["confidence_interval"]
+        assert interval["lower"] == ends[0] and interval["confidence_level"] == 0.95
+        assert (interval.get("method") == "Wilson score") == (is_wilson and metric.ends == (0.0, 1.0))
+    assert interval_of({"value": 0.8, "ci_low": math.nan, "ci_high": 0.9, "n": 10}, metric) == {}  # type: ignore[typeddict-item]
 
 
 def test_each_run_and_each_model_has_a_path_of_its_own(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
 from robustkit.report.index.page import Site, comparison_page, figure_name, server_of, write_index
-from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs, read_run
+from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, find_runs, list_runs, read_run
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
@@ -143,6 +143,20 @@ def test_a_history_marks_what_was_asked_otherwise(tmp_path: Path, monkeypatch: p
     assert re.findall(r">(2026-01-01|1\d:30)<", shown.chart.svg) == ["10:30", "2026-01-01", "11:30", "12:30", "13:30"]
     page = Page((tmp_path / "index.html").read_text("utf-8"))
     assert f"⚑ {'; '.join(there)}" in page.text("td") and page.text("td").count("as before") == 1
+
+
+def test_a_history_is_of_one_data_set_card_and_task(tmp_path: Path) -> None:
+    audited(tmp_path / "a", "vit", (9, 3), 1, of=10)
+    audited(tmp_path / "b", "vit", (8, 3), 2, of=10)
+    other = {"name": "few", "root": "val", "layout": "folders", "n": 10, "classes": 3, "digest": "d2"}
+    audited(tmp_path / "c", "vit", (7, 3), 3, of=10, data=other, deciding={"data digest": "d2"})
+    audited(tmp_path / "d", "vit", (6, 3), 4, of=10, deciding={"protocol": "quest-paper@1:0"})
+    audited(tmp_path / "e", "vit", (5, 3), 5, of=10, data=other, deciding={"data digest": "d2"})
+    audited(tmp_path / "f", "deit", (4, 3), 6, of=10)
+    index = write_index(tmp_path, compared=0)
+    shown = {tuple(path for path, *_ in history.runs) for history in index_page.histories(index.listed.runs)}
+    assert shown == {("a", "b"), ("c", "e")}
+    assert {*index.pairs.changes} == {("a", "b"), ("c", "e")}
 
 
 def test_ticks_of_a_history_are_few_dates(tmp_path: Path) -> None:
@@ -281,6 +295,17 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
         *("/compare?first=vit/a", "/compare", "/.hidden/a/report.html", "/half/report.html", "/%00", "/%ff"),
     ):
         assert got(port, path)[0] == 404, path
+    own, foreign, link = (folder / FOLDER / f"compare-{place}.html" for place in range(3))
+    own.parent.mkdir(exist_ok=True)
+    own.write_text(f"{MARK}ours", "utf-8")
+    foreign.write_text("<!doctype html>secret", "utf-8")
+    link.symlink_to(own)
+    for path, status in ((own, 200), (foreign, 404), (link, 404), (own.parent / "compare-none.html", 404)):
+        assert got(port, f"/{path.relative_to(folder)}")[0] == status, path
+    (folder / FOLDER / "other-0.html").write_text(f"{MARK}ours", "utf-8")
+    assert got(port, f"/{FOLDER}/other-0.html")[0] == 404
+    for path in (own, foreign, link, folder / FOLDER / "other-0.html"):
+        path.unlink()
     assert got(port, "/", host="evil.example")[0] == 403
     report, gallery = folder / "vit" / "a" / "report.html", cams / "gallery.html"
     report.replace(folder / "kept")

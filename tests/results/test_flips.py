@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from compared_runs import run_of
 from gate_runs import PGD, make, verdict
 
 from robustkit.common.intervals import wilson
-from robustkit.errors import ProtocolError
+from robustkit.errors import ProtocolError, RunError
 from robustkit.gate.policy import Change, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
 from robustkit.report.page import write_report
+from robustkit.report.run import Run
 from robustkit.results.compared import compare
-from robustkit.results.flips import flips_of
+from robustkit.results.flips import flipped_grid, flips_of
 from robustkit.results.pairing import Side
 from robustkit.results.survey import survey
 
@@ -86,3 +89,48 @@ def test_a_rule_on_flips_is_a_change() -> None:
     found = parse_statement(rule)
     assert isinstance(found, Change)
     assert (found.metric, found.compare, found.bound, found.sure) == ("negative flips", "<=", 0.01, True)
+
+
+def predicted(place: Path, rows: dict[str, list[tuple[bool | None, int | None]]], names: Sequence[str] = ()) -> Run:
+    """A run whose clean samples were right, or not, or have no label, and were predicted so; by checkpoint."""
+    records = {
+        (name, "clean"): [
+            {"sample_id": f"{place:03}", "label": 0, "correct": right, "prediction": said, "nll": 0.5, "error": None}
+            for place, (right, said) in enumerate(own)
+        ]
+        for name, own in rows.items()
+    }
+    return run_of(place, records, lambda manifest: manifest["data"].update(class_names=list(names)))
+
+
+def test_samples_without_a_label_on_either_side_are_left_out(tmp_path: Path) -> None:
+    before = [(True, 0), (None, 0), (True, 0), (False, 1), (True, None), (False, 1)]
+    now = [(False, 1), (False, 1), (None, 1), (None, 2), (True, 0), (False, 2)]
+    run = predicted(tmp_path / "run", {"plain": before, "other": now})
+    found = flips_of(Side(run, "plain"), Side(run, "other"), "clean")
+    assert (found.negative.ids, found.positive.ids, found.churn.ids) == (("000",), (), ("000", "004", "005"))
+    assert (found.negative.n, found.negative.value, found.churn.value) == (3, 1 / 3, 1)
+    assert found.before == {"000": 0, "005": 1} and found.now == {"000": 1, "004": 0, "005": 2}  # None is no class
+    none = predicted(tmp_path / "none", {"plain": [(None, 0), (True, 0)], "other": [(True, 0), (None, 1)]})
+    with pytest.raises(RunError, match="no labelled sample is common under clean; expected the same labelled data"):
+        flips_of(Side(none, "plain"), Side(none, "other"), "clean")
+
+
+@pytest.mark.parametrize("count", [20, 21])
+def test_the_first_negative_flips_are_listed_by_the_names_of_their_classes(tmp_path: Path, count: int) -> None:
+    wrong: list[tuple[bool | None, int | None]] = [(False, 1), (False, 2), (False, None), (False, -1)]
+    now = (wrong * 6)[:count]
+    run = predicted(tmp_path / "run", {"plain": [(True, 0)] * count, "other": now}, ["cat", "dog"])
+    side = Side(run, "other")
+    found = flips_of(Side(run, "plain"), side, "clean")
+    grid = flipped_grid(side, [found])
+    assert grid is not None and len(grid.rows) == 20 and grid.note == "At most 20 samples of each condition."
+    assert [row[1:] for row in grid.rows[:4]] == [
+        ("000", "cat", "dog"),
+        ("001", "cat", "2"),  # a class without a name
+        ("002", "cat", "–"),
+        ("003", "cat", "-1"),
+    ]
+    assert grid.keys == 2 and grid.folded and grid.title == "Negative flips of other"
+    back = flips_of(side, Side(run, "plain"), "clean")
+    assert flipped_grid(Side(run, "plain"), [back]) is None and back.negative.interval == wilson(0, count)

@@ -142,6 +142,52 @@ def test_doubts_are_told_and_runs_that_cannot_be_paired_are_not_tested(tmp_path:
     assert {cell.mark for row in apart.cells for cell in row} == {"best", ""}
 
 
+def test_two_checkpoints_are_one_pair_and_the_caption_says_of_how_many_samples(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", names=("one", "two"))
+    table = run.tabulate()
+    assert [[cell.mark for cell in row] for row in table.cells] == [["best", "best"], ["close", "best"]]
+    assert "(n = 40 images)" in table.caption and "after Holm's correction for 1 pairs)" in table.caption
+    rows = run.summary()
+    more = [{**rows[0], "metric": "nll", "value": 0.5, "n": 7}]
+    run.write_summary([*({**row, "n": 30} if row["condition"] == PGD else row for row in rows), *more])
+    table = run.tabulate(columns="clean,pgd,clean:nll")
+    assert "(n = 30–40 images)" in table.caption and table.headings == ("clean", "PGD-20", "clean: NLL ↓")
+
+
+def test_radii_stand_in_headings_where_there_are_several(tmp_path: Path) -> None:
+    other = PGD.replace("1/255", "2/255")
+    records = {("one", text): rows_with(20) for text in ("clean", PGD, other)}
+    claims = {text: {"norm": "linf", "eps": eps / 255} for text, eps in ((PGD, 1), (other, 2))}
+    run = run_of(tmp_path, records, change_of("claims", to=claims))
+    row: dict[str, Any] = {"checkpoint": "one", "metric": "top1", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75}
+    protocol = run.manifest.protocol.tag
+    run.write_summary([row | {"condition": text, "protocol": protocol, "flags": []} for _, text in records])
+    assert run.tabulate().headings == ("clean", "PGD-20 2/255", "PGD-20 1/255")
+    assert run.tabulate(columns=["clean", PGD]).headings == ("clean", "PGD-20")
+
+
+def test_a_checkpoint_that_is_called_as_a_set_of_figures_is_not_meant_by_it(tmp_path: Path) -> None:
+    run = made(tmp_path, names=("quest", "other"))
+    assert run.tabulate(columns="quest").headings == ("clean", "PGD-20")
+    assert run.tabulate(rows="other").names == ("other",)
+
+
+def test_a_flag_of_all_figures_of_a_checkpoint_marks_none_and_is_told_once(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    rows = [{**row, "flags": ["of all"]} for row in run.summary()]
+    run.write_summary(rows)
+    table = run.tabulate()
+    assert not any(cell.flagged for row in table.cells for cell in row) and "†" not in table.caption
+    assert [line for line in table.flags if "of all" in line] == [
+        "all 3 checkpoints, clean; PGD, 1/255, 20 steps: of all"
+    ]
+    rows[0] = {**rows[0], "flags": ["of all", "of one"]}  # of the first checkpoint under one condition
+    run.write_summary(rows)
+    table = run.tabulate()
+    assert [[cell.flagged for cell in row] for row in table.cells] == [[True, False], [False] * 2, [False] * 2]
+    assert table.caption.endswith("†: flagged; see the report.")
+
+
 def test_the_command_prints_the_table_alone_and_doubts_elsewhere(tmp_path: Path) -> None:
     run = made(tmp_path, ["exceeds eps"])
     done = CliRunner().invoke(cli, ["table", str(run.path), "--format", "csv", "--columns", "pgd"])

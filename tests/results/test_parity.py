@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from compared_runs import FOG, Rows, run_of
 from PIL import Image
 from scipy.stats import binomtest
 from small_audit import UNCHECKED, files, pages
@@ -16,6 +17,7 @@ from small_audit import UNCHECKED, files, pages
 import robustkit
 from robustkit.common.intervals import wilson
 from robustkit.errors import ModelError, ProtocolError, RunError
+from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.presenting import missing_units
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
@@ -24,6 +26,7 @@ from robustkit.report.refresh import merge
 from robustkit.report.run import Run
 from robustkit.results.survey import survey
 from robustkit.results.tables import short_tables
+from robustkit.tasks.labelled.parity import AGREEMENT, parity_sentences, parity_tables
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """
@@ -177,3 +180,83 @@ def test_bad_requests(nets: Path, tmp_path: Path) -> None:
         ModelError, match=r"fgsm\(eps=8/255\): needs gradients, which same lacks; expected attacks that"
     ):
         audit(nets, tmp_path / "two", ["float", "same"], parity=False)
+
+
+# What tables and sentences say about agreement, on records made by hand
+
+
+def made(place: Path, agreed: dict[str, dict[str, float]], none: int = 0, parity: Any = "plain") -> Run:
+    """A run of `plain` and others that predict what it predicts on the first samples of 20, by condition and name; in
+    `none` samples from the end both have logits that are not finite, which is no prediction.
+    """
+    records: dict[tuple[str, str], Rows] = {}
+    for condition, shares in agreed.items():
+        for name, share in {"plain": 1.0, **shares}.items():
+            rows = [
+                {"sample_id": f"{place:03}", "label": place % 3, "nll": 0.5, "top5": True, "confidence": 0.5}
+                | {"prediction": (place + (place >= round(20 * share))) % 3, "linf": 0.0, "l2": 0.0, "error": None}
+                for place in range(20)
+            ]
+            for row in rows[20 - none :]:
+                row["prediction"] = -1
+            records[name, condition] = [{**row, "correct": row["prediction"] == row["label"]} for row in rows]
+    return run_of(place, records, lambda manifest: manifest.update({"parity": parity} if parity else {}))
+
+
+def test_what_is_no_prediction_agrees_with_nothing(tmp_path: Path) -> None:
+    for none, share in ((4, 16 / 20), (0, 1)):
+        rows = survey(made(tmp_path / str(none), {"clean": {"other": 1.0}}, none))
+        (row,) = (row for row in rows if row["metric"] == "parity")
+        assert (row["value"], row["n"]) == (share, 20) and not any("differs" in flag for flag in row["flags"])
+
+
+def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", {"clean": {"other": 0.5}, FOG[0]: {"other": 0.75}, FOG[1]: {"other": 1.0}})
+    flags = {
+        row["condition"]: [flag for flag in row["flags"] if flag.startswith("accuracy differs")]
+        for row in survey(run)
+        if row["metric"] == "parity"
+    }
+    p = 3 * binomtest(0, 10).pvalue
+    said = f"accuracy differs from that of plain: 50.0 % against 100.0 % (p = {p:.2g}, corrected for 3 conditions)"
+    assert flags == {"clean": [said], FOG[0]: [], FOG[1]: []}  # p of five against none is 0.0625
+    (row,) = (row for row in survey(made(tmp_path / "b", {"clean": {"other": 0.5}})) if row["metric"] == "parity")
+    assert "corrected for 1 condition)" in " ".join(row["flags"])
+
+
+def test_of_many_corruptions_those_of_the_lowest_agreement_are_shown(tmp_path: Path) -> None:
+    singles = [*FOG, *(text.replace("fog", "contrast") for text in FOG)]
+    shares = [0.95, 0.5, 0.9, 0.4, 0.85, 0.3, 0.8, 0.2, 0.75, 0.1]
+    for count, shown in ((8, singles[:8]), (10, [text for text in singles if text not in (singles[0], singles[2])])):
+        agreed = {text: {"other": share} for text, share in zip(singles[:count], shares, strict=False)}
+        results = survey(made(tmp_path / str(count), {"clean": {"other": 1.0}, **agreed}))
+        (table,) = parity_tables(results)
+        called = [name_of(text, "table", results.manifest) for text in ("clean", *shown)]
+        assert [row[0] for row in table.rows] == called
+        rest = "The 8 corruptions of 10 with the lowest agreement; the mean of all is 57.5 %."
+        assert table.note.endswith(rest if count == 10 else "by Holm for all conditions).")
+    assert table.rows[0][1:] == ("100.0 [83.9, 100.0]", "100.0", "100.0", "") and table.rows[1][-1] == "⚑"
+
+
+def test_a_sentence_says_what_is_worst_where_it_is_worse(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", {"clean": {"other": 0.9, "third": 0.8}, FOG[0]: {"other": 0.95, "third": 0.25}})
+    said = dict(parity_sentences(survey(run)))
+    assert list(said) == ["third", "other"]  # the lowest agreement first
+    assert said["other"] == (
+        "other agrees with plain on 90.0 % of 20 images; accuracy shows no significant difference in 2 conditions."
+    )
+    worst = name_of(FOG[0], "sentence", run.manifest)
+    assert said["third"] == (
+        f"third agrees with plain on 80.0 % of 20 images, on 25.0 % at worst ({worst}); accuracy differs significantly "
+        "under 1 of 2 conditions."
+    )
+    alone = made(tmp_path / "b", {FOG[0]: {"other": 0.9}})  # without clean images the first condition is named
+    ((_, sentence),) = parity_sentences(survey(alone))
+    start = "other agrees with plain on 90.0 % of 20 images; "
+    assert sentence == start + "accuracy shows no significant difference in 1 condition."
+    plain = survey(made(tmp_path / "c", {"clean": {"other": 0.9}}, parity=None))
+    assert not list(parity_sentences(plain)) and not parity_tables(plain)
+
+
+def test_agreement_is_drafted_as_a_rule_and_compared_by_a_test_of_shares() -> None:
+    assert (AGREEMENT.drafted, AGREEMENT.binary, AGREEMENT.scale, AGREEMENT.better) == (True, True, 100, 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from compared_runs import run_of as made_by_rows
 from gate_runs import PGD, make
 from scipy.stats import fisher_exact
 from sliced import column, columns, outcomes, run_of, slow_search, table
@@ -70,6 +71,32 @@ def test_a_value_that_its_pairs_explain_is_left_out() -> None:
     assert {weak.slice.name for weak in found} == {"light = light2", "camera = camera1, light = light2"}
 
 
+@pytest.mark.parametrize("rest", [19, 20])
+def test_a_value_of_which_a_pair_leaves_few_samples_is_explained(rest: int) -> None:
+    """Nothing is said about fewer than 20 samples. Pairs of other values explain nothing."""
+    parts = [  # kind, light, samples, how many are wrong
+        *(("a", "night", 60, 60), ("a", "day", rest, 12), ("b", "night", 60, 0)),
+        *(("b", "day", 400, 0), ("b", "dusk", 60, 60), ("c", "dusk", 60, 0)),
+    ]
+    kinds, lights = ([part[place] for part in parts for _ in range(part[2])] for place in (0, 1))
+    wrong = np.concatenate([np.arange(count) < bad for *_, count, bad in parts])
+    search = Search.among([column("kind", kinds), column("light", lights)], len(wrong))
+    found = {weak.slice.name for weak in Searched("vit", "clean", search, wrong).found}
+    assert found >= {"kind = a, light = night", "kind = b, light = dusk"}
+    assert ("kind = a" in found) == (rest == 20)
+
+
+def test_a_pair_that_is_one_of_its_values_is_no_slice_of_its_own() -> None:
+    """Each site lies in one country; of two sites of a country each pair is the site."""
+    country = columns(400, 3, country=2)["country"]
+    sites = columns(400, 4, site=2)["site"]
+    cells = {"country": country, "site": [f"{one}{other[-1]}" for one, other in zip(country, sites, strict=True)]}
+    search = Search.among([column(name, texts) for name, texts in cells.items()], 400)
+    right = outcomes(cells, [], 5)
+    assert {slices.name_of_slice(*names) for names in search.names} == {*slow_search(cells, right)}
+    assert len(search.names) == 2 + 4
+
+
 @pytest.mark.parametrize("weak", [[], PLANTED[:1]], ids=["nothing is weak", "a value is weak"])
 def test_chance_finds_a_slice_in_one_of_twenty_runs_at_most(weak: list[dict[str, str]]) -> None:
     """Where one value is weak, its pairs with others are not: they must be worse than the rest of it."""
@@ -82,15 +109,18 @@ def test_chance_finds_a_slice_in_one_of_twenty_runs_at_most(weak: list[dict[str,
     assert false <= 10
 
 
-def test_the_control_shuffles_what_was_found() -> None:
-    """Against a slow one: with the level of the test raised, shuffles find a slice as often as random outcomes do."""
+@pytest.mark.parametrize("count", [120, 200, 280])
+def test_the_control_shuffles_what_was_found(count: int) -> None:
+    """Against a slow one, also where more samples are wrong than right."""
     search = Search.among([column(name, texts[:400]) for name, texts in CELLS.items()], 400)
-    wrong = np.arange(400) < 120
+    wrong = np.arange(400) < count
     found = Searched("vit", "clean", search, wrong)
     generator, slow = np.random.Generator(np.random.PCG64(0)), 0
     for _ in range(200):
         shuffled = np.zeros(400, bool)
-        shuffled[generator.permutation(400)[:120]] = True
+        few = generator.permutation(400)[: min(count, 400 - count)]  # of wrong and right ones
+        shuffled[few] = True
+        shuffled ^= count > 200
         slow += bool(Searched("vit", "clean", search, shuffled).found)
     assert found.shuffled == (slow, 200)
 
@@ -183,6 +213,40 @@ def test_difficulty_is_the_probability_of_the_label_on_the_clean_image(tmp_path:
         without.slices(by="difficulty")
     with pytest.raises(RunError, match="has no top1 of all samples; use one that shows images"):
         without.slices(by="class", condition=passed)
+
+
+def test_a_loss_has_no_slices_where_samples_left_at_their_first_wrong_answer(tmp_path: Path) -> None:
+    for early in (True, False):
+        claims = {PGD: {"norm": "linf", "eps": 1 / 255, "early_stop": early}}
+        run = make(tmp_path / str(early), {"vit": {"clean": [1, 0] * 10, PGD: [0] * 20}}, claims=claims)
+        assert run.slices(by="class", metric="nll", condition="clean")["value"].tolist() == [0.5]
+        assert run.slices(by="class", condition="pgd")["value"].tolist() == [0]
+        if not early:
+            assert run.slices(by="class", metric="nll", condition="pgd")["value"].tolist() == [0.5]
+            continue
+        with pytest.raises(RunError, match=r"samples leave pgd\(.*\) at their first wrong prediction, so nll has no"):
+            run.slices(by="class", metric="nll", condition="pgd")
+
+
+def test_two_classes_of_one_name_are_told_apart_by_their_labels(tmp_path: Path) -> None:
+    names = ["crane", "dog", "crane", "cat"]
+    rows = {
+        ("plain", "clean"): [
+            {"sample_id": f"{place}", "label": place % 5, "correct": place % 5 == 2, "nll": 0.5, "error": None}
+            for place in range(20)
+        ]
+    }
+    run = made_by_rows(tmp_path / "run", rows, lambda manifest: manifest["data"].update(class_names=names))
+    frame = run.slices(by="class", condition="clean")
+    called = [text.removeprefix("class = ") for text in frame["slice"]]
+    assert called == ["crane (0)", "dog", "crane (2)", "cat", "4"] and frame["value"].tolist() == [0, 0, 1, 0, 0]
+
+
+def test_a_sample_without_a_clean_loss_has_no_difficulty(tmp_path: Path) -> None:
+    losses = [math.nan, *(k / 10 for k in range(19))]
+    run = make(tmp_path / "run", {"vit": {"clean": [1] * 20}}, {"clean": losses})
+    found = run.slices(by="difficulty", condition="clean")
+    assert found["slice"].tolist()[-1] == f"difficulty = {MISSING}" and found["n"].tolist()[-1] == 1
 
 
 def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None:

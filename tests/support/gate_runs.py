@@ -40,7 +40,10 @@ def make(path: Path, found: Mapping[str, Outcomes], nll: Outcomes | None = None,
         "claims": {PGD: {"norm": "linf", "eps": 1 / 255, "early_stop": False}},
         "bad_images": [],
         "shard_size": size,
-        "arguments": {"data_dir": "val", "limit": 30, "model": {"num_classes": 3, "mean": [0.5, 0.5, 0.5]}},
+        "arguments": {
+            "checkpoints": [f"{name}.pth" for name in found],
+            "options": {"--data-dir": "val", "--limit": "30", "--num-classes": "3", "--mean": "0.5 0.5 0.5"},
+        },
     } | changes
     run = Run(path)
     run.write_manifest(whole(manifest))

@@ -340,8 +340,8 @@ def _positive(name: str, given: object) -> float:
 @takes_options_of(FeatureRequest)
 def features(
     checkpoints: Checkpoints,
+    data_dir: str | Path = "",
     *,
-    data_dir: str | Path,
     progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[FeaturesOptions],

@@ -1,0 +1,391 @@
+"""What a program hands over from memory: the samples that are yielded, their labels, ids and names, and exact masks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import RandomGrayscale, RandomHorizontalFlip, ToTensor
+
+from robustkit.common.held import hold
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import read_image
+from robustkit.data.in_memory import mask_of, open_held, open_held_scenes, pixels_of
+from robustkit.data.metadata import read_metadata, rows_in_memory
+from robustkit.errors import DataError
+
+COUNT = 12
+IMAGES = torch.arange(COUNT * 3 * 4 * 4).view(COUNT, 3, 4, 4).remainder(251).to(torch.uint8)
+LABELS = torch.arange(COUNT) % 4
+DATA = TensorDataset(IMAGES, LABELS)
+Rows = list[tuple[str, int, bytes]]
+
+
+def rows(data: Any) -> Rows:
+    """Return id, label and pixels of each sample, as an audit reads them."""
+    held = open_held(data)
+    return [(sample.id, sample.label, np.asarray(held.image(sample)).tobytes()) for sample in held.samples]
+
+
+def expected(places: Sequence[int], label: Callable[[int], int] = lambda place: place % 4) -> Rows:
+    return [
+        (f"{place:05d}", label(place), IMAGES[place].permute(1, 2, 0).contiguous().numpy().tobytes())
+        for place in places
+    ]
+
+
+class Backwards:
+    """A sampler that yields the odd positions, the last first."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(COUNT - 1, 0, -2))
+
+    def __len__(self) -> int:
+        return COUNT // 2
+
+
+LOADERS: dict[str, tuple[Callable[[], Any], list[int]]] = {
+    "whole": (lambda: DataLoader(DATA, 5), list(range(COUNT))),
+    "shuffled": (lambda: DataLoader(DATA, 5, shuffle=True), list(range(COUNT))),
+    "a part at random": (lambda: DataLoader(DATA, 3, sampler=SubsetRandomSampler([9, 2, 4])), [2, 4, 9]),
+    "a sampler of one's own": (lambda: DataLoader(DATA, 4, sampler=Backwards()), [1, 3, 5, 7, 9, 11]),
+    "the rest dropped": (lambda: DataLoader(DATA, 5, drop_last=True), list(range(10))),
+    "batches": (lambda: DataLoader(DATA, batch_sampler=[[3, 1], [8]]), [1, 3, 8]),
+    "batches of a sampler": (
+        lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(range(7)), 3, drop_last=True)),
+        list(range(6)),
+    ),
+    "without batches": (lambda: DataLoader(DATA, batch_size=None, sampler=[5, 0]), [0, 5]),
+    "a subset": (lambda: DataLoader(Subset(DATA, [7, 6]), 2), []),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_samples_are_those_that_a_loader_yields(name: str) -> None:
+    make, places = LOADERS[name]
+    if name == "a subset":  # whose positions are its own
+        assert rows(make()) == [(f"{k:05d}", *row[1:]) for k, row in enumerate(expected([7, 6]))]
+        return
+    assert rows(make()) == expected(places)
+    assert sorted(label for batch in make() for label in batch[1].reshape(-1).tolist()) == sorted(
+        LABELS[places].tolist()
+    )
+
+
+@pytest.mark.parametrize("draws", [WeightedRandomSampler([1.0] * COUNT, 6), RandomSampler(DATA, num_samples=5)])
+def test_a_sampler_that_draws_other_samples_is_refused(draws: Any) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(DataError, match=f"{type(draws).__name__} draws other samples each time; give a Subset"):
+        open_held(DataLoader(DATA, 3, sampler=draws))
+
+
+def test_a_sample_that_is_yielded_twice_counts_twice() -> None:
+    held = open_held(DataLoader(DATA, 2, sampler=[4, 2, 4]))
+    assert [sample.id for sample in held.samples] == ["00002", "00004", "00004#2"]
+    assert "list yields 1 of 2 samples more than once; each time counts" in held.notes
+    assert "the loader yields 3 of 12 samples" in held.notes
+
+
+def test_a_collate_function_is_part_of_the_data() -> None:
+    def darker(batch: list[Any]) -> tuple[Tensor, Tensor]:
+        images, labels = default_collate(batch)
+        return images // 2 + len(batch), (labels + 1) % 4  # depends on the batch
+
+    found = rows(DataLoader(DATA, 5, collate_fn=darker))
+    for place, (name, label, pixels) in enumerate(found):
+        size = 5 if place < 10 else 2
+        image = (IMAGES[place] // 2 + size).permute(1, 2, 0).contiguous().numpy()
+        assert (name, label, pixels) == (f"{place:05d}", (place + 1) % 4, image.tobytes())
+    with pytest.raises(DataError, match="collate_fn makes 10 samples of 5; expected as many"):
+        open_held(DataLoader(DATA, 5, collate_fn=lambda batch: default_collate([*batch, *batch])))
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(DATA)
+
+
+def test_a_stream_has_positions() -> None:
+    for data in (Stream(), DataLoader(Stream(), 5), DataLoader(Stream(), batch_size=None), iter(list(DATA))):
+        assert rows(data) == expected(range(COUNT))
+
+
+class Fine(Dataset[Any]):
+    """A data set with attributes that others read instead of its items."""
+
+    targets = labels = LABELS.tolist()
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, place: int) -> Any:
+        return IMAGES[place], self.targets[place]
+
+
+class Coarse(Fine):
+    def __getitem__(self, place: int) -> Any:
+        image, label = super().__getitem__(place)
+        return image, label // 2
+
+
+class Reversed(Fine):
+    def __getitem__(self, place: int) -> Any:
+        return super().__getitem__(COUNT - 1 - place)
+
+
+class InDict(Coarse):
+    def __getitem__(self, place: int) -> Any:
+        image, label = super().__getitem__(place)
+        return {"pixel_values": image, "label": np.int64(label)}
+
+
+@pytest.mark.parametrize("data", [Fine(), Coarse(), Reversed(), InDict(), DataLoader(Coarse(), 5)])
+def test_labels_are_those_of_indexing(data: Any) -> None:
+    source = data.dataset if isinstance(data, DataLoader) else data
+    items = [source[place] for place in range(COUNT)]
+    labels = [int(item["label"] if isinstance(item, dict) else item[1]) for item in items]
+    assert [sample.label for sample in open_held(data).samples] == labels
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("bee", "ant", "cat"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (4, 4), (40 * number, len(name), ord(name[0]))).save(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+class Upside(ImageFolder):
+    def __getitem__(self, place: int) -> Any:
+        return super().__getitem__(len(self) - 1 - place)
+
+
+def test_ids_are_paths_where_the_data_set_reads_them(folder: Path) -> None:
+    data = ImageFolder(folder)
+    assert [sample.id for sample in open_held(data).samples] == [
+        f"{name}/{number}.png" for name in ("ant", "bee", "cat") for number in range(2)
+    ]
+    assert rows(data) == [
+        (sample.id, sample.label, np.asarray(filed.image(sample)).tobytes())
+        for filed in [open_dataset(folder)]
+        for sample in filed.samples
+    ]
+    part = Subset(data, [5, 0])
+    for each in (part, DataLoader(Subset(ImageFolder(folder, ToTensor()), [5, 0]), 2)):
+        assert [(sample.id, sample.label) for sample in open_held(each).samples] == [("ant/0.png", 0), ("cat/1.png", 2)]
+    assert [sample.id for sample in open_held(Upside(folder)).samples][:2] == ["00000", "00001"]  # it reads others
+
+
+def opened(data: Any, **model: Any) -> Any:
+    with hold({"x": open_held(data)}):
+        return open_dataset("memory:x", **model)
+
+
+def test_names_of_classes_lead_to_the_outputs(folder: Path) -> None:
+    data, names = ImageFolder(folder), ("cat", "ant", "bee")
+    plain = opened(data, num_classes=3)
+    assert [sample.label for sample in plain.samples] == [0, 0, 1, 1, 2, 2] and plain.class_names == (
+        "ant",
+        "bee",
+        "cat",
+    )
+    named = opened(data, num_classes=3, class_names=names)
+    assert [sample.label for sample in named.samples] == [1, 1, 2, 2, 0, 0] and named.class_names == names
+    with pytest.raises(DataError, match="is the name of a class of the checkpoint"):
+        opened(data, num_classes=3, class_names=("cow", "hen", "pig"))
+    shifted = opened(
+        ImageFolder(folder, target_transform=lambda label: (label + 1) % 3), num_classes=3, class_names=names
+    )
+    assert [sample.label for sample in shifted.samples] == [1, 1, 2, 2, 0, 0]  # as yielded: names are no longer its own
+    assert any("in another order than the checkpoint's" in note for note in shifted.notes)
+    same = opened(ImageFolder(folder, target_transform=int), num_classes=3, class_names=("ant", "bee", "cat"))
+    assert not any("another order" in note for note in same.notes)
+
+
+def test_wnids_are_outputs_of_imagenet(tmp_path: Path) -> None:
+    for wnid in ("n01443537", "n01440764"):
+        (tmp_path / wnid).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / wnid / "a.png")
+    assert [sample.label for sample in opened(ImageFolder(tmp_path), num_classes=1000).samples] == [0, 1]
+    (tmp_path / "n01440764").rename(tmp_path / "n15075141")
+    assert [sample.label for sample in opened(ImageFolder(tmp_path), num_classes=1000).samples] == [1, 999]
+    assert [sample.label for sample in opened(ImageFolder(tmp_path), num_classes=2).samples] == [0, 1]
+
+
+class Augmented(Fine):
+    """Images of which a few change, and only at a later reading."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor], from_reading: int = 0) -> None:
+        self.change, self.left = change, from_reading * COUNT
+
+    def __getitem__(self, place: int) -> Any:
+        self.left -= 1
+        image, label = super().__getitem__(place)
+        return (image if self.left >= 0 else self.change(image)), label
+
+
+@pytest.mark.parametrize("change", [RandomHorizontalFlip(0.5), RandomGrayscale(0.3), lambda image: image ^ 1])
+def test_each_sample_is_read_a_second_time(change: Callable[[Tensor], Tensor]) -> None:
+    for seed in range(4):
+        torch.manual_seed(seed)
+        with pytest.raises(DataError, match="returns another image the second time; remove random augmentation"):
+            open_held(Augmented(change, 1)).digest()
+    assert open_held(Augmented(lambda image: image)).digest() == open_held(Fine()).digest()
+
+
+def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **more)
+    return buffer.getvalue()
+
+
+def test_pictures_are_those_of_files() -> None:
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = Image.open(io.BytesIO(saved(Image.fromarray((levels >> 8).astype(np.uint8)[:4]), "JPEG", exif=exif)))
+    for picture, kind in (
+        (Image.fromarray(levels), "PNG"),
+        (Image.fromarray((levels / 64000).astype(np.float32)), "TIFF"),
+        (Image.fromarray((levels >> 8).astype(np.uint8)).convert("P"), "PNG"),
+        (Image.fromarray(np.stack([levels >> 8] * 4, axis=-1).astype(np.uint8)), "PNG"),
+    ):
+        assert np.array_equal(pixels_of(picture, "it"), np.asarray(read_image(saved(picture, kind), "it")))
+    assert pixels_of(turned, "it").shape == (8, 4, 3)
+    filed = read_image(saved(turned, "JPEG", quality=100, exif=exif), "it")
+    assert np.abs(np.asarray(filed).astype(int) - pixels_of(turned, "it")).max() < 4
+
+
+def test_tensors_of_half_precision_round_as_others() -> None:
+    image = IMAGES[0].float() / 255
+    assert np.array_equal(
+        pixels_of(image.bfloat16(), "it"), np.rint(image.bfloat16().float().numpy() * 255).transpose(1, 2, 0)
+    )
+    for odd, words in (
+        (image.permute(1, 2, 0), r"a tensor \(4, 4, 3\); expected \(3, H, W\): permute its channels"),
+        (image.to("meta"), r"without values here \(meta"),
+        (image.to_sparse(), "without values here"),
+        (image[0], r"shape \(4, 4\)"),
+    ):
+        with pytest.raises(DataError, match=words):
+            pixels_of(odd, "it")
+
+
+MASK = torch.tensor([[0, 1, 2], [2, 1, 0], [255, 1, 2]])
+FORMS: dict[str, Any] = {
+    "as it is": MASK,
+    "one channel": MASK[None],
+    "a channel last": MASK[..., None].numpy(),
+    "uint8": MASK.to(torch.uint8).numpy(),
+    "floats": MASK.float(),
+    "over 255": MASK.to(torch.uint8).float() / 255,
+    "a picture": Image.fromarray(MASK.numpy().astype(np.uint8)),
+    "a palette": Image.fromarray(MASK.numpy().astype(np.uint8)).convert("L"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_mask_in_each_form(name: str) -> None:
+    assert mask_of(FORMS[name], "it").tolist() == MASK.tolist()
+
+
+def test_one_hot_masks() -> None:
+    labels = torch.tensor([[0, 0, 1], [2, 1, 0]] * 3)
+    hot = torch.nn.functional.one_hot(labels, 3)
+    assert mask_of(hot, "it").tolist() == labels.tolist()
+    assert mask_of(hot.permute(2, 0, 1).bool(), "it").tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (
+            torch.nn.functional.interpolate(MASK[None, None].float(), (5, 5), mode="bilinear")[0, 0],
+            "which is no class; resize",
+        ),
+        (MASK / 254, "which is no class"),
+        (MASK.float() + float("nan"), "nan, which is no class"),
+        (torch.stack([torch.eye(3).roll(k, 0) for k in range(3)]), "is one-hot along both ends"),
+        (torch.rand(2, 3, 3), r"shape \(2, 3, 3\), and is not one-hot"),
+        (MASK[0], r"shape \(3,\); expected \(H, W\)"),
+        (np.array([["a"]]), "is of <U1; expected whole numbers"),
+        (Image.new("RGB", (3, 3)), "a picture of mode RGB; expected one number per pixel"),
+        (MASK.double() * 1e10, "contains 0.0 to 2550000000000.0"),
+    ],
+)
+def test_a_mask_that_is_not_exact_is_refused(mask: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        mask_of(mask, "it")
+
+
+@pytest.mark.parametrize(
+    ("masks", "labels", "said"),
+    [
+        ([[[0, 255], [255, 0]], [[0, 0], [0, 0]]], [[[0, 1], [1, 0]], [[0, 0], [0, 0]]], True),
+        ([[[0, 255], [1, 0]], [[0, 0], [0, 0]]], [[[0, -1], [1, 0]], [[0, 0], [0, 0]]], False),
+        ([[[0, 1], [1, 0]], [[0, 0], [0, 0]]], [[[0, 1], [1, 0]], [[0, 0], [0, 0]]], False),
+    ],
+)
+def test_the_object_of_two_classes_may_be_255(masks: Any, labels: Any, said: bool, tmp_path: Path) -> None:
+    from robustkit.data.scenes import open_scenes
+
+    images = torch.zeros(2, 3, 2, 2, dtype=torch.uint8)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "masks").mkdir()
+    for place, mask in enumerate(masks):
+        Image.new("RGB", (2, 2)).save(tmp_path / "images" / f"{place}.png")
+        Image.fromarray(np.array(mask, np.uint8)).save(tmp_path / "masks" / f"{place}.png")
+    with hold({"x": open_held_scenes((images, torch.tensor(masks)))}):
+        held = open_scenes("memory:x", num_classes=2)
+        filed = open_scenes(tmp_path / "images", masks=tmp_path / "masks", num_classes=2)
+        for scenes in (held, filed):
+            assert [scenes.labels(sample, (2, 2)).tolist() for sample in scenes.dataset.samples] == labels
+            assert any("255 is class 1" in note for note in scenes.notes) is said
+            assert (255 in scenes.ignored) is not said
+        three = open_scenes("memory:x", num_classes=3)
+        assert not any("255 is class 1" in note for note in three.notes)
+
+
+def test_metadata_in_memory() -> None:
+    ids = ["00000", "00001", "00002"]
+
+    def read(table: Any) -> dict[str, list[str]]:
+        return read_metadata(Path("metadata"), ids, "it", True, rows_in_memory(table, ids))
+
+    cameras = {"camera": ["a", None, "c"], "speed": [1, 2.5, float("nan")]}
+    texts = {"camera": ["a", "", "c"], "speed": ["1", "2.5", ""]}
+    assert read(cameras) == texts
+    frame = pd.DataFrame({"camera": list("abc"), "sample_id": ids[::-1]})
+    assert read(frame) == {"camera": ["c", "b", "a"]}
+    assert read(pd.DataFrame({"camera": list("abc")}, index=ids[::-1])) == {"camera": ["c", "b", "a"]}
+    assert read(pd.DataFrame({"camera": list("abc")}, index=[7, 8, 9])) == {"camera": ["a", "b", "c"]}
+    for table, words in (
+        ({"camera": ["a"]}, "metadata has 1 rows without ids for 3 samples; add a column sample_id"),
+        ({"camera": ["a"], "speed": [1, 2]}, "columns of 1 and 2 rows; expected a path, a DataFrame or a dict"),
+        ([1, 2], "metadata is list; expected a path"),
+    ):
+        with pytest.raises(DataError, match=words):
+            read(table)

@@ -1,0 +1,100 @@
+"""Weights in several files, parts of some, and a name that the tensors do not fit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+import robustkit
+from robustkit.errors import CheckpointError
+
+HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    options = {"num_classes": 5, "depth": 2, "img_size": 32, "patch_size": 8}
+    return dict(timm.create_model("vit_tiny_patch16_224", **options).state_dict())
+
+
+def shards(folder: Path, weights: dict[str, torch.Tensor], **moved: str) -> Path:
+    """Write weights in two files with their index. moved: the file that the index names for a tensor."""
+    folder.mkdir()
+    files = {name: f"model-0000{1 + place % 2}-of-00002.safetensors" for place, name in enumerate(weights)}
+    for file in dict.fromkeys(files.values()):
+        save_file({name: weights[name].contiguous() for name in weights if files[name] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": files | moved}))
+    return index
+
+
+def test_shards_are_the_whole(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    index, images = shards(tmp_path / "vit", weights), torch.rand(2, 3, 32, 32)
+    torch.save(weights, tmp_path / "whole.pth")
+    whole = robustkit.load(tmp_path / "whole.pth", **HALF)
+    for spec in (index, index.parent):
+        loaded = robustkit.load(spec, **HALF)
+        assert torch.equal(loaded(images), whole(images)) and loaded.identity.name == "vit"
+    before = robustkit.load(index, **HALF).identity.sha256
+    second = index.parent / "model-00002-of-00002.safetensors"
+    data = bytearray(second.read_bytes())
+    data[-1] ^= 1
+    second.write_bytes(bytes(data))
+    assert robustkit.load(index, **HALF).identity.sha256 != before
+
+
+def test_parts_are_refused(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    index = shards(tmp_path / "vit", weights)
+    first = index.parent / "model-00001-of-00002.safetensors"
+    with pytest.raises(CheckpointError, match=r"part 1 of 2 of some weights; give their index, .*index\.json$"):
+        robustkit.load(first, **HALF)
+    (index.parent / "model-00002-of-00002.safetensors").rename(tmp_path / "gone.safetensors")
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors is not next to it; fetch all files"):
+        robustkit.load(index, **HALF)
+    index.unlink()
+    with pytest.raises(CheckpointError, match=r"part 1 of 2 .*index\.json, which is missing here"):
+        robustkit.load(first, **HALF)
+    torch.save(weights, tmp_path / "pytorch_model-00002-of-00003.bin")
+    with pytest.raises(CheckpointError, match="part 2 of 3 of some weights; load the whole model in its library"):
+        robustkit.load(tmp_path / "pytorch_model-00002-of-00003.bin", **HALF)
+    only = first.rename(tmp_path / "model-00001-of-00001.safetensors")
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, only)
+    assert robustkit.load(only, **HALF).identity.num_classes == 5  # the only part is the whole
+
+
+@pytest.mark.parametrize("place", ["../secret.safetensors", "/etc/passwd", "model.bin", 3])
+def test_an_index_names_files_next_to_it(place: Any, weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    index = shards(tmp_path / "vit", weights, **{"head.bias": place})
+    with pytest.raises(CheckpointError, match=r"expected \.safetensors files next to it"):
+        robustkit.load(index, **HALF)
+
+
+def test_a_distributed_checkpoint_is_named(tmp_path: Path) -> None:
+    for name in (".metadata", "__0_0.distcp"):
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(CheckpointError, match=r"a distributed checkpoint of torch; convert it .* dcp_to_torch"):
+        robustkit.load(tmp_path)
+    (tmp_path / "__0_0.distcp").unlink()
+    with pytest.raises(CheckpointError, match="a folder; expected a file"):
+        robustkit.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vit_small_patch16_224", "vit_giant_patch14_224"])
+def test_tensors_outweigh_the_name_in_arguments(name: str, tmp_path: Path) -> None:
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=7)
+    torch.save({"model": network.state_dict(), "args": argparse.Namespace(model=name)}, tmp_path / "a.pth")
+    identity = robustkit.load(tmp_path / "a.pth", **HALF).identity
+    assert identity.arch == "vit_tiny_patch16_224" and identity.num_classes == 7
+    assert f"the file names its architecture {name!r}, whose tensors have other shapes" in identity.notes
+    torch.save({"model": network.state_dict(), "args": argparse.Namespace(model=identity.arch)}, tmp_path / "b.pth")
+    fitting = robustkit.load(tmp_path / "b.pth", num_classes=7, **HALF)
+    assert not any("other shapes" in note for note in fitting.identity.notes)
