@@ -423,16 +423,16 @@ def clip_cells(kind: str) -> dict[str, Cell]:
             write(kind, folder)
         images = place.pixels if images is None else images
         names = options.get("classes", CLASSES)
-        pairs = [(number, number % 3) for number in range(COUNT)]
+        pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+        logits = [reference(kind, folder, picture, names, options.get("prompts")) for picture in pictures]
+        order = [list(names).index(name) for name in CLASSES]  # output of each class
+        right = [order.index(int(row.argmax())) for row in logits]
+        pairs = [(number, (label + (number == 0)) % 3) for number, label in enumerate(right)]  # all but the first
         data = place.folder(f"{kind}-{place.runs}", pairs, images, CLASSES)
-        order = [list(names).index(name) for name in CLASSES]
-        expected = []
-        for number, label in pairs:
-            logits = reference(
-                kind, folder, Image.fromarray(images[number].permute(1, 2, 0).numpy()), names, options.get("prompts")
-            )
-            label = order[label]
-            expected.append((label, int(logits.argmax()), float(-logits.log_softmax(0)[label])))
+        expected = [
+            (order[label], int(row.argmax()), float(-row.log_softmax(0)[order[label]]))
+            for (_, label), row in zip(pairs, logits, strict=True)
+        ]
         given = {"classes": CLASSES, "attention": "standard", **options}
         spec = f"hf:{folder}" if kind == "hf" else f"local-dir:{folder}"
         return place.outcome(
