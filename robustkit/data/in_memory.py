@@ -330,7 +330,8 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
     sampler = type(loader.batch_sampler if _is_own(loader) else loader.sampler).__name__
     if sorted(places) != sorted(second):
         remedy = "give a Subset of the samples, or a sampler that draws the same ones"
-        raise DataError(f"{sampler} draws other samples each time; {remedy}")
+        rest = ", of which drop_last leaves others out" if getattr(loader, "drop_last", False) else ""
+        raise DataError(f"{sampler} draws other samples each time{rest}; {remedy}")
     size, notes = len(cast("Any", loader.dataset)), tuple[str, ...]()
     if len(places) < size:
         notes += (f"the loader yields {len(places)} of {size} samples",)
