@@ -8,12 +8,14 @@ import os
 import re
 import sys
 import warnings
+from typing import Any
 
 import click
 
 from .. import __version__
 from ..common.environment import OFFLINE, check_date
 from ..common.plugins import built_in, loaded_plugins, plugin_session
+from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, line_prefix
 from . import streams
@@ -118,7 +120,7 @@ def main() -> None:
     SIGPIPE."""
     atexit.register(_spare_the_last_search)
     streams.prepare()
-    warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
+    _show_warnings()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     status = 2  # of what is raised as it is
     try:
@@ -133,6 +135,24 @@ def main() -> None:
             from .check import withdraw_named
 
             withdraw_named(words)
+
+
+def _show_warnings() -> None:
+    """Print what a loader assumes, once, in commands that make no run; runs and `inspect` have lines of their own."""
+    if _command(sys.argv[1:]) == "inspect":
+        warnings.simplefilter("ignore", RobustkitWarning)
+        return
+    shown, before = set[str](), warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, RobustkitWarning):
+            before(message, category, *where, **more)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            click.echo(f"⚑ {no_controls(str(message))}", err=True)
+
+    warnings.simplefilter("always", RobustkitWarning)
+    warnings.showwarning = show
 
 
 def _command(words: list[str]) -> str:

@@ -10,7 +10,6 @@ import hashlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +33,9 @@ Single = Callable[[int], tuple[Any, Any]]  # a position to its image and label
 _EXPECTED = "expected (images, labels), a Dataset or a DataLoader of torch, whose items are (image, label)"
 _IMAGE, _LABEL = ("image", "images", "img", "pixel_values"), ("label", "labels", "fine_label", "target")
 _HELD_BATCHES = 4  # of a loader with a collate function of its own
-_CHANGES = "the data set returns another image the second time; remove random augmentation"
+_CHANGES = tuple(
+    f"the data set returns another {what} the second time; remove random augmentation" for what in ("image", "label")
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class _Items:
 class MemorySource(DataSource):
     """Images in memory. single: returns image and label of a position. ids: by position. size: (height, width) of
     tensors, which are what the model takes; None of pictures, which are resized and cropped. classes: names that go
-    with the labels; claimed: names that may not. digests: of the pixels of each position, as they were first.
+    with the labels; claimed: names that may not. digests: of the pixels and the label of each position, as
+    they were first.
     """
 
     single: Single = field(repr=False)
@@ -62,7 +64,7 @@ class MemorySource(DataSource):
     size: tuple[int, int] | None = None
     classes: tuple[str, ...] = ()
     claimed: tuple[str, ...] = ()
-    digests: dict[int, bytes] = field(default_factory=dict, repr=False)
+    digests: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -70,26 +72,39 @@ class MemorySource(DataSource):
 
     def read(self, sample_id: str) -> bytes:
         """Return an image as a PNG. Raises DataError where it is another one than at the first reading."""
-        place = self.places[sample_id]
-        pixels = read_pixels(self.single, place)[0]
-        if self.digests.setdefault(place, digest_of_pixels(pixels)) != digest_of_pixels(pixels):
-            raise DataError(f"image {sample_id}: {_CHANGES}")
+        pixels, _, digest = self.first(self.places[sample_id])
+        if digest:
+            raise DataError(f"image {sample_id}: {digest}")
         return encode_png(pixels)
 
+    def first(self, place: int) -> tuple[NDArray[np.uint8], tuple[Any, Any], str]:
+        """Return the pixels of a position, (H, W, 3), what it is, and what changed since the first reading, if anything
+        did. Raises DataError or BadImageError."""
+        try:
+            image, label = self.single(place)
+        except (DataError, BadImageError):
+            raise
+        except Exception as fault:  # the user's own code
+            raise BadImageError(f"image {place}: the data set raises {type(fault).__name__}: {fault}") from fault
+        pixels = pixels_of(image, f"image {place}")
+        now = digest_of(pixels), digest_of(_values(label))
+        before = self.digests.setdefault(place, now)
+        return (
+            pixels,
+            (image, label),
+            next((text for text, a, b in zip(_CHANGES, before, now, strict=True) if a != b), ""),
+        )
 
-def digest_of_pixels(pixels: NDArray[np.uint8]) -> bytes:
-    return hashlib.blake2b(pixels.tobytes() + repr(pixels.shape).encode(), digest_size=16).digest()
+
+def digest_of(values: NDArray[Any]) -> bytes:
+    return hashlib.blake2b(
+        np.ascontiguousarray(values).tobytes() + repr(values.shape).encode(), digest_size=16
+    ).digest()
 
 
-def read_pixels(single: Single, place: int) -> tuple[NDArray[np.uint8], Any]:
-    """Return the pixels of a position, (H, W, 3), and what was its image. Raises DataError or BadImageError."""
-    try:
-        image = single(place)[0]
-    except (DataError, BadImageError):
-        raise
-    except Exception as fault:  # the user's own code
-        raise BadImageError(f"image {place}: the data set raises {type(fault).__name__}: {fault}") from fault
-    return pixels_of(image, f"image {place}"), image
+def _values(label: Any) -> NDArray[Any]:
+    """Return the numbers of a label, or of a mask."""
+    return np.asarray(label.detach().cpu() if isinstance(label, Tensor) else label)
 
 
 def open_held(data: Any) -> Dataset:
@@ -107,39 +122,43 @@ def open_held(data: Any) -> Dataset:
     """
     if isinstance(data, Dataset):  # opened by `open_dataset`
         return data
-    items = _opened(data)
-    labels, digests = list[int](), dict[int, bytes]()
-    for place in range(items.count):
-        label = _label_of(items.single, place, digests)
-        labels.append(_whole(label, place))
-    images = _dataset(items, labels, digests)
-    lowest, highest = min(labels), max(labels)
-    if lowest < 0:
-        raise DataError(f"image {labels.index(lowest)}: label {lowest}; expected the index of a class, from 0 on")
-    return replace(images, class_names=items.classes or tuple(map(str, range(highest + 1))))
+    images = _dataset(items := _opened(data))
+    source, labels = cast("MemorySource", images.source), dict[str, int]()
+    for place, sample_id in enumerate(source.ids):
+        labels[sample_id] = _label_of(source, place)
+    if isinstance(items.single, _Collated):
+        items.single.forget()
+    for sample_id, label in labels.items():
+        if label < 0:
+            raise DataError(f"image {sample_id}: label {label}; expected the index of a class, from 0 on")
+    samples = tuple(replace(sample, label=labels[sample.id]) for sample in images.samples)
+    names = items.classes or tuple(map(str, range(max(labels.values()) + 1)))
+    return replace(images, samples=samples, class_names=names)
 
 
-def _label_of(single: Single, place: int, digests: dict[int, bytes]) -> Any:
-    """Return the label of a position; keep the digest of its image, if it has one that can be read."""
+def _label_of(source: MemorySource, place: int) -> int:
+    """Return the label of a position, also of one whose picture is cut off: that is a row without a prediction."""
     try:
-        image, label = single(place)
-    except (DataError, BadImageError):
-        raise
-    except Exception as fault:  # the user's own code
-        raise DataError(f"image {place}: the data set raises {type(fault).__name__}: {fault}") from fault
-    with suppress(BadImageError):  # a picture that is cut off is a row without a prediction
-        digests[place] = digest_of_pixels(pixels_of(image, f"image {place}"))
-    return label
+        _, (_, label), changed = source.first(place)
+    except BadImageError as fault:
+        if "the data set raises" in str(fault):
+            raise DataError(str(fault)) from None
+        label, changed = source.single(place)[1], ""
+    if changed:
+        raise DataError(f"image {place}: {changed}")
+    return _whole(label, place)
 
 
 def open_held_scenes(data: Any) -> LabelledScenes:
     """Return images with a label for each pixel, otherwise as `open_held`. Masks are those of `mask_of`."""
-    items = _opened(data)
-    images = _dataset(items, [-1] * items.count, {})
+    images = _dataset(_opened(data))
     source = cast("MemorySource", images.source)
 
     def held(sample: Sample) -> NDArray[np.int32]:
-        return mask_of(items.single(source.places[sample.id])[1], f"the mask of image {sample.id}")
+        _, (_, mask), changed = source.first(source.places[sample.id])
+        if changed:
+            raise DataError(f"image {sample.id}: {changed}")
+        return mask_of(mask, f"the mask of image {sample.id}")
 
     return LabelledScenes(images, (), "memory", images.notes, held=held)
 
@@ -197,22 +216,22 @@ def _of_one_hot(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.asarray(values.argmax(axis=axes[0]))
 
 
-def _dataset(items: _Items, labels: Sequence[int], digests: dict[int, bytes]) -> Dataset:
+def _dataset(items: _Items) -> Dataset:
+    """Return the images, without labels; their first one is read twice."""
     count, notes = items.count, items.notes
     if not count:
         raise DataError("the data set has no images; expected one or more")
-    pixels, first = read_pixels(items.single, 0)
-    if digests.setdefault(0, digest_of_pixels(pixels)) != digest_of_pixels(pixels):
-        raise DataError(f"image 0: {_CHANGES}")
-    size = None if isinstance(first, Image.Image) else (pixels.shape[0], pixels.shape[1])
+    digits = max(5, len(str(count - 1)))
+    ids = items.names or tuple(f"{place:0{digits}d}" for place in range(count))
+    source = MemorySource(items.single, ids, None, items.classes, items.claimed)
+    pixels, (first, _), _ = source.first(0)
+    if changed := source.first(0)[2]:
+        raise DataError(f"image 0: {changed}")
+    source = replace(source, size=None if isinstance(first, Image.Image) else (pixels.shape[0], pixels.shape[1]))
     if isinstance(first, Tensor) and _is_rounded(first):
         notes += ("images are rounded to 8 bits",)
-    digits = max(5, len(str(count - 1)))
-    names = items.names or tuple(f"{place:0{digits}d}" for place in range(count))
-    order = sorted(range(count), key=names.__getitem__)
-    samples = tuple(Sample(names[place], labels[place]) for place in order)
-    source = MemorySource(items.single, names, size, items.classes, items.claimed, digests)
     here = f"{count} images in memory, not in a file"
+    samples = tuple(Sample(sample_id, -1) for sample_id in sorted(ids))
     return Dataset("memory", "memory", "memory", (), samples, None, (here, *notes), source)
 
 
@@ -311,7 +330,8 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
     sampler = type(loader.batch_sampler if _is_own(loader) else loader.sampler).__name__
     if sorted(places) != sorted(second):
         remedy = "give a Subset of the samples, or a sampler that draws the same ones"
-        raise DataError(f"{sampler} draws other samples each time; {remedy}")
+        rest = ", of which drop_last leaves others out" if getattr(loader, "drop_last", False) else ""
+        raise DataError(f"{sampler} draws other samples each time{rest}; {remedy}")
     size, notes = len(cast("Any", loader.dataset)), tuple[str, ...]()
     if len(places) < size:
         notes += (f"the loader yields {len(places)} of {size} samples",)
@@ -362,6 +382,11 @@ class _Collated:
                 if len(self._kept) > _HELD_BATCHES:
                     self._kept.popitem(last=False)
             return self._kept[number][row]
+
+    def forget(self) -> None:
+        """Make the batches again that are asked for from now on."""
+        with self._lock:
+            self._kept.clear()
 
     def _made(self, batch: Sequence[int]) -> list[tuple[Any, Any]]:
         if self._alone:

@@ -390,6 +390,9 @@ def by_words(texts: Iterable[str]) -> list[tuple[Vocabulary, list[str]]]:
     return [(words, some) for words, some in groups.items() if some]
 
 
+CORRUPTION = "corruption"
+
+
 def pattern_of(text: str) -> ConditionPattern:
     """Return the parts of a condition's text, whether it makes sense or not."""
     form = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
@@ -400,13 +403,16 @@ def pattern_of(text: str) -> ConditionPattern:
     pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
     what = ",".join(key for key, equals, _ in split if not equals)
     name = kind_named(form[1])
+    if not what and is_attack(name) and name not in ATTACK_NAMES:  # as --corruptions spells one: fog(severity=3)
+        corruption = canonical(name, vocabulary_of(CORRUPTION).named)
+        name, what = (CORRUPTION, corruption) if corruption in vocabulary_of(CORRUPTION).named else (name, what)
     what = canonical(what, vocabulary_of(name).named)
     pairs = tuple((key, norm_named(value) if key == "norm" else value) for key, value in pairs)
     special = vocabulary_of(name).read(text.strip(), pattern_of)
     if special is not None:
         return special
     plain = f"{name}({','.join(['='.join(pair) for pair in ((what,), *pairs) if any(pair)])})"
-    return ConditionPattern(plain if items else name, name, what, pairs)
+    return ConditionPattern(plain if what or items else name, name, what, pairs)
 
 
 def matches(pattern: ConditionPattern, condition: str) -> bool:

@@ -28,7 +28,8 @@ from ..evaluations.metrics import SummaryRow
 from ..protocol.condition import part_of
 from ..runs.description import why_not_repeated
 from ..runs.manifest import CheckpointEntry, Manifest
-from .policy import Change, Identity, NoFlags, Statement, Value
+from ..tasks.registry import find_metric
+from .policy import FLIPS, Change, Identity, NoFlags, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Measured, Outcome, Verdict
 
 _IDENTITY = {
@@ -96,13 +97,37 @@ def plain_line(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
 
-def figure_text(figure: Measured, bound: float | None = None) -> str:
-    """Return `0.8667 [0.7583, 0.9309]`, with enough digits to distinguish the value from the bound."""
-    apart = (d for d in range(4, 16) if float(f"{figure.value:.{d}g}") != float(f"{bound:.{d}g}"))
-    value = f"{figure.value:.{4 if bound in (None, figure.value) else next(apart, 17)}g}"
+def figure_text(figure: Measured, statement: Value | Change | None = None) -> str:
+    """Return `86.7 % [75.8, 93.1]`, with enough digits to distinguish the value from the bound of a rule."""
+    scale, unit = _scale(statement)
+    bound = figure.value if statement is None else statement.bound
+    ends = [scale * end for end in (figure.low, figure.value, figure.high)]
+    digits, form, most = (1, "f", 14) if unit else (4, "g", 17)
+
+    def text(number: float, places: int = digits) -> str:
+        return f"{number:.{places}{form}}"
+
+    limit = scale * bound
+    apart = (places for places in range(digits, most) if float(text(ends[1], places)) != float(text(limit, places)))
+    value = text(ends[1], digits if figure.value == bound else next(apart, most)) + unit
     if math.isfinite(figure.low) and math.isfinite(figure.high):
-        value += f" [{figure.low:.4g}, {figure.high:.4g}]"
+        value += f" [{text(ends[0])}, {text(ends[2])}]"
     return value
+
+
+def _scale(statement: Statement | None) -> tuple[float, str]:
+    """Return the factor and the unit in which a rule's figure is shown: shares in per cent, their changes in points."""
+    if not isinstance(statement, Value | Change):
+        return 1.0, ""
+    metric = find_metric(statement.metric or "top1")  # what policies take where a rule about a change names none
+    if statement.metric in FLIPS or (metric and metric.scale == 100):
+        return 100.0, " points" if isinstance(statement, Change) and statement.metric not in FLIPS else " %"
+    return 1.0, ""
+
+
+def _in_unit(value: float, statement: Value | Change) -> str:
+    scale, unit = _scale(statement)
+    return f"{scale * value:.4g}{unit}"
 
 
 def sentence(verdict: Verdict) -> str:
@@ -110,8 +135,8 @@ def sentence(verdict: Verdict) -> str:
     statement, figure = verdict.rule.statement, verdict.figure
     parts = [_rule(verdict)]
     if figure is not None and isinstance(statement, Value | Change):
-        shown = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement.bound)}, n {figure.n}"
-        bound = "" if verdict.state == PASS else f", bound {statement.compare} {statement.bound:g}"
+        shown = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement)}, n {figure.n}"
+        bound = "" if verdict.state == PASS else f", bound {statement.compare} {_in_unit(statement.bound, statement)}"
         missed = _missed(verdict)
         parts[0] += f": {shown}{_where(verdict)}{bound}" + (f", missed by {missed}" if missed else "")
     elif verdict.reason:
@@ -129,7 +154,7 @@ def table(verdicts: Sequence[Verdict]) -> TextTable:
     for place, verdict in enumerate(verdicts):
         statement, figure, value, n = verdict.rule.statement, verdict.figure, "", ""
         if figure is not None and isinstance(statement, Value | Change):
-            value, n = figure_text(figure, statement.bound), "" if _counts(statement) else str(figure.n)
+            value, n = figure_text(figure, statement), "" if _counts(statement) else str(figure.n)
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
         rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))
@@ -161,7 +186,9 @@ def _missed(verdict: Verdict) -> str:
     if verdict.state != FAIL or figure is None or not isinstance(statement, Value | Change):
         return ""
     gap = abs(figure.value - statement.bound)
-    return f"{gap:{'.0f' if _counts(statement) else '.4g'}}" if math.isfinite(gap) and gap else ""
+    if not (math.isfinite(gap) and gap):
+        return ""
+    return f"{gap:.0f}" if _counts(statement) else _in_unit(gap, statement).replace(" %", " points")
 
 
 def _flags(verdict: Verdict) -> list[str]:
@@ -223,17 +250,29 @@ def _legal(text: str) -> str:
 
 
 def github_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield workflow commands that GitHub shows next to the policy's lines."""
-    for verdict in outcome.verdicts:
-        if verdict.state == PASS:
-            continue
+    """Yield workflow commands that GitHub shows next to the policy's lines: the worst first, and as many as it shows of
+    a step; the last of them says how many follow."""
+    urgent: list[Verdict | str] = [*by_urgency(outcome)[0], *outcome.notes]
+    shown = urgent if len(urgent) <= _ANNOTATIONS else urgent[: _ANNOTATIONS - 1]
+    for each in shown:
+        yield _annotation(outcome, each)
+    if more := len(urgent) - len(shown):
+        yield _annotation(outcome, f"{more} more follow; the log and the job summary list them")
+
+
+_ANNOTATIONS = 10  # what GitHub shows of a step; it drops the rest in silence
+
+
+def _annotation(outcome: Outcome, verdict: Verdict | str) -> str:
+    properties, level = {"file": outcome.policy.path}, "warning"
+    if isinstance(verdict, Verdict):
         level = "error" if outcome.stops(verdict) else "warning"
         word = "fails" if verdict.state == FAIL else "is inconclusive"
         title = plain_line(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
-        properties = {"file": outcome.policy.path, "line": str(verdict.rule.line), "title": title}
-        legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
-        shown = ",".join(f"{key}={value}" for key, value in legal.items())
-        yield f"::{level} {shown}::{_data(sentence(verdict))}"
+        properties |= {"line": str(verdict.rule.line), "title": title}
+    legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    shown = ",".join(f"{key}={value}" for key, value in legal.items())
+    return f"::{level} {shown}::{_data(sentence(verdict) if isinstance(verdict, Verdict) else plain_line(verdict))}"
 
 
 def _data(text: str) -> str:

@@ -20,7 +20,16 @@ from ..common.intervals import Z, simultaneous_z
 from ..common.plugins import plugin_session
 from ..display.text import no_controls
 from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
-from ..evaluations.condition import is_doubt, is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
+from ..evaluations.condition import (
+    CORRUPTION,
+    is_doubt,
+    is_exactly,
+    matches,
+    pattern_of,
+    shares_of,
+    vocabulary_of,
+    words_of,
+)
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
 from ..protocol.condition import ConditionPattern, split_list
 from ..results import pairing
@@ -54,10 +63,13 @@ from .policy import (
 def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
     """Return the command that also evaluates a condition of a checkpoint into the same run, whose folder is `out`.
 
-    It is that of the run for all that does not lie in memory.
+    It has the options of the run. Of a run in memory it is the program that made it; empty where no option is known.
     """
     spec, asked = manifest.checkpoint(name).spec, manifest.arguments
-    options, specs = dict(asked.get("options") or {}), [*map(str, asked.get("checkpoints") or ())]
+    options, specs = asked.get("options"), asked.get("checkpoints")
+    if not isinstance(options, dict) or not isinstance(specs, list):  # of another version, or altered
+        return ""
+    options = dict(options)
     if any(str(text).startswith(PREFIX) for text in (spec, *options.values())):
         return manifest.command
     words = [*vocabulary_of(wanted.name).command(wanted, pattern_of), "--"]
@@ -70,7 +82,7 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
                 options[flag] = ",".join(dict.fromkeys((*split_list(given), value)))
             else:
                 options[flag] = value
-    command = ["robustkit", task_of(manifest).command, *(specs if spec in specs else [spec])]
+    command = ["robustkit", task_of(manifest).command, *map(str, specs if spec in specs else [spec])]
     for flag, value in options.items():
         for text in value if isinstance(value, list) else [value]:
             command += [flag] if text is True else [flag, str(text)]
@@ -165,7 +177,28 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
     if not having:
         there = ", ".join(measure for text, measure in cells if text == fitting[0])
         raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {there}")
+    if other := _of_other_source(wanted, having[0], subject.manifest.conditions_of(name)):
+        files, here = "come from released files", "were corrupted here"
+        is_released, others = (files, here) if RELEASED in pattern_of(having[0]).pairs else (here, files)
+        raise CannotTell(
+            f"the images of {having[0]} {is_released}, those of {other} {others}, so the run has two protocols; audit "
+            "all in one way, or state source=released or source=memory in the rule"
+        )
     return having[0]
+
+
+def _of_other_source(wanted: ConditionPattern, chosen: str, conditions: Sequence[str]) -> str:
+    """Return a corruption of the run whose images have another source than the chosen one, which the rule does not
+    state; empty where there is none."""
+    words = vocabulary_of(CORRUPTION)
+    if words_of(chosen) is not words or "source" in wanted.given:
+        return ""
+    ours = RELEASED in pattern_of(chosen).pairs
+    others = (text for text in conditions if words_of(text) is words)
+    return next((text for text in others if (RELEASED in pattern_of(text).pairs) is not ours), "")
+
+
+RELEASED = "source=released"
 
 
 def is_of_missing(flag: str) -> bool:

@@ -213,6 +213,7 @@ def warn_of_assumptions(identity: ModelIdentity) -> None:
     said, p = identity.preprocessing_source, identity.preprocessing
     assumed = [f"attention {identity.attention!r}"] if identity.attention_source in UNPROVEN else []
     assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if said.get(name) in UNPROVEN]
+    assumed += [f"text {identity.metadata.get('text', 'written')!r}"] if said.get("text") in UNPROVEN else []
     if assumed:
         warn(
             f"{identity.name}: {', '.join(assumed)} assumed, since the file does not record it; other values load "

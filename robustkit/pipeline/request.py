@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from functools import cached_property
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
+from ..common.held import PREFIX
 from ..common.names import norm_named, nothing
 from ..common.options import (
     Option,
@@ -179,9 +181,12 @@ class LabelOptions:
 def _said(each: Option, value: Any) -> Any:
     if each.annotation == "bool":
         return value != each.default  # the flag of what is on by default takes it away
-    return None if value is None else text_of_value(value, each.read)
+    if not isinstance(value, _PLAIN):  # an object of Python's, which no command can name
+        return None if value is None else f"{PREFIX}{type(value).__name__}"
+    return text_of_value(value, each.read)
 
 
+_PLAIN = (str, Path, Number, list, tuple)
 _NOT_AGAIN = ("preset", "part", "ray", "out")  # a preset's options are filled in
 
 
@@ -423,8 +428,9 @@ class Request:
             if each.group is not None:
                 entries = {entry.name: entry for entry in options_of(each.group)}
                 said |= {entries[name].flag: _said(entries[name], of) for name, of in value.items() if name in entries}
-            elif each.heading and each.name not in _NOT_AGAIN and value != each.default:
-                said[each.flag] = _said(each, value)
+            elif each.heading and each.name not in _NOT_AGAIN:
+                usual = isinstance(value, _PLAIN) and value == each.default
+                said[each.flag] = None if usual else _said(each, value)
         if plugins := plugin_files():
             said["--plugin"] = [str(path) for path in plugins]
         return {flag: value for flag, value in said.items() if value not in (None, False, "")}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..common.differences import Difference, of_means, of_ranks
-from ..errors import ProtocolError, unknown
+from ..errors import ProtocolError, RunError, unknown
 from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
 from ..evaluations.metrics import Cells, Metric, SummaryRow, Term, metric_named, terms_next_to, terms_of
@@ -89,7 +89,7 @@ class Task:
         """Return how the second's figure under a condition differs from the first's, on the samples that both have.
 
         Raises:
-            RunError: records are missing, no sample is in common, or there is no such metric.
+            RunError: records or all its figures are missing, no sample is in common, or there is no such metric.
         """
         (first_ids, first_values), (second_ids, second_values) = (
             self.per_sample(side, condition, metric) for side in (first, second)
@@ -98,6 +98,10 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = align(first_ids, first_values, ids), align(second_ids, second_values, ids)
+        for side, values in ((first, before), (second, after)):
+            if np.isnan(values).all():  # as of predictions alone, which have no losses
+                what = f"the records of {side.checkpoint} under {condition} have no {metric}"
+                raise RunError(f"{side.run.path}: {what}; compare another figure")
         definition = metric_named(self.metrics, metric) or metric_in(words_of(condition), metric)
         if definition is not None and definition.by_rank:
             return of_ranks(before, after)

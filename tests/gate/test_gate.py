@@ -134,6 +134,21 @@ def test_more_samples_of_a_part_are_asked_for_by_the_part(tmp_path: Path) -> Non
     assert "audit that many samples (on=20, with" in advice(verdict(run, f"n under {part} >= 20"))
 
 
+def test_a_rule_is_not_decided_by_one_of_two_protocols(tmp_path: Path) -> None:
+    """Released and computed corruptions in one run: only a rule that states the source is decided."""
+    released, computed = "corruption(fog,severity=3,source=released)", "corruption(snow,severity=3)"
+    both = make(tmp_path / "both", {"vit": {text: right(6, 10) for text in ("clean", released, computed)}})
+    for written in ("fog(severity=3)", "corruption(snow,severity=3)"):
+        found = verdict(both, f"top1 under {written} >= 0.5")
+        assert found.state == UNDECIDED and "so the run has two protocols; audit all in one way" in found.reason
+    for written in ("fog(severity=3,source=released)", "snow(severity=3,source=memory)", "clean"):
+        assert verdict(both, f"top1 under {written} >= 0.5").state == PASS
+    for text in (released, computed):
+        alone = make(tmp_path / text[:16], {"vit": {"clean": right(6, 10), text: right(6, 10)}})
+        written = text.removeprefix("corruption(").replace(",", "(", 1).replace(",source=released", "")
+        assert verdict(alone, f"top1 under {written} >= 0.5").state == PASS
+
+
 def test_some_stages_of_an_attack_are_not_the_attack(tmp_path: Path) -> None:
     """The first phase of an attack in two leaves more standing than the whole; a rule means it only by its name."""
     stages = "autoattack(eps=1/255,version=standard,only=apgd-ce)"
@@ -162,6 +177,9 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
     held = {**asked, "checkpoints": ["memory:Net"], "options": {"--data-dir": "memory:data"}}
     in_memory = make(other, {"vit": {"clean": [1] * 10}}, arguments=held, command="notebook.py")
     assert "it is not a robustkit command; rerun the program" in verdict(in_memory, "nll under in-c <= 1").why
+    for odd in ({}, {"options": "--limit 3", "checkpoints": []}, {"options": {}, "checkpoints": 3}):
+        altered = make(tmp_path / f"odd{len(str(odd))}", {"vit": {"clean": [1] * 10}}, arguments=odd)
+        assert verdict(altered, "nll under in-c <= 1").why == "in-c was not evaluated"
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
     assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
 
@@ -207,7 +225,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, "no flags under clean", more=of_vit).state == PASS
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
     part = verdict(run, "top1 under pgd >= 0.01", more=of_vit)
-    assert part.state == UNDECIDED and "bound >= 0.01; incomplete: 8 of 10" in sentence(part)
+    assert part.state == UNDECIDED and "bound >= 1 %; incomplete: 8 of 10" in sentence(part)
     assert advice(part) == f"run the audit again to compute the missing results: {run.manifest.command}"
     hostile = make(tmp_path / "hostile", found, command="robustkit audit vit.pth; rm -r .")
     said = advice(verdict(hostile, "top1 under pgd >= 0.01", more=of_vit))

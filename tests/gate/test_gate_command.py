@@ -39,13 +39,13 @@ def test_junit_says_what_failed(run: Run) -> None:
         '<testsuites tests="3" failures="2" errors="0" skipped="0" time="0">\n'
         '  <testsuite name="r" tests="3" failures="2" errors="0" skipped="0" time="0">\n'
         '    <testcase classname="vit" name="top1 under clean &gt;= 0.5" time="0">\n'
-        "      <system-out>top1 under clean &gt;= 0.5: 0.6 [0.502, 0.6906], n 100</system-out>\n"
+        "      <system-out>top1 under clean &gt;= 0.5: 60.0 % [50.2, 69.1], n 100</system-out>\n"
         "    </testcase>\n"
         '    <testcase classname="vit" name="top1 under pgd(eps=1/255) &gt;= 0.35" time="0">\n'
-        '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under '
-        'pgd(eps=1/255,steps=20), bound &gt;= 0.35, missed by 0.05" type="fail">vit\n'
-        "top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under pgd(eps=1/255,steps=20), "
-        "bound &gt;= 0.35, missed by 0.05\n"
+        '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 30.0 % [21.9, 39.6], n 100 under '
+        'pgd(eps=1/255,steps=20), bound &gt;= 35 %, missed by 5 points" type="fail">vit\n'
+        "top1 under pgd(eps=1/255) &gt;= 0.35: 30.0 % [21.9, 39.6], n 100 under pgd(eps=1/255,steps=20), "
+        "bound &gt;= 35 %, missed by 5 points\n"
         "the interval contains the bound, so the miss is not significant: audit more samples, or see what "
         "changed with "
         "robustkit compare RELEASED RUN</failure>\n"
@@ -86,7 +86,9 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
         assert "\n" not in line and "\x1b" not in line and line.count("::") == 2
         assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
         assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
-    assert reported[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9, missed by 0.4")
+    assert reported[2].endswith(
+        "::top1 under clean >= 90 %25: 50.0 %25 [23.7, 76.3], n 10, bound >= 90 %25, missed by 40 points"
+    )
     page = markdown(found, NASTY)
     failed, passed = page.split("<details><summary>1 passed</summary>\n\n")
     for text, rows, bars in ((failed, 5, 5), (passed, 3, 3)):
@@ -102,8 +104,18 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
-    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5]"
-    assert figure_text(Measured(0.3, 9), 0.3) == "0.3"
+    def shown(rule: str, value: float, *ends: float) -> str:
+        statement = parse_policy(f"[[rule]]\nrequire = '{rule}'", "p").rules[0].statement
+        return figure_text(Measured(value, 9, *ends), statement)
+
+    assert shown("top1 under clean >= 30 %", 0.299996, 0.1, 0.5) == "29.9996 % [10.0, 50.0]"
+    assert shown("top1 under clean >= 30 %", 0.3) == "30.0 %"
+    assert shown("nll under clean <= 0.3", 0.299996, 0.1, 0.5) == "0.299996 [0.1, 0.5]"
+    assert shown("drop in top1 against baseline <= 0.02", 0.12, 0.02037, 0.2152) == "12.0 points [2.0, 21.5]"
+    assert shown("drop against baseline <= 2 %", -0.0312) == "-3.1 points"
+    assert shown("churn under clean against baseline <= 0.1", 0.25) == "25.0 %"
+    assert shown("rise in nll against baseline <= 0.1", 0.25) == "0.25"
+    assert figure_text(Measured(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"
     odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 
@@ -165,13 +177,13 @@ def test_exit_codes_and_files(
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
     reported = capsys.readouterr()
-    assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in reported.out
+    assert "FAIL     vit         top1 under clean >= 0.7  60.0 % [50.2, 69.1]  100  10 points\n" in reported.out
     assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in reported.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in reported.out
     assert "does not meet strict.toml: 0 pass, 1 fail, 0 inconclusive, of 1 verdicts" in reported.err
     summary = Path("summary.md").read_text(encoding="utf-8")
     assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 inconclusive")
-    assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 0.6 \\[0.502, 0.6906\\], n 100, bound" in summary
+    assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 60.0 % \\[50.2, 69.1\\], n 100, bound" in summary
     assert Tree.parse("out/robustness.xml").getroot().get("failures") == "1"
     assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "out") == 2
@@ -432,6 +444,21 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
         re.fullmatch(r"audit that many samples \(--limit \d+\), or relax the bound", said[rules[2]])
         and said[rules[1]] == ""
     )
+
+
+@pytest.mark.parametrize("failing", [9, 10, 11, 30])
+def test_github_gets_the_worst_first_and_is_told_how_many_follow(run: Run, failing: int) -> None:
+    """An undecided rule, which stands first in the policy, comes after all that fail."""
+    rules = [f"top1 under clean >= 0.{k}" for k in range(71, 71 + failing - 1)]
+    lines = [*github_lines(verdicts(run, "mce <= 1", "top1 under clean >= 0.5", *rules))]
+    assert len(lines) == min(failing, 10)
+    levels = [line.split(" ")[0] for line in lines]
+    assert "top1 under clean >= 0.71 fails" in lines[0]
+    if failing <= 10:
+        assert set(levels) == {"::error"} and "mce <= 1 is inconclusive" in lines[-1]
+    else:
+        assert lines[-1].endswith(f"::{failing - 9} more follow; the log and the job summary list them")
+        assert not any("inconclusive" in line for line in lines)
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:

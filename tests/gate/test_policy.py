@@ -318,3 +318,24 @@ def test_a_set_at_some_severities_is_named_by_them() -> None:
     )
     assert matches(some, "in-c(severity=3)") and not matches(some, "in-c") and not matches(some, "in-c(severity=1+3)")
     assert matches(check_condition("noise(severity=1+3,preset=cifar)"), "noise(severity=1+3,preset=cifar)")
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("fog(severity=3)", "corruption(fog,severity=3)"),
+        ("Gaussian-Noise(severity=2)", "corruption(gaussian_noise,severity=2)"),
+        ("fog", "corruption(fog)"),
+        ("snow(severity=1+3)", "corruption(snow,severity=1+3)"),
+        ("jpeg_compression(severity=1,preset=cifar)", "corruption(jpeg_compression,severity=1,preset=cifar)"),
+    ],
+)
+def test_a_corruption_is_spelled_as_by_its_option(written: str, text: str) -> None:
+    (rule,) = parse_policy(f"[[rule]]\nrequire = 'top1 under {written} >= 0.3'", "p").rules
+    assert isinstance(rule.statement, Value) and rule.statement.condition == pattern_of(text)
+
+
+@pytest.mark.parametrize("written", ["fogg(severity=3)", "fog(snow,severity=3)", "fog(severity=6)", "fog(steps=2)"])
+def test_what_is_no_corruption_is_refused(written: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse_policy(f"[[rule]]\nrequire = 'top1 under {written} >= 0.3'", "p")

@@ -61,7 +61,7 @@ def test_the_worst_slice_is_named_and_those_that_fail_are_counted(large: Run) ->
     assert found.figure is not None and (found.figure.value, found.figure.n) == (0.6, 30)
     assert (found.figure.low, found.figure.high) == wilson(18, 30)
     assert found.reason == "2 of 3 slices fail, the worst: camera = c"
-    assert sentence(found).startswith("top1 under clean by camera >= 85 %: 0.6 [0.4232, 0.7541], n 30, bound >= 0.85, ")
+    assert sentence(found).startswith("top1 under clean by camera >= 85 %: 60.0 % [42.3, 75.4], n 30, bound >= 85 %, ")
     assert advice(found) == "see all slices with robustkit report RUN --by camera"
     assert verdict(large, "top1 under clean by camera >= 1/2").reason == "3 of 3 slices pass, the worst: camera = c"
     odd = verdict(large, "top1 under clean by camera >= 0.7 ")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import pandas as pd
 import pytest
 import torch
 from processes import called
@@ -238,3 +239,31 @@ def test_the_old_name_of_the_constants_is_told() -> None:
             ProtocolError, match=f"are chosen by --constants {name}; a preset is an amount of work: quick"
         ):
             ClassificationRequest(checkpoints=["a.pth"], data_dir="b", preset=name)
+
+
+def test_a_request_says_what_a_command_would_have_to() -> None:
+    """All that is not usual, as the command line has it; an object of Python's is marked: no command is made of it."""
+    model = {"mean": (0.5, 0.25, 0.5), "std": [0.5], "use_ema": True, "allow_partial": False, "arch": None}
+    asked: dict[str, Any] = {"eps": 2 / 255, "attacks": ["fgsm", "pgd(steps=2)"], "setup_check": False, "seed": 0}
+    data = {"labels_csv": Path("a b.csv"), "layout": None}
+    request = ClassificationRequest(
+        checkpoints=["x"], data_dir="d", out="A", preset="quick", transfer=True, model=model, data=data, **asked
+    )
+    assert request.options() == {
+        "--data-dir": "d",
+        "--mean": "0.5 0.25 0.5",
+        "--std": "0.5",
+        "--use-ema": True,
+        "--attacks": "fgsm,pgd(steps=2)",
+        "--eps": str(2 / 255),
+        "--corruptions": OPTIONS["classification"]["quick"]["corruptions"],
+        "--limit": "100",
+        "--labels": "a b.csv",
+        "--transfer": True,
+        "--no-setup-check": True,
+    }
+    scenes = SegmentationRequest(checkpoints=["x"], data_dir="d", ignore=(0, 255), model={"window": (32, 64)})
+    assert scenes.options() == {"--data-dir": "d", "--ignore": "0,255", "--window": "32x64"}
+    table = pd.DataFrame({"camera": ["a"]})
+    held = ClassificationRequest(checkpoints=["x"], data_dir="d", metadata=table)  # type: ignore[arg-type]
+    assert held.options()["--metadata"] == "memory:DataFrame"

@@ -60,6 +60,7 @@ def test_numbers_as_people_write_them(text: str, value: Fraction, shown: str) ->
         ("0.0313725490197", Fraction(313725490197, 10**13)),
         ("0.1234567891", Fraction(1234567891, 10**10)),
         ("1e-7", Fraction(1, 10**7)),
+        ("0.0000196", Fraction(196, 10**7)),  # 0.005/255 to these digits, as one number in thirty would be one
         ("31372549/1000000000", Fraction(31372549, 10**9)),
     ],
 )
