@@ -118,18 +118,23 @@ def test_few_classes_are_said_aloud_and_an_ordinary_model_is_not_accused(place: 
     }
 
 
-def test_a_model_that_gives_probabilities_is_flagged(place: Path, tmp_path: Path) -> None:
+def test_a_model_that_gives_probabilities_is_attacked_as_its_logits(place: Path, tmp_path: Path) -> None:
     (tmp_path / "soft.py").write_text(
         FACTORY.replace("nn.Linear(4 * 8 * 8, 3))", "nn.Linear(4 * 8 * 8, 3), nn.Softmax(dim=1))")
     )
     model = {"arch": f"{tmp_path / 'soft.py'}:build", "num_classes": 3}
-    run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", limit=12, model=model, evidence="full")
-    name = run.manifest.checkpoints[0].name
-    flags = [row["flags"] for row in run.results().to_dict("records") if row["condition"].startswith("autoattack")]
-    assert all(any("probabilit" in flag and "softmax" in flag for flag in found) for found in flags)
-    assert "softmax" in (run.path / "report.html").read_text()
-    figures = json.loads(run.evidence_path(name, run.manifest.conditions[1]).read_text())
+    asked = {"attacks": SMALL, "eps": "4/255", "limit": 12, "evidence": "full"}
+    soft, plain = audit(place, tmp_path / "soft", model=model, **asked), audit(place, tmp_path / "plain", **asked)
+    (entry,) = soft.manifest.checkpoints
+    assert any("outputs are probabilities" in note for note in entry.notes)
+    for text in soft.manifest.conditions:
+        ours, theirs = (run.table("net", text).to_pydict() for run in (soft, plain))
+        assert ours["correct"] == theirs["correct"]
+        if text == "clean":
+            assert ours["nll"] == pytest.approx(theirs["nll"], abs=1e-4)
+    figures = json.loads(soft.evidence_path(entry.name, soft.manifest.conditions[1]).read_text())
     assert len(figures["sample_ids"]) == 12
+    assert not any("softmax" in flag for flags in soft.results()["flags"] for flag in flags)
 
 
 def test_eps_0_and_a_few_images_are_sensible(place: Path, tmp_path: Path) -> None:
