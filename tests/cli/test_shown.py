@@ -123,15 +123,18 @@ def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, t
     left_out = re.search(r"not shown: (.*?) \(in", text.replace("\n", " "))
     flat = "".join(re.sub(r"[\s→]", "", line) for line in lines)
     for verdict in verdicts:
-        interval = "" if verdict["ci_low"] is None else f" [{verdict['ci_low']:.4g}, {verdict['ci_high']:.4g}]"
-        assert verdict["value"] is None or f" {verdict['value']:.4g}{interval}" in text
+        scale, form = (100, ".1f") if verdict["metric"] in ("top1", "mean_error") else (1, ".4g")
+        value, *ends = (verdict[name] and f"{scale * verdict[name]:{form}}" for name in ("value", "ci_low", "ci_high"))
+        interval = f" [{ends[0]}, {ends[1]}]" if ends[0] else ""
+        assert value is None or f" {value}{' %' * (scale == 100)}{interval}" in text
         for part in (verdict["advice"], verdict["reason"].partition("; evaluate it with: ")[0]):
             assert part.replace(" ", "") in flat
         if verdict["verdict"] == "fail" and verdict["bound"] is not None and verdict["metric"] != "n":
-            missed = f"{abs(verdict['value'] - verdict['bound']):.4g}"
+            missed = f"{scale * abs(verdict['value'] - verdict['bound']):.4g}"
             assert (missed in NUMBER.findall(text)) or (left_out and "missed by" in left_out[1])
     assert columns < 200 or not left_out
-    assert commands == [each["reason"].partition("with: ")[2] for each in verdicts if each["metric"] == "mce"]
+    reasons = (each["reason"] for each in verdicts if each["metric"] == "mce")
+    assert commands == [*dict.fromkeys(reason.partition("with: ")[2] for reason in reasons)]  # of all checkpoints
     assert re.search(r"^FAIL", text, re.MULTILINE) and re.search(r"^inconclusive", text, re.MULTILINE)
 
 

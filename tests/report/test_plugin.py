@@ -21,11 +21,11 @@ from sealing import seal
 from robustkit.common import plugins
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.condition import check_condition, vocabularies
+from robustkit.evaluations.condition import check_condition, pattern_of, vocabularies
 from robustkit.evaluations.family import families_of
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
-from robustkit.gate.verdicts import judge
+from robustkit.gate.verdicts import judge, missing_command
 from robustkit.report.card import write_cards
 from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
@@ -139,8 +139,10 @@ def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
     rise = verdict(run, f"drop in agreement under {TURNED[1]} against baseline <= 0", run, "checkpoint = 'one'")
     assert rise.state == "inconclusive" and rise.figure is not None and rise.figure.n == 3  # a run against itself
     missing = verdict(run, "top1 under rotation(degrees=5) >= 0.5", more="checkpoint = 'one'")
-    assert "was not evaluated; evaluate it with: robustkit audit vit.pth" in missing.why
-    assert "--evaluations 'rotation(degrees=5)'" in missing.why
+    assert "was not evaluated" in missing.why
+    stated = replace(run.manifest, arguments={"options": {"--data-dir": "val"}, "checkpoints": ["vit.pth"]})
+    command = missing_command(stated, "one", pattern_of("rotation(degrees=5)"), run.path)
+    assert command.startswith("robustkit audit vit.pth --data-dir val --evaluations 'rotation(degrees=5)' --out ")
     assert f"agreement under {TURNED[0]} is" in draft(run, every=True)
 
 
