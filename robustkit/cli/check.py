@@ -233,7 +233,7 @@ def file_digests(spec: str) -> FileDigests:
     """Return the digests of what is behind a spec. Raises CheckpointError or ModelError where it cannot be read."""
     from ..models.checkpoint import sha256
     from ..models.hugging_face import files_of, is_sharded
-    from ..models.shards import digest_of_shards
+    from ..models.shards import digest_of_shards, is_index, shards_of
     from ..models.specs import find
     from ..models.transformers_config import read_folder
 
@@ -247,6 +247,9 @@ def file_digests(spec: str) -> FileDigests:
     if spec.startswith("timm:"):
         raise CheckpointError(f"{spec}: comes from no file, so there is no digest to compare; expected a file")
     found = find(spec)
+    if is_index(found.path):
+        parts = ((file.name, digest(file)) for file in shards_of(found.path))
+        return FileDigests(digest_of_shards(parts), sharded=True)
     if not found.transformers:
         return FileDigests(digest(found.path))
     config, files = read_folder(found.path).digest, files_of(found.path)

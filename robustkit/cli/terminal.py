@@ -113,6 +113,8 @@ def run_cam(
     model = take_entries(ClassificationRequest, "model", options)
     wanted, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
     how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
+    side = console(stderr=True)
+    how["say"] = lambda line: print_as_it_is(side, line)
     drawn = explain_pictures(read_pictures(pictures), checkpoints, *wanted, **how)
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
     print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))

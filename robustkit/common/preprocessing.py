@@ -25,9 +25,10 @@ SAID_BY = {  # The source of a value, as run.json has it, and in words
     "trainer": "assumed from the arguments of its training script",
     "name": "assumed from its name",
     "architecture": "assumed from {config}",
+    "family": "assumed, as usual for {arch}",
     ASSUMED: "assumed, our default",
 }
-UNPROVEN = frozenset({"trainer", "name", "architecture", ASSUMED})
+UNPROVEN = frozenset({"trainer", "name", "architecture", "family", ASSUMED})
 """Sources that nobody stated for this checkpoint: what only they say is to be confirmed by data."""
 
 LOGITS, PROBABILITIES, UNIT = "logits", "probabilities", "between 0 and 1"
@@ -96,4 +97,4 @@ def describe_preprocessing(values: Mapping[str, Any], sources: Mapping[str, str]
 def said_by(source: str, arch: str) -> str:
     """Return who said a value, in words; empty for a source that `SAID_BY` lacks. arch: whose config counts."""
     config = "the configuration of its code" if ":" in arch else f"timm's configuration of {arch}"
-    return SAID_BY.get(source, "").format(config=config)
+    return SAID_BY.get(source, "").format(config=config, arch=arch)

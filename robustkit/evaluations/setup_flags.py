@@ -117,6 +117,10 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
+    if entry.said.get("input_size") == "family":
+        rows, columns = entry.preprocessing.input_size
+        size = f"--img-size {rows} if that is right" if rows == columns else "one whose config states it"
+        flags.append(f"image size {rows} x {columns} was assumed, as usual for {entry.arch}; give {size}")
     if entry.trained_attention:
         flags.append(f"evaluated with attention {entry.attention}, trained with {entry.trained_attention}")
     return flags

@@ -299,33 +299,59 @@ def _architecture(
         gone = f", with {', '.join(map(str, kwargs))}, which are ignored" if kwargs else ""
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}{gone}",)
     named = isinstance(claimed, str) and timm.is_model(claimed)
-    if named and ("arch" not in checkpoint.metadata_source or _fits(str(claimed), checkpoint)):
+    by_script = named and "arch" in checkpoint.metadata_source  # which may have built another network
+    if named and (not by_script or _alike(str(claimed), {}, checkpoint) == 1):
         check_arguments(kwargs, checkpoint.path)
         return str(claimed), kwargs, (f"architecture {claimed} from the file's metadata",)
+    mostly = by_script and _alike(str(claimed), {}, checkpoint) >= 0.5
     why = "whose tensors have other shapes" if named else "which timm does not have"
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, {why}",)
     tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
         found = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
+        if mostly:  # loading says what differs
+            return str(claimed), kwargs, (f"architecture {claimed} from the file's metadata",)
         if not named and (known := _timm_name_in(str(claimed or ""))):
             return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
     kwargs, more = _of_stated_size(found.arguments, checkpoint)
+    sizes = {name: kwargs[name] for name in ("depth", "patch_size", "img_size", "num_classes")}
+    if mostly and _alike(str(claimed), sizes, checkpoint) == 1:  # the name says more than shapes do: heads, activation
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        return (
+            str(claimed),
+            sizes,
+            (f"architecture {claimed} from the file's metadata, its sizes from the tensors: {listed}",),
+        )
     return found.arch, kwargs, notes + found.notes + more
 
 
-def _fits(arch: str, checkpoint: Checkpoint) -> bool:
-    """Whether most tensors of a network of timm are in a file, in their shapes; the number of classes is another."""
+def _alike(arch: str, kwargs: dict[str, Any], checkpoint: Checkpoint) -> float:
+    """Return the share of tensors that a network of timm and a file have in common, in their shapes, of the fewer; 1
+    only where neither lacks one. The classifier may have any number of classes, and formulas of attention add tensors.
+    """
     try:
         with torch.device("meta"):
-            expected = timm.create_model(arch, pretrained=False).state_dict()
-    except Exception:  # a network that cannot be built without values
-        return True
-    tensors = select_network(checkpoint, expected).tensors
-    alike = [name for name, each in expected.items() if name in tensors and tensors[name].shape == each.shape]
-    return 2 * len(alike) >= len(expected)
+            network = timm.create_model(arch, pretrained=False, **kwargs)
+            expected = network.state_dict()
+    except Exception:  # a network that cannot be built so, or not without values
+        return 0.0 if kwargs else 1.0
+    heads = tuple(f"{head}." for head in _heads(network))
+    tensors, _ = rename_layer_scale(select_network(checkpoint, expected).tensors)
+    own = {name: each.shape for name, each in expected.items() if not name.startswith(heads)}
+    kinds = {re.sub(r"\d+", "*", name) for name in own}
+    theirs = {name for name in tensors if name in own or re.sub(r"\d+", "*", name) in kinds}
+    alike = len([name for name, shape in own.items() if name in tensors and tensors[name].shape == shape])
+    share: float = alike / max(1, min(len(own), len(theirs)))
+    return share if len(own) == len(theirs) == alike else min(share, 0.99)
+
+
+def _heads(network: nn.Module) -> tuple[str, ...]:
+    config: Any = getattr(network, "pretrained_cfg", None) or {}
+    heads = config.get("classifier") or ()
+    return (heads,) if isinstance(heads, str) else tuple(heads)
 
 
 def _timm_name_in(name: str) -> str:

@@ -409,7 +409,7 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
     network.forms = forms
     classifier = with_prompts(_with_processor(loaded, network, count, source, spec, wanted), prompts, words)
     if forms:
-        who = "option" if wanted.text else "architecture"
+        who = "option" if wanted.text else "family"
         sources = {**classifier.identity.preprocessing_source, "text": who}
         classifier.identity = replace(classifier.identity, preprocessing_source=sources)
     if patch:

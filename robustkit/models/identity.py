@@ -213,6 +213,7 @@ def warn_of_assumptions(identity: ModelIdentity) -> None:
     said, p = identity.preprocessing_source, identity.preprocessing
     assumed = [f"attention {identity.attention!r}"] if identity.attention_source in UNPROVEN else []
     assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if said.get(name) in UNPROVEN]
+    assumed += [f"image size {p.input_size}"] if said.get("input_size") == "family" else []
     assumed += [f"text {identity.metadata.get('text', 'written')!r}"] if said.get("text") in UNPROVEN else []
     if assumed:
         warn(

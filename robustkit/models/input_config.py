@@ -77,6 +77,8 @@ def resolve_preprocessing(
         defaults = dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
     said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
     size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes, config_of)
+    if sources["input_size"] == "metadata" and said_by.get("input_size") == "family":
+        sources["input_size"] = "family"
     small = max(size) <= SMALL
     if small and max(said.get("input_size", size)) > SMALL:
         said.pop("crop_pct", None)  # it is of larger images
@@ -98,9 +100,9 @@ def resolve_preprocessing(
             f"{taken}; give {options}"
         )
     elif assumed := [name for name in ("mean", "std") if sources[name] in UNPROVEN]:
-        why = {"architecture": "the architecture's defaults", "trainer": "the values of its training script"}
+        why = {"trainer": "the values of its training script"}.get(sources[assumed[0]], "the architecture's defaults")
         notes.append(
-            f"mean and std cannot be inferred from the weights; using {why[sources[assumed[0]]]}, mean "
+            f"mean and std cannot be inferred from the weights; using {why}, mean "
             f"{few_numbers(mean)} and std {few_numbers(std)}. Give --mean and --std if training used others, or "
             "check with `robustkit inspect --data-dir`"
         )

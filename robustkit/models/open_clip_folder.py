@@ -124,9 +124,9 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
     network = ZeroShot(tower, rows, *scale_and_bias(model))
     usual = {"mean": list(open_clip.OPENAI_DATASET_MEAN), "std": list(open_clip.OPENAI_DATASET_STD)}
     shown = folder.preprocessing(usual, sides)
-    unsaid = {name: "architecture" for name in usual if folder.shown.get(name) is None}  # open_clip's defaults
+    unsaid = {name: "family" for name in usual if folder.shown.get(name) is None}  # open_clip's defaults
     if wanted.img_size is None and folder.model["vision_cfg"].get("image_size") is None:
-        unsaid["input_size"] = "architecture"
+        unsaid["input_size"] = "family"
     preprocessing, sources, more = resolve_preprocessing(network, wanted, shown, str(source.path), said_by=unsaid)
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),

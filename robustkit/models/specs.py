@@ -15,7 +15,7 @@ from typing import Any
 from ..common.files import first_line, json_of, reason_of
 from ..common.names import canonical
 from ..errors import CheckpointError, ModelError, unknown
-from .shards import INDEX, is_index
+from .shards import INDEX, index_in, is_index, refuse_part
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
 ANSWER, WAIT = 4.0, 5.0
@@ -103,8 +103,8 @@ def find(spec: str) -> ModelFile:
         raise CheckpointError(f"{spec}: a folder in the layout of transformers; expected a file, or hf:{spec}")
     if not path.exists() and (meant := _named_elsewhere(spec)):
         raise CheckpointError(f"{spec}: no such file; did you mean {meant}?")
-    if path.is_dir() and (path / INDEX).is_file():
-        path = path / INDEX
+    if path.is_dir():
+        path = index_in(path) or path
     return ModelFile(path, path.absolute().parent.name if is_index(path) else path.stem)
 
 
@@ -159,6 +159,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
     if not config.is_file() and (folder / OPEN_CLIP).is_file():
         return ModelFile(folder, name, open_clip=True)
     if not config.is_file():
+        refuse_part(folder)
         expected = "the layout of timm or transformers, config.json and model.safetensors"
         raise CheckpointError(f"{folder}: no config.json in it; expected {expected}")
     try:

@@ -238,7 +238,7 @@ def plan(request: ClassificationRequest) -> Plan:
         digest=dataset.digest,
         finish=partial(refresh, run),
         inputs=replace(inputs, digests=inputs.digests | sources | located),
-        lines=tuple(dict.fromkeys((*lines, *_inputs_in_words(entries), *dataset.notes, *more))),
+        lines=tuple(dict.fromkeys((*lines, *inputs_in_words(entries), *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
         pictures=_browsed(request, dataset),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
@@ -314,7 +314,7 @@ def _model_options(request: ClassificationRequest, spec: str) -> dict[str, Any]:
     return {name: value for name, value in request.model.items() if name not in idle}
 
 
-def _inputs_in_words(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
+def inputs_in_words(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
     """Yield how images become the inputs of the checkpoints, and who says so; those that are alike share a line."""
     names: dict[str, list[str]] = {}
     for entry in entries:

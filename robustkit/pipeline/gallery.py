@@ -41,8 +41,9 @@ from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from ..tasks.labelled.subject import ClassifierSubject
 from .audit import Checkpoints, grouped, in_memory
+from .classification import inputs_in_words
 from .inputs import labelled_data
-from .manifest import preprocessing_of
+from .manifest import describe, preprocessing_of
 from .request import ClassificationRequest
 from .scheduler import run as carry_out
 
@@ -318,11 +319,16 @@ def explain_pictures(
     model: Mapping[str, Any],
     device: str = "auto",
     texts: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
 ) -> Gallery:
-    """Return maps of named pictures for the named classes, or the predicted one, and for sentences."""
+    """Return maps of named pictures for the named classes, or the predicted one, and for sentences. say: hears what an
+    audit says about the checkpoints."""
     wanted, named = _plain(methods), list(pictures)
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
+    if say is not None:
+        for line in _of_checkpoints([each.identity for each in opened]):
+            say(line)
     subjects = [ClassifierSubject(classifier, card, settings, None) for classifier in opened]
     wished: list[Sequence[Target]] = []
     for subject in subjects:
@@ -343,6 +349,12 @@ def explain_pictures(
             painter = Painter(wanted, classes, (), kept, of_texts)
             rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
     return Gallery(", ".join(called), tuple(rows), (), kept)
+
+
+def _of_checkpoints(identities: Sequence[ModelIdentity]) -> Iterator[str]:
+    """Yield what is known and assumed of checkpoints, as an audit says it."""
+    yield from (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
+    yield from inputs_in_words([describe(identity, identity.preprocessing) for identity in identities])
 
 
 CAMS = "agcam,rollout,grad-cam"
@@ -391,7 +403,7 @@ def cam(
             drawn = {"gallery": gallery != 12, "choose": choose, "show": show}
             if odd := {*given} - {"model", "device"} | {name for name, value in drawn.items() if value}:
                 raise TypeError(f"cam() got {', '.join(sorted(odd))}, which is of a data set; these are pictures")
-            given = {"model": model, **given, "texts": _texts(target_text)}
+            given = {"model": model, **given, "texts": _texts(target_text), "say": say}
             return explain_pictures(pictures, specs, _texts(targets), cams, **given)
         request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **given})
         names, scores = tuple(map(str, specs)), request.faithfulness

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -60,6 +61,11 @@ def test_each_command_says_what_it_assumes(
 ) -> None:
     status, printed = run(command, monkeypatch, capsys)
     assert (status, printed.count(ASSUMED)) == (0, lines)
+    if command.startswith("cam"):  # it says where each value comes from, as an audit does
+        assert re.search(
+            r": input: 64x64 pixels .*mean 0\.5, std 0\.5 \((assumed|by the user|by the checkpoint)", printed
+        )
+        assert ("WARNING: the file does not record its attention formula" in printed) == bool(lines)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         robustkit.load("bare.safetensors", arch="net.py:build")

@@ -318,7 +318,8 @@ def test_own_pictures(tmp_path: Path) -> None:
     words = ["cam", MODEL, str(picture), "--target", "star", "--target", "heart", "--cams", "agcam", "--save-maps"]
     done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path)], catch_exceptions=False)
     sheet, maps = tmp_path / "star-cam.png", tmp_path / "star-cam.npz"
-    assert done.output.split() == [str(sheet), str(maps)]
+    assert done.stdout.split() == [str(sheet), str(maps)]
+    assert "shapes-vit-standard: input: 64x64 pixels" in done.stderr and "⚑" not in done.stderr
     with Image.open(sheet) as opened:
         assert opened.width > 3 * 224
     pixels = to_pixels(dataset.image(dataset.samples[8]), model.identity.preprocessing)[None] / 255

@@ -186,6 +186,24 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "size", "flags"),
+    [
+        (
+            "family",
+            [64, 64],
+            ["image size 64 x 64 was assumed, as usual for CLIP; give --img-size 64 if that is right"],
+        ),
+        ("family", [64, 32], ["image size 64 x 32 was assumed, as usual for CLIP; give one whose config states it"]),
+        ("network", [64, 64], []),
+    ],
+)
+def test_an_assumed_size_is_flagged(source: str, size: list[int], flags: list[str]) -> None:
+    said = {"mean": "option", "std": "option", "input_size": source}
+    more = {"arch": "CLIP", "preprocessing_source": said, "preprocessing": {"input_size": size}}
+    assert flags_of({"setup": [part("fits")]}, more) == flags
+
+
 SAID = {"mean": "trainer", "std": "option"}
 ASSUMED = {"attention": "quest", "attention_source": "name", "preprocessing_source": SAID}
 GONE = "its evidence is missing or could not be taken"

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import robustkit
+from robustkit.cli.check import FileDigests, file_digests
 from robustkit.errors import CheckpointError
 
 HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -88,6 +89,49 @@ def test_a_distributed_checkpoint_is_named(tmp_path: Path) -> None:
         robustkit.load(tmp_path)
 
 
+def test_parts_of_a_distributed_checkpoint_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "epoch 1"
+    folder.mkdir()
+    for name in (".metadata", "__0_0.distcp", "__1_0.distcp"):
+        (folder / name).write_bytes(b"x")
+    remedy = f"epoch 1: a distributed checkpoint of torch; convert it to one file: .* '{folder}' weights.pth$"
+    for spec in (folder / ".metadata", folder / "__1_0.distcp", tmp_path, f"local-dir:{folder}", f"hf:{folder}"):
+        with pytest.raises(CheckpointError, match=remedy):
+            robustkit.load(spec)
+    (folder / ".metadata").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"a part of a distributed checkpoint of torch, whose \.metadata is missing"
+    ):
+        robustkit.load(folder / "__0_0.distcp")
+
+
+def test_indexes_and_parts_by_other_names(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    index = shards(tmp_path / "vit", weights)
+    digest = robustkit.load(index, **HALF).identity.sha256
+    assert file_digests(str(index)) == file_digests(str(index.parent)) == FileDigests(str(digest), sharded=True)
+    for name in ("other.safetensors.index.json", "weights.index.json"):
+        index = index.rename(index.parent / name)
+        for spec in (index, index.parent):
+            assert robustkit.load(spec, **HALF).identity.sha256 == digest
+    other = index.parent / "b.index.json"
+    other.write_bytes(index.read_bytes())
+    with pytest.raises(
+        CheckpointError, match=r"2 indexes of weights \(b\.index\.json, weights\.index\.json\); give the"
+    ):
+        robustkit.load(index.parent)
+    other.unlink()
+    index.write_text(json.dumps({"weight_map": {"head.bias": "pytorch_model-00001-of-00002.bin"}}))
+    with pytest.raises(
+        CheckpointError, match=r"expected \.safetensors files next to it; load the whole model in its lib"
+    ):
+        robustkit.load(index.parent)
+    index.unlink()
+    with pytest.raises(
+        CheckpointError, match=r"model-00001-of-00002\.safetensors: part 1 of 2 .* which is missing here"
+    ):
+        robustkit.load(index.parent)
+
+
 @pytest.mark.parametrize("name", ["resnet50", "vit_small_patch16_224", "vit_giant_patch14_224"])
 def test_tensors_outweigh_the_name_in_arguments(name: str, tmp_path: Path) -> None:
     network = timm.create_model("vit_tiny_patch16_224", num_classes=7)
@@ -98,3 +142,47 @@ def test_tensors_outweigh_the_name_in_arguments(name: str, tmp_path: Path) -> No
     torch.save({"model": network.state_dict(), "args": argparse.Namespace(model=identity.arch)}, tmp_path / "b.pth")
     fitting = robustkit.load(tmp_path / "b.pth", num_classes=7, **HALF)
     assert not any("other shapes" in note for note in fitting.identity.notes)
+
+
+@pytest.mark.parametrize(
+    ("arch", "sizes", "heads"),
+    [
+        ("vit_base_patch16_gap_224", {"depth": 1}, 16),  # the family has 12
+        ("vit_base_patch16_rpn_224", {"depth": 2, "img_size": 32}, 12),  # norms come after its layers
+        ("vit_tiny_patch16_224", {"patch_size": 8, "img_size": 64, "depth": 3}, 3),
+        ("vit_tiny_patch16_224", {"depth": 13}, 3),
+    ],
+)
+def test_a_name_of_other_sizes_keeps_what_shapes_do_not_show(
+    arch: str, sizes: dict[str, int], heads: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    network = timm.create_model(arch, num_classes=7, **sizes).eval()
+    torch.save({"model": network.state_dict(), "args": argparse.Namespace(model=arch)}, tmp_path / "a.pth")
+    loaded, side = robustkit.load(tmp_path / "a.pth", **HALF), sizes.get("img_size", 224)
+    images = torch.rand(2, 3, side, side)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(images), network(2 * images - 1), rtol=0, atol=1e-5)
+    assert loaded.identity.arch == arch and loaded.network.blocks[0].attn.num_heads == heads  # type: ignore[index, union-attr]
+    assert any(f"its sizes from the tensors: depth {len(network.blocks)}, " in note for note in loaded.identity.notes)
+
+
+@pytest.mark.parametrize(
+    ("named", "real", "fault"),
+    [
+        ("resnet18", "resnet34", r"does not fit ResNet .*layer1.*give the right --arch"),
+        ("resnet34", "resnet18", r"does not fit ResNet .*layer1.*give the right --arch"),
+        (
+            "convnext_atto",
+            "resnet18",
+            r"give --arch NAME .*names its architecture 'convnext_atto', whose tensors have oth",
+        ),
+    ],
+)
+def test_a_name_that_does_not_fit_other_networks_says_what_differs(
+    named: str, real: str, fault: str, tmp_path: Path
+) -> None:
+    network = timm.create_model(real, num_classes=3)
+    torch.save({"model": network.state_dict(), "args": argparse.Namespace(model=named)}, tmp_path / "a.pth")
+    with pytest.raises(CheckpointError, match=fault):
+        robustkit.load(tmp_path / "a.pth", **HALF)

@@ -23,7 +23,7 @@ from robustkit.common.preprocessing import UNPROVEN, Preprocessing
 from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
-from robustkit.errors import CheckpointError, DataError, ModelError
+from robustkit.errors import CheckpointError, DataError, ModelError, RobustkitWarning
 from robustkit.models import zero_shot
 from robustkit.models.setup_check import Bench, Setup, fit_part, form_of
 from robustkit.models.zero_shot import FORMS, Prompts, WordTower, ZeroShot, canonical, kept_rows, read_classes
@@ -139,7 +139,7 @@ def test_the_form_of_sentences_is_stated_or_assumed(kind: str, tmp_path: Path) -
     for classifier in (usual, stated):
         assert answers(classifier, image).numpy() == pytest.approx(expected.numpy(), abs=1e-5)
     sources = [classifier.identity.preprocessing_source.get("text") for classifier in (usual, stated)]
-    assert sources == (["architecture", "option"] if kind == "siglip" else [None, None])
+    assert sources == (["family", "option"] if kind == "siglip" else [None, None])
     other = robustkit.load(f"hf:{tmp_path}", classes=classes, text="written" if kind == "siglip" else "canonical")
     assert (answers(other, image) - expected).abs().max() > 1e-3
     assert other.identity.code_sha256 != usual.identity.code_sha256 == stated.identity.code_sha256
@@ -204,6 +204,11 @@ def test_a_tower_of_open_clip_says_its_size(tmp_path: Path) -> None:
 
     assert size({}) == size({"size": 32}) == ((48, 48), "metadata")  # the tower decides, as in open_clip
     assert size({}, img_size=32) == ((32, 32), "option")
+    del vision["image_size"]
+    with pytest.warns(RobustkitWarning, match=r"image size \(224, 224\), text|image size \(224, 224\) assumed"):
+        assert size({}) == ((224, 224), "family")  # of which nothing but the library speaks
+    vision["image_size"] = 48
+    size({})
     theirs, _, _ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path}", force_image_size=32)
     ours, image = robustkit.load(f"local-dir:{tmp_path}", classes=CLASSES, img_size=32), torch.rand(2, 3, 32, 32)
     with torch.no_grad():
