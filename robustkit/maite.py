@@ -235,10 +235,12 @@ def _code(kind: type) -> bytes:
 
 @dataclass(frozen=True)
 class _NamedSource(DataSource):
-    """Images in memory by the ids that a MAITE data set gives. places: ids to those of `held`."""
+    """Images in memory by the ids that a MAITE data set gives. places: ids to those of `held`. classes: names that go
+    with the labels, where they are known."""
 
     held: MemorySource
     places: Mapping[str, str]
+    classes: tuple[str, ...] = ()
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -292,7 +294,7 @@ def dataset_of(dataset: Any, *, classes: Sequence[str] | None = None) -> Dataset
         name=str(said.get("id") or held.name),
         class_names=tuple(shown),
         samples=tuple(samples),
-        source=_NamedSource(held.source, places),
+        source=_NamedSource(held.source, places, tuple(shown) if classes or known else ()),
     )
 
 

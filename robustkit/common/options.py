@@ -79,7 +79,7 @@ def check_places(options: Any, kind: type | None = None) -> None:
         several = "Sequence" in each.annotation and not isinstance(value, str | Path) and isinstance(value, Iterable)
         for place in value if several else [value]:
             if not isinstance(place, str | os.PathLike):
-                if several:  # its own reader says what is expected
+                if several or hasattr(place, "keys"):  # a table in memory, or of what its own reader knows
                     continue
                 raise ProtocolError(f"{each.name} is {type(place).__name__}; expected a path")
             text, name = str(place), each.flag.lstrip("-").replace("-", "_")

@@ -204,6 +204,8 @@ def _read_once(items: _Items, truth: Truth, look: Callable[[str, NDArray[Any]], 
         elif not isinstance(pixels, BadImageError):
             sizes.add((pixels.shape[0], pixels.shape[1]))
             rounded += _is_rounded(image)
+    if isinstance(items.single, _Collated):
+        items.single.forget()  # or a change would not be noticed in the last batches
     notes = [f"{items.count} images in memory, not in a file", *items.notes]
     notes += ["images are rounded to 8 bits"] * bool(rounded)
     notes += [f"{turned} of {items.count} images are turned upright, as their EXIF data say"] * bool(turned)
@@ -427,7 +429,8 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
     times = Counter(places)
     if any(Counter(other) != times for other in others) or _draws_some(sampler, times):
         remedy = "give a Subset of the samples, or a sampler that draws the same ones"
-        raise DataError(f"{who} draws other samples each time; {remedy}")
+        rest = ", of which drop_last leaves others out" if getattr(loader, "drop_last", False) else ""
+        raise DataError(f"{who} draws other samples each time{rest}; {remedy}")
     batches, notes = draws[0], tuple[str, ...]()
     if len(places) < inner.count:
         notes += (f"the loader yields {len(places)} of {inner.count} samples",)
@@ -435,8 +438,8 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
         notes += (f"{who} yields {twice} of {len(times)} samples more than once; each time counts",)
     if any(other != places for other in others):
         notes += (f"{who} draws another order each time; samples are in the order of the data set",)
-        rest = iter(sorted(places))
-        batches = [[next(rest) for _ in batch] for batch in batches]
+        in_order = iter(sorted(places))
+        batches = [[next(in_order) for _ in batch] for batch in batches]
         places = sorted(places)
     digits, seen = max(5, len(str(inner.count - 1))), Counter[int]()
     names = list[str]()
@@ -517,6 +520,11 @@ class _Collated:
                 if len(self._kept) > _HELD_BATCHES:
                     self._kept.popitem(last=False)
             return self._kept[number][row]
+
+    def forget(self) -> None:
+        """Make the batches again that are asked for from now on."""
+        with self._lock:
+            self._kept.clear()
 
     def _made(self, batch: Sequence[int]) -> list[tuple[Any, Any]]:
         if self._alone:

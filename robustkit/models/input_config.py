@@ -73,7 +73,7 @@ def resolve_preprocessing(
     if config_of == "code" and isinstance(config, Mapping) and config.get("architecture"):
         config_of = "architecture"  # timm's own, which comes with any network that timm builds: the code states nothing
     notes, sources, defaults = list[str](), dict[str, str](), dict[str, Any]()
-    if hasattr(config, "get"):  # timm's data config, with its defaults filled in
+    if isinstance(config, Mapping) and config:  # timm's data config, with its defaults filled in
         defaults = dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
     said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
     size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes, config_of)

@@ -205,7 +205,7 @@ def _image_tower(
 
 
 def _sides(model: Any, folder: _Folder) -> tuple[int, int]:
-    """Return the size of the images that the tower takes; where it has none, what the config says of pixels."""
+    """Return the size of the images that the tower takes; where it has none, what the config says about pixels."""
     size = getattr(model.visual, "image_size", None) or folder.shown.get("size", 224)
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 

@@ -21,7 +21,7 @@ def is_index(path: Path) -> bool:
 
 
 def places_of(index: Path) -> Mapping[str, str]:
-    """Return the name of the file of each tensor. CheckpointError for what is no index, or names files elsewhere."""
+    """Return the file name of each tensor. CheckpointError for what is not an index, or names files elsewhere."""
     try:
         said = json_of(index, _LARGEST)
     except (OSError, ValueError) as error:

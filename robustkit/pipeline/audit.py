@@ -152,7 +152,7 @@ def carried_out(
 ) -> Run:
     """Carry out a request. Raises TypeError for an option that it does not have."""
     given, tables = grouped(kind, options), dict[str, Any]()
-    if not isinstance(given.get("metadata"), str | Path | None):
+    if hasattr(given.get("metadata"), "keys"):  # a DataFrame, or a dict of columns
         tables, given["metadata"] = {_TABLE: given["metadata"]}, f"{PREFIX}{_TABLE}"
     with (
         hold(tables),

@@ -75,7 +75,6 @@ class Answers:
         for row in sorted(range(len(self.ids)), key=self.ids.__getitem__):
             said = None if self.predicted is None else int(self.predicted[row])
             total.update(f"{self.ids[row]}\0{self.labels[row]}\0{said}\0".encode("utf-8", "surrogatepass"))
-            total.update(b"logits" * self.are_logits)
             total.update(b"" if self.scores is None else self.scores[row].astype("<f4").tobytes())
         return total.digest()
 

@@ -1,4 +1,4 @@
-"""What is there: versions, device, memory, packages that lack; and what doctor says of it."""
+"""What is there: versions, device, memory, packages that lack; and what doctor says about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDED = ("torch", "timm", "numpy", "pillow", "scipy", "pyarrow", "pandas", "ope
 
 
 def describe(bench: Bench) -> None:
-    """Record versions, requirements that are missing, and what the device says of itself."""
+    """Record versions, requirements that are missing, and what the device says about itself."""
     bench.record(what="versions", python=platform.python_version(), **{name: _version(name) for name in NEEDED})
     bench.record(what="missing", packages=missing())
     bench.record(what="host", cpus=os.cpu_count(), disk_gib=round(shutil.disk_usage(bench.out).free / 2**30, 1))

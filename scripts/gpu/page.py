@@ -165,7 +165,7 @@ def _rates(lines: Sequence[Line]) -> Iterator[str]:
         yield markdown([["host", "images a second"], *rows])
     for line in of(lines, what="left out"):
         left = ", ".join(f"{value}" for name, value in line.items() if name not in ("step", "what"))
-        yield f"Left out for want of time: {left}."
+        yield f"Left out, since time was missing: {left}."
 
 
 def _workers(line: Line) -> str:

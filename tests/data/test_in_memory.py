@@ -436,6 +436,15 @@ def test_labels_are_compared_too() -> None:
         scenes.held(scenes.dataset.samples[7])
 
 
+def test_a_collate_function_that_draws_is_noticed_in_few_batches() -> None:
+    def noisy(batch: list[Any]) -> Any:
+        images, labels = default_collate(batch)
+        return images ^ torch.randint(2, images.shape, dtype=torch.uint8), labels
+
+    with pytest.raises(DataError, match="image 00000: the data set returns another image the second time"):
+        open_held(DataLoader(DATA, COUNT, collate_fn=noisy)).digest()
+
+
 def test_each_sample_is_read_once_at_first() -> None:
     reads = list[int]()
 

@@ -274,6 +274,7 @@ TWICE = loop("n", f"u = {loop('n', level=1)}")
             r"its loops it runs 3.5e\+18 operators .*; expected 1,048,576 at most",
         ),
         (f"g = {loop('n')}", ROUNDS % 350_000, "", "with its loops it runs 1.1e\\+06 operators for an image"),
+        (f"h = {loop('m')} g = {loop('n')}", f", int64 m = {{{-(2**61)}}}{ROUNDS % 2**60}", "", "it runs 3.5e"),
         (f"g = {TWICE}", ROUNDS % 1000, "", "with its loops it runs 3.0e\\+06 operators"),
         (f"s = Size(f) g = {loop('s')}", "", "", "the number of rounds of its Loop '' is no constant of the file"),
         (f"k = Constant <value_int: int = 1152921504606846976> () g = {loop('k')}", "", "", "its loops it runs 3"),

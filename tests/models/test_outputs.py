@@ -134,11 +134,11 @@ def test_a_clean_audit_of_a_softmax_is_that_of_its_logits(tmp_path: Path) -> Non
 
 
 def test_a_probability_of_0_is_the_least_number_and_flagged(tmp_path: Path) -> None:
-    p = torch.tensor([[0.0, 1e-45, 2e-38, 0.5, 0.5]], requires_grad=True)
+    p = torch.tensor([[0.0, 1e-45, 1e-40, 2e-38, 0.5]], requires_grad=True)
     found = logarithms(p)
-    assert found[0].tolist() == pytest.approx([math.log(LEAST), math.log(LEAST), math.log(2e-38), *[math.log(0.5)] * 2])
+    assert found[0].tolist() == pytest.approx([*[math.log(LEAST)] * 2, *map(math.log, (1e-40, 2e-38, 0.5))], rel=1e-5)
     (found.sum() + 0 * found[0, 0]).backward()
-    assert p.grad is not None and p.grad.isfinite().all() and p.grad[0, :2].tolist() == [0, 0]
+    assert p.grad is not None and p.grad.isfinite().all() and p.grad[0, :3].tolist() == [0, 0, 0]
     hard, labels = Net(lambda z: (1000 * z).softmax(1)), torch.arange(12) % 6
     run = robustkit.audit(hard, (images(), labels), pixels=True, attacks="none", out=tmp_path, setup_check=False)
     missed = sum(not right for right in run.table("Net", "clean")["correct"].to_pylist())
@@ -196,6 +196,12 @@ def test_a_network_may_refuse_what_no_image_is_and_nothing_else() -> None:
 
     with pytest.raises(ModelError, match=r"Fussy fails on drawn inputs .ValueError: no zeros.; expected a net"):
         with_logits(Fussy(lambda z: z), torch.zeros(1, 3, 4, 4))
+
+
+def test_one_output_that_is_always_1_is_a_sigmoid_of_the_second_class() -> None:
+    found = as_classifier(lambda z: 0 * z[:, :1] + 1)
+    with torch.no_grad():
+        assert found(images(2)).softmax(1).tolist() == [[LEAST, 1]] * 2
 
 
 @pytest.mark.parametrize("name", ["a logit", "its sigmoid"])

@@ -56,7 +56,7 @@ def check_edit(evaluate: Callable[[str], Figures], edit: Callable[[], object], m
 
 
 class Net(nn.Module):
-    """A linear classifier with a persistent and a plain buffer, and parts that a cell of a notebook may define anew."""
+    """A linear classifier with a persistent and a plain buffer, and parts that a cell of a notebook may edit."""
 
     def __init__(self) -> None:
         super().__init__()

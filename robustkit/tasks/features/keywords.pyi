@@ -19,6 +19,7 @@ class FeaturesOptions(TypedDict, total=False):
     img_size: Any
     classes: Any
     prompts: Any
+    text: Any
     custom_ops: Any
     use_ema: Any
     allow_partial: Any
