@@ -45,6 +45,9 @@ def classifier_of(
         raise ModelError(f"{name}: {fault}{hint}") from fault
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{name} gives {classes} classes, not {wanted.num_classes}; check num_classes")
+    takes = identity.preprocessing.input_size
+    if size is not None and takes != size:
+        notes += (f"images of {size[0]} x {size[1]} are resized and cropped to {takes[0]} x {takes[1]}",)
     return Classifier(network, replace(identity, num_classes=classes, outputs=outputs, notes=(*identity.notes, *notes)))
 
 

@@ -18,6 +18,8 @@ from robustkit.data.images import to_pixels
 from robustkit.data.in_memory import open_held
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import DataError, ModelError, ProtocolError
+from robustkit.models.in_memory import classifier_of
+from robustkit.models.input_config import InputOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 ZOO, SHAPES = "zoo:shapes-vit-quest", "embedded:shapes"
@@ -288,6 +290,14 @@ def test_labels_are_those_that_a_transform_makes() -> None:
 def test_tasks_of_files_say_so(task: Any, arguments: Any, options: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises((DataError, ProtocolError), match=words):
         task(*arguments, out=tmp_path / "run", **options)
+
+
+def test_a_network_that_takes_another_size_says_that_images_are_resized() -> None:
+    network = Net()
+    wanted = InputOptions(None, None, None, (0.0,) * 3, (1.0,) * 3, img_size=(48, 48))
+    resized = "images of 32 x 32 are resized and cropped to 48 x 48"
+    assert resized in classifier_of(network, "net", wanted, (32, 32)).identity.notes
+    assert not any("resized" in note for note in classifier_of(network, "net", wanted, (48, 48)).identity.notes)
 
 
 def test_numbers_and_devices_of_other_libraries(tmp_path: Path) -> None:
