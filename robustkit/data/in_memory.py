@@ -46,6 +46,7 @@ _IMAGE, _LABEL = ("image", "images", "img", "pixel_values"), ("label", "labels",
 _HELD_BATCHES = 4  # of a loader with a collate function of its own
 _MOST_TIMES = 100  # that a sampler yields each sample, on average
 _MOST_CLASSES = 1 << 20
+_NEAR = 1e-3  # how near to a whole number a level of 8 bits is, in float32
 _SEVERAL = (-1, -1)  # sizes
 
 
@@ -154,8 +155,8 @@ def open_held(data: Any) -> Dataset:
     images = _read_once(items, lambda _, label, name: np.asarray(_whole(label, name)), look)
     source = cast("MemorySource", images.source)
     if source.size == _SEVERAL:
-        sizes = "expected one: resize them, or give Pillow images, which are resized and cropped"
-        raise DataError(f"images are tensors of several sizes; {sizes}")
+        usual = "expected tensors of one size, or Pillow images, which are resized and cropped"
+        raise DataError(f"images are of several sizes or kinds; {usual}")
     if (highest := max(labels.values())) >= _MOST_CLASSES:
         raise DataError(f"labels go up to {highest}; expected indices of at most {_MOST_CLASSES} classes")
     if tuple(labels.values()) != items.labels:  # the names of folders are of other labels
@@ -264,19 +265,15 @@ def mask_of(values: NDArray[Any], name: str, over_255: bool = False) -> NDArray[
     if values.dtype.kind == "f" and (over_255 or not (values == np.rint(values)).all()):
         levels = values.astype(np.float64) * 255.0
         whole = np.rint(levels)
-        if not (np.isfinite(levels).all() and levels.min() >= 0 and levels.max() <= 255 and _near(levels, whole)):
-            odd = (values[values != np.rint(values)] if not over_255 else values[(values < 0) | (values > 1)]).flat
-            remedy = "resize masks by nearest neighbours, and give labels as integers"
+        exact = (np.abs(levels - whole) < _NEAR) & (whole >= 0) & (whole <= 255)  # false for NaN
+        if not exact.all():
             mixed = ", and other masks have fractions of 255" if over_255 else ""
-            raise DataError(f"{name} contains {next(iter(odd), values.max()):.4g}, which is no class{mixed}; {remedy}")
+            remedy = "resize masks by nearest neighbours, and give labels as integers"
+            raise DataError(f"{name} contains {values[~exact][0]:.4g}, which is no class{mixed}; {remedy}")
         values = whole
     if values.size and not -(1 << 31) <= values.min() <= values.max() < 1 << 31:
         raise DataError(f"{name} contains {values.min()} to {values.max()}; expected the classes of pixels")
     return values.astype(np.int32)
-
-
-def _near(levels: NDArray[Any], whole: NDArray[Any]) -> bool:
-    return bool((np.abs(levels - whole) < 1e-3).all())
 
 
 def _of_one_hot(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -322,7 +319,7 @@ def _is_rounded(image: Any) -> bool:
     values = image.detach().cpu().double().numpy() if isinstance(image, Tensor) else np.asarray(image)
     levels = values.astype(np.float64) * 255
     floating = image.is_floating_point() if isinstance(image, Tensor) else values.dtype.kind == "f"
-    return floating and not _near(levels, np.rint(levels))
+    return floating and not bool((np.abs(levels - np.rint(levels)) < _NEAR).all())
 
 
 # What was given
@@ -340,7 +337,7 @@ def _opened(data: Any) -> _Items:
         own = type(data).__iter__ is not DataLoader.__iter__  # yields what it likes
         if not (own or isinstance(data.dataset, IterableDataset)):
             return _of_loader(data)
-        alone = data.batch_size is None and data.batch_sampler is None
+        alone = data.batch_sampler is None
         return _gathered(data, lambda item: iter((_parts(item),)) if alone else _rows(item))
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
         return _of_dataset(data)

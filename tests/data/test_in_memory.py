@@ -179,6 +179,8 @@ def test_a_collate_function_is_part_of_the_data() -> None:
 
 def test_a_batch_may_be_a_list_of_samples() -> None:
     pictures = [(Image.new("RGB", (4, 4), (place,) * 3), place % 2) for place in range(5)]
+    tensors = [(torch.full((3, 4, 4), place, dtype=torch.uint8), place % 2) for place in range(5)]
+    assert [row[1:] for row in rows(DataLoader(tensors, 2, collate_fn=list))] == [row[1:] for row in rows(pictures)]  # type: ignore[arg-type]
     for collate in (
         list,
         lambda batch: tuple(zip(*batch, strict=True)),
@@ -345,6 +347,10 @@ def test_names_of_classes_are_those_of_the_labels_that_come(folder: Path) -> Non
     by_name = [*zip(files, (1, 1, 2, 2, 0, 0), strict=True), ("assumed", 0)]
     assert labels(DataLoader(data, 4, collate_fn=shifted_batch)) == [*by_name[:-1], ("assumed", 1)]
     assert labels(moved(ImageFolder(folder, ToTensor()))) == by_name
+    several = ImageFolder(folder, ToTensor())
+    several.classes = [("ant", "emmet"), ("bee",), ("cat", "puss")]  # type: ignore[list-item]  # as those of ImageNet
+    assert labels(several) == by_name
+    assert labels(DataLoader(several, 4, collate_fn=shifted_batch)) == [*by_name[:-1], ("assumed", 1)]
     (folder / "cow").mkdir()  # a class without a sample
     assert opened(ImageFolder(folder, allow_empty=True)).class_names == ("ant", "bee", "cat", "cow")
 
@@ -500,8 +506,10 @@ def test_rounding_is_stated_wherever_it_happens() -> None:
 
 def test_tensors_have_one_size_and_pictures_any() -> None:
     image, other = IMAGES[0], torch.zeros(3, 4, 5, dtype=torch.uint8)
-    with pytest.raises(DataError, match="images are tensors of several sizes; expected one: resize them"):
+    with pytest.raises(DataError, match="images are of several sizes or kinds; expected tensors of one size, or"):
         open_held([(image, 0), (other, 1)])
+    with pytest.raises(DataError, match="images are of several sizes or kinds"):
+        open_held([(image, 0), (Image.new("RGB", (4, 4)), 1)])
     pictures = open_held([(Image.new("RGB", (4, 4)), 0), (Image.new("RGB", (4, 5)), 1)])
     assert pictures.source.size is None and open_held([(image, 0)]).source.size == (4, 4)  # type: ignore[attr-defined]
     assert len(open_held_scenes([(image, image[0]), (other, other[0])])) == 2  # segmenters take any
@@ -518,6 +526,7 @@ def test_tensors_of_half_precision_round_as_others() -> None:
         (image.to_sparse(), "without values here"),
         (image[0], r"shape \(4, 4\); expected"),
         (image[None], r"shape \(1, 3, 4, 4\) \(a batch\?"),
+        (IMAGES[0][:, :0], r"is uint8 of shape \(0, 4, 3\)"),
         (image[:, :0], r"of shape \(0, 4, 3\); expected floats"),
         (image.to(torch.complex64), "is complex64 of shape"),
     ):
@@ -550,6 +559,10 @@ FORMS: dict[str, Any] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_a_mask_in_each_form(name: str) -> None:
     assert labels_of(FORMS[name]) == [MASK.tolist()]
+
+
+def test_the_largest_class_of_a_mask() -> None:
+    assert labels_of(torch.tensor([[(1 << 31) - 1, -(1 << 31)]])) == [[[(1 << 31) - 1, -(1 << 31)]]]
 
 
 def test_one_hot_masks() -> None:
@@ -598,7 +611,11 @@ def test_a_mask_is_turned_as_its_image() -> None:
             torch.nn.functional.interpolate(MASK[None, None].float(), (5, 5), mode="bilinear")[0, 0],
             "which is no class; resize",
         ),
-        (MASK / 254, "which is no class"),
+        (MASK / 254, r"contains 0\.003937, which is no class"),
+        (MASK / 255 * 1.01, r"contains 0\.003961, which is no class"),
+        (MASK / 255 - 1 / 255, r"contains -0\.003922, which is no class"),
+        (MASK + 0.5, r"contains 0\.5, which is no class"),
+        (torch.tensor([[1 << 31, 0]]), "contains 0 to 2147483648; expected the classes of pixels"),
         (MASK.float() + float("nan"), "nan, which is no class"),
         (torch.stack([torch.eye(3).roll(k, 0) for k in range(3)]), "is one-hot along both ends"),
         (torch.rand(2, 3, 3), r"shape \(2, 3, 3\), and is not one-hot"),

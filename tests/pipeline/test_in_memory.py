@@ -174,7 +174,7 @@ ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (Net(), (X, Y - 1), {"pixels": True}, DataError, "image 00000: label -1; expected the index of a class, from 0 on"),
     (
         Net(),
-        [(X[0], 1 << 20)],
+        [(X[0], 0), (X[0], 1 << 20), (X[0], 1)],
         {"pixels": True},
         DataError,
         "labels go up to 1048576; expected indices of at most 1048",
