@@ -242,7 +242,8 @@ def _upright_mask(image: Any, mask: Any, name: str) -> NDArray[Any]:
         if mask.mode not in ("1", "L", "P", "I", "I;16"):
             where = f"the mask of {name} is a picture of mode {mask.mode}"
             raise DataError(f"{where}; expected one number per pixel (L or P)")
-        return np.asarray(mask if own is None else mask.transpose(own))
+        with _faults_of(f"the mask of {name}"):
+            return np.asarray(mask if own is None else mask.transpose(own))
     if isinstance(mask, Tensor) and (mask.is_meta or mask.layout is not torch.strided):
         raise DataError(f"the mask of {name} is a tensor without values here ({mask.device}, {mask.layout})")
     if isinstance(mask, Tensor):
@@ -288,7 +289,12 @@ def pixels_of(image: Any, name: str) -> NDArray[np.uint8]:
     """Return an image as (H, W, 3) uint8; a picture as one from a file: upright, and scaled where it has other than 8
     bits. Raises DataError for another shape, and for values outside [0, 1]."""
     if isinstance(image, Image.Image):
-        return np.asarray(to_rgb(image, name))
+        try:
+            return np.asarray(to_rgb(image, name))
+        except BadImageError:
+            raise
+        except Exception as fault:  # Pillow decodes when it is asked for pixels
+            raise BadImageError(f"{name}: the picture cannot be decoded ({fault}); save it again") from fault
     if isinstance(image, Tensor):
         if image.is_meta or image.layout is not torch.strided:
             raise DataError(f"{name} is a tensor without values here ({image.device}, {image.layout}); expected pixels")

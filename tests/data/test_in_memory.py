@@ -35,7 +35,7 @@ from robustkit.data.images import read_image
 from robustkit.data.in_memory import open_held, open_held_scenes, pixels_of
 from robustkit.data.metadata import read_metadata, rows_in_memory
 from robustkit.data.scenes import open_scenes
-from robustkit.errors import DataError
+from robustkit.errors import BadImageError, DataError
 
 COUNT = 12
 IMAGES = torch.arange(COUNT * 3 * 4 * 4).view(COUNT, 3, 4, 4).remainder(251).to(torch.uint8)
@@ -513,6 +513,40 @@ def test_tensors_have_one_size_and_pictures_any() -> None:
     pictures = open_held([(Image.new("RGB", (4, 4)), 0), (Image.new("RGB", (4, 5)), 1)])
     assert pictures.source.size is None and open_held([(image, 0)]).source.size == (4, 4)  # type: ignore[attr-defined]
     assert len(open_held_scenes([(image, image[0]), (other, other[0])])) == 2  # segmenters take any
+
+
+def test_the_ends_of_the_range() -> None:
+    image = torch.zeros(3, 4, 4)
+    image[0, 0, 0] = 1.0
+    assert pixels_of(image, "it").max() == 255 and pixels_of(-image + 1, "it").min() == 0
+    for odd in (image * 1.001, image * -0.001, image.bool(), image.int()):
+        with pytest.raises(DataError, match=r"it is \w+ from .*; expected floats in \[0, 1\]: leave out Normalize"):
+            pixels_of(odd, "it")
+    with pytest.raises(DataError, match="data is dict; expected"):
+        open_held({0: (image, 0)})
+
+
+def test_a_picture_that_is_cut_off_keeps_its_label() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    whole = saved(Image.fromarray(noise), "JPEG")
+
+    class Cut(Fine):
+        def __init__(self, share: Callable[[], float]) -> None:
+            self.share = share
+
+        def __getitem__(self, place: int) -> Any:
+            length = int(len(whole) * (self.share() if place == 3 else 1))
+            return Image.open(io.BytesIO(whole[:length])), place % 4
+
+    held = open_held(Cut(lambda: 0.5))
+    assert [sample.label for sample in held.samples] == LABELS.tolist() and held.class_names == ("0", "1", "2", "3")
+    with pytest.raises(BadImageError, match="image 00003"):
+        held.image(held.samples[3])
+    with pytest.raises(DataError, match="the mask of image 00000 raises OSError: "):
+        open_held_scenes([(noise, Image.open(io.BytesIO(saved(Image.fromarray(noise[..., 0]), "JPEG")[:500])))])
+    shares = iter([0.5, 1.0])
+    with pytest.raises(DataError, match="image 00003: the data set returns another image the second time"):
+        open_held(Cut(lambda: next(shares))).digest()
 
 
 def test_tensors_of_half_precision_round_as_others() -> None:
