@@ -351,8 +351,22 @@ def test_names_of_classes_are_those_of_the_labels_that_come(folder: Path) -> Non
     several.classes = [("ant", "emmet"), ("bee",), ("cat", "puss")]  # type: ignore[list-item]  # as those of ImageNet
     assert labels(several) == by_name
     assert labels(DataLoader(several, 4, collate_fn=shifted_batch)) == [*by_name[:-1], ("assumed", 1)]
+    part = Halved(data, [0, 2, 4])
+    part.classes = ["low", "high"]  # type: ignore[attr-defined]  # its own, not those of what it wraps
+    assert labels(part)[-1] == ("assumed", 0)
     (folder / "cow").mkdir()  # a class without a sample
     assert opened(ImageFolder(folder, allow_empty=True)).class_names == ("ant", "bee", "cat", "cow")
+
+
+def test_folders_that_are_no_classes_name_nothing(folder: Path) -> None:
+    for number in (lambda place: place, lambda place: place // 4):  # two labels in a folder, two folders of a label
+        data = ImageFolder(folder)
+        data.samples = [(path, number(place)) for place, (path, _) in enumerate(data.samples)]
+        count = number(5) + 1
+        assert opened(data).class_names == tuple(map(str, range(count)))
+    data = ImageFolder(folder)
+    data.root = folder / "ant"  # most files lie outside
+    assert [sample.id for sample in open_held(data).samples] == [f"{place:05d}" for place in range(6)]
 
 
 def test_ids_are_positions_where_a_path_comes_twice(folder: Path) -> None:
