@@ -171,6 +171,8 @@ def test_a_collate_function_is_part_of_the_data() -> None:
         size = 5 if place < 10 else 2
         image = (IMAGES[place] // 2 + size).permute(1, 2, 0).contiguous().numpy()
         assert (name, label, pixels) == (f"{place:05d}", (place + 1) % 4, image.tobytes())
+    alone = DataLoader(DATA, batch_size=None, collate_fn=lambda item: (item[0], (item[1] + 1) % 4))
+    assert rows(alone) == expected(range(COUNT), lambda place: (place + 1) % 4)
     shuffled = DataLoader(DATA, 5, shuffle=True, collate_fn=darker)  # in the same batches each time
     assert rows(shuffled) == rows(shuffled) == found
     with pytest.raises(DataError, match="collate_fn makes 10 samples of 5; expected as many"):
@@ -663,6 +665,7 @@ def test_a_mask_is_turned_as_its_image() -> None:
         (MASK / 255 * 1.01, r"contains 0\.003961, which is no class"),
         (MASK / 255 - 1 / 255, r"contains -0\.003922, which is no class"),
         (MASK + 0.5, r"contains 0\.5, which is no class"),
+        (torch.tensor([[-(1 << 31) - 1, 0]]), "contains -2147483649 to 0; expected the classes of pixels"),
         (torch.tensor([[1 << 31, 0]]), "contains 0 to 2147483648; expected the classes of pixels"),
         (MASK.float() + float("nan"), "nan, which is no class"),
         (torch.stack([torch.eye(3).roll(k, 0) for k in range(3)]), "is one-hot along both ends"),
