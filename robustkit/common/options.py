@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from ..errors import ProtocolError
@@ -62,6 +65,38 @@ def _option(kind: type, given: Field[Any]) -> Option:
     return Option(name=given.name, annotation=str(given.type), default=given.default, flag=flag, **metadata)
 
 
+def check_places(options: Any, kind: type | None = None) -> None:
+    """Raise ProtocolError where an option that names a file is another object, or a text that no file can be called.
+
+    options: an object of an options class; with `kind`, a mapping of that class's options.
+    """
+    for each in options_of(kind or type(options)):
+        value = options.get(each.name) if kind else getattr(options, each.name)
+        if each.group and isinstance(value, Mapping):
+            check_places(value, each.group)
+        if value is None or "Path" not in each.annotation:
+            continue
+        several = "Sequence" in each.annotation and not isinstance(value, str | Path) and isinstance(value, Iterable)
+        for place in value if several else [value]:
+            if not isinstance(place, str | os.PathLike):
+                if several or hasattr(place, "keys"):  # a table in memory, or of what its own reader knows
+                    continue
+                raise ProtocolError(f"{each.name} is {type(place).__name__}; expected a path")
+            text, name = str(place), each.flag.lstrip("-").replace("-", "_")
+            if not _is_place(text):
+                shown = f"a text of {len(text)} characters, {text[:40]!r}"
+                raise ProtocolError(f"{name} is {shown}; expected the path of a file")
+
+
+def _is_place(text: str) -> bool:
+    """Whether a file may be called so, on this system."""
+    try:
+        Path(text).stat()
+    except (OSError, ValueError) as fault:
+        return isinstance(fault, OSError) and fault.errno != errno.ENAMETOOLONG and "\n" not in text
+    return True
+
+
 def read_place(text: str | None, name: str) -> str:
     """Return a place that may be left out; then an empty text."""
     return text or ""
@@ -106,7 +141,7 @@ def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
 def read_labels(text: object, name: str = "ignore") -> tuple[int, ...]:
     parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
     labels = [str(part).strip() for part in parts if str(part).strip()]
-    if not all(label.isdecimal() and label.isascii() for label in labels):
+    if not all(label.removeprefix("-").isdecimal() and label.isascii() for label in labels):
         raise ProtocolError(f"--{name} {text!r}: expected labels such as 255, or 0,255")
     return tuple(map(int, labels))
 

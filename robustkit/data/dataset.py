@@ -344,6 +344,9 @@ def open_dataset(
     """
     text = str(spec)
     if text.startswith(IN_MEMORY):
+        named = (("layout", layout), ("split", split), ("labels_csv", labels_csv), ("real_labels", real_labels))
+        if odd := [name for name, value in named if value is not None]:
+            raise DataError(f"{text} has its own labels; leave out {' and '.join(odd)}")
         return _held(text, num_classes, class_names)
     if text.startswith(PREFIX):
         files: dict[str, Any] = {"labels_csv": labels_csv, "real_labels": real_labels, "class_names": class_names}

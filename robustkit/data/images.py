@@ -96,7 +96,7 @@ def image_sizes(data: bytes) -> Sizes | None:
             size, turn = image.size, None
             # Pillow has already applied a TIFF's to its size, and decodes the whole of a PNG, in case that it is last.
             if any(mark in data for mark in _TURNED_PNG) if image.format == "PNG" else image.format != "TIFF":
-                turn = _turn(image)
+                turn = turn_of(image)
             return Sizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
     except Exception:  # reading the whole image will report what is wrong
         return None
@@ -295,11 +295,12 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    turn = _turn(image)
+    turn = turn_of(image)
     return image if turn is None else image.transpose(turn)
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
+def turn_of(image: Image.Image) -> Image.Transpose | None:
+    """Return how to turn a picture upright, as its EXIF data say; None for no turn."""
     try:
         check_exif(image)
         return _TURNS.get(image.getexif().get(_ORIENTATION))

@@ -295,12 +295,14 @@ class LabelledScenes:
         return replace(self, dataset=self.dataset.select(limit, ids, seed))
 
 
-def _in_memory(spec: str, ignore: Sequence[int], num_classes: int | None, first: int) -> LabelledScenes:
+def _in_memory(
+    spec: str, ignore: Sequence[int], num_classes: int | None, first: int, classes: Path | None
+) -> LabelledScenes:
     scenes: LabelledScenes = held_object(spec)
     if num_classes is None:
         raise DataError(f"{spec}: the number of classes is unknown; give num_classes")
     notes = (f"{scenes.notes[0]}{_ignoring(ignore, first)}", *scenes.notes[1:])
-    names = tuple(map(str, range(num_classes)))
+    names = read_names(Path(spec), classes, num_classes)
     return _of_binary(replace(scenes, class_names=names, ignored=tuple(ignore), first=first, notes=notes))
 
 
@@ -350,7 +352,10 @@ def open_scenes(
         raise DataError(unknown("layout", layout, LAYOUTS))
     first, ignored = (FIRST, (*range(FIRST), *ignore)) if reduce_zero_label else (0, ignore)
     if str(data_dir).startswith(PREFIX):
-        return _in_memory(str(data_dir), ignored, num_classes, first)
+        if masks or layout:
+            raise DataError(f"{data_dir} has its own masks; leave out {'masks' if masks else 'layout'}")
+        scenes = _in_memory(str(data_dir), ignored, num_classes, first, Path(classes) if classes else None)
+        return _of_outputs(scenes, num_classes, str(classes or data_dir))
     embedded, place = str(data_dir).startswith("embedded:"), Path(data_dir)
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")
@@ -368,9 +373,13 @@ def open_scenes(
         scenes = _scenes(dataset, "ade20k", labels, CLASSES, (FIRST - 1,), [note])
     else:
         scenes = _embedded(str(data_dir)) if embedded else _folders(place, masks, classes, ignored, num_classes, first)
+    return _of_outputs(scenes, num_classes, str(classes or data_dir))
+
+
+def _of_outputs(scenes: LabelledScenes, num_classes: int | None, where: str) -> LabelledScenes:
     count = len(scenes.class_names)
     if num_classes not in (None, count):
-        source = f"{classes or data_dir}: {count} classes ({first_names(scenes.class_names, 3)})"
+        source = f"{where}: {count} classes ({first_names(scenes.class_names, 3)})"
         raise DataError(f"{source}, but the model has {num_classes}; give those of its outputs, in their order")
     return scenes
 

@@ -40,9 +40,14 @@ def classifier_of(
     try:
         network, classes, outputs, notes = with_logits(network, zeros, wanted.output, wanted.num_classes)
     except ModelError as fault:
-        raise ModelError(f"{name}: {fault}") from fault
+        kind = next((each.dtype for each in network.parameters() if each.is_floating_point()), torch.float32)
+        hint = f"; its weights are {kind}, images are float32: give network.float()" * (kind != torch.float32)
+        raise ModelError(f"{name}: {fault}{hint}") from fault
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{name} gives {classes} classes, not {wanted.num_classes}; check num_classes")
+    takes = identity.preprocessing.input_size
+    if size is not None and takes != size:
+        notes += (f"images of {size[0]} x {size[1]} are resized and cropped to {takes[0]} x {takes[1]}",)
     return Classifier(network, replace(identity, num_classes=classes, outputs=outputs, notes=(*identity.notes, *notes)))
 
 

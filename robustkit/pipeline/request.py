@@ -6,6 +6,7 @@ Options of commands (`cli.options`), signatures (`pipeline.audit`, `keywords.pyi
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from ..common.held import PREFIX
 from ..common.names import norm_named, nothing
 from ..common.options import (
     Option,
+    check_places,
     option,
     option_group,
     options_of,
@@ -261,10 +263,21 @@ class Request:
         settings={"is_flag": False, "flag_value": "local", "metavar": "[ADDRESS]"},
     )
 
+    def _read_numbers(self) -> None:
+        """Take numbers of other libraries, and a torch.device, as the command line has them."""
+        object.__setattr__(self, "device", str(self.device))
+        for name in ("limit", "seed", "shard_size", "batch_size", "workers"):
+            value = getattr(self, name)
+            if value is not None and not (name == "batch_size" and value == "auto"):
+                if not hasattr(value, "__index__"):
+                    raise ProtocolError(f"{name} is {value!r}; expected a whole number")
+                object.__setattr__(self, name, operator.index(value))
+
     def __post_init__(self) -> None:
         from ..models.device import DTYPES
 
         check_date()
+        check_places(self)
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
@@ -275,6 +288,7 @@ class Request:
         _ = self.share
         if self.ray is not None and not re.fullmatch(r"local|auto|(ray://)?[^\s/]+:\d+", self.ray):
             raise ProtocolError(f"--ray {self.ray}: expected nothing, auto, HOST:PORT or ray://HOST:PORT")
+        self._read_numbers()
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))

@@ -32,9 +32,10 @@ from torchvision.transforms import RandomGrayscale, RandomHorizontalFlip, ToTens
 from robustkit.common.held import hold
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import read_image
-from robustkit.data.in_memory import mask_of, open_held, open_held_scenes, pixels_of
+from robustkit.data.in_memory import open_held, open_held_scenes, pixels_of
 from robustkit.data.metadata import read_metadata, rows_in_memory
-from robustkit.errors import DataError
+from robustkit.data.scenes import open_scenes
+from robustkit.errors import BadImageError, DataError
 
 COUNT = 12
 IMAGES = torch.arange(COUNT * 3 * 4 * 4).view(COUNT, 3, 4, 4).remainder(251).to(torch.uint8)
@@ -94,11 +95,63 @@ def test_the_samples_are_those_that_a_loader_yields(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("draws", [WeightedRandomSampler([1.0] * COUNT, 6), RandomSampler(DATA, num_samples=5)])
-def test_a_sampler_that_draws_other_samples_is_refused(draws: Any) -> None:
-    torch.manual_seed(0)
-    with pytest.raises(DataError, match=f"{type(draws).__name__} draws other samples each time; give a Subset"):
-        open_held(DataLoader(DATA, 3, sampler=draws))
+def test_an_order_that_is_drawn_anew_is_stated() -> None:
+    order = "draws another order each time; samples are in the order of the data set"
+    assert f"RandomSampler {order}" in open_held(DataLoader(DATA, 5, shuffle=True)).notes
+    inside = BatchSampler(RandomSampler(DATA), 5, drop_last=False)
+    assert f"RandomSampler {order}" in open_held(DataLoader(DATA, batch_sampler=inside)).notes
+    assert open_held(DataLoader(DATA, 4, sampler=Backwards())).notes[1:] == ("the loader yields 6 of 12 samples",)
+
+
+PAIR = Subset(DATA, [0, 1])  # of so few samples, draws are often alike
+
+
+@pytest.mark.parametrize(
+    ("data", "draws"),
+    [
+        (DATA, WeightedRandomSampler([1.0] * COUNT, 6)),
+        (DATA, RandomSampler(DATA, num_samples=5)),
+        (PAIR, WeightedRandomSampler([1.0, 1.0], 1)),
+        (PAIR, WeightedRandomSampler([1.0, 1.0], 1, replacement=False)),
+        (PAIR, RandomSampler(PAIR, replacement=True)),
+        (PAIR, RandomSampler(PAIR, num_samples=3)),
+    ],
+)
+def test_a_sampler_that_draws_other_samples_is_refused(data: Any, draws: Any) -> None:
+    for seed in range(8):
+        torch.manual_seed(seed)
+        with pytest.raises(DataError, match=f"{type(draws).__name__} draws other samples each time; give a Subset"):
+            open_held(DataLoader(data, 3, sampler=draws))
+
+
+def test_all_that_is_drawn_without_replacement_is_a_whole() -> None:
+    for draws in (WeightedRandomSampler([1.0, 3.0], 2, replacement=False), RandomSampler(PAIR, num_samples=4)):
+        held = open_held(DataLoader(PAIR, 2, sampler=draws))
+        assert {sample.id.partition("#")[0] for sample in held.samples} == {"00000", "00001"}
+    (row,) = rows(DataLoader(DATA, sampler=SubsetRandomSampler([3])))
+    assert (row,) == tuple(expected([3]))
+
+
+def a_cycle() -> Iterator[int]:
+    while True:
+        yield from range(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "words"),
+    [
+        (["a"], r"yields \['a'\]; expected positions from 0 to 11"),
+        ([-1], r"yields \[-1\]; expected positions"),
+        ([COUNT], r"yields \[12\]; expected positions"),
+        (a_cycle, "does not end after 1201 of 12 samples; expected one pass"),
+        (lambda: iter([1 // 0]), "raises ZeroDivisionError: "),
+    ],
+)
+def test_a_sampler_that_is_none(sampler: Any, words: str) -> None:
+    if callable(sampler):
+        sampler = type("Sampler", (), {"__iter__": lambda _, make=sampler: make(), "__len__": lambda _: COUNT})()
+    with pytest.raises(DataError, match=f"the sampler of the loader {words}"):
+        open_held(DataLoader(DATA, sampler=sampler))
 
 
 def test_a_sample_that_is_yielded_twice_counts_twice() -> None:
@@ -118,18 +171,84 @@ def test_a_collate_function_is_part_of_the_data() -> None:
         size = 5 if place < 10 else 2
         image = (IMAGES[place] // 2 + size).permute(1, 2, 0).contiguous().numpy()
         assert (name, label, pixels) == (f"{place:05d}", (place + 1) % 4, image.tobytes())
+    alone = DataLoader(DATA, batch_size=None, collate_fn=lambda item: (item[0], (item[1] + 1) % 4))
+    assert rows(alone) == expected(range(COUNT), lambda place: (place + 1) % 4)
+    shuffled = DataLoader(DATA, 5, shuffle=True, collate_fn=darker)  # in the same batches each time
+    assert rows(shuffled) == rows(shuffled) == found
     with pytest.raises(DataError, match="collate_fn makes 10 samples of 5; expected as many"):
         open_held(DataLoader(DATA, 5, collate_fn=lambda batch: default_collate([*batch, *batch])))
 
 
+def test_a_batch_may_be_a_list_of_samples() -> None:
+    pictures = [(Image.new("RGB", (4, 4), (place,) * 3), place % 2) for place in range(5)]
+    tensors = [(torch.full((3, 4, 4), place, dtype=torch.uint8), place % 2) for place in range(5)]
+    assert [row[1:] for row in rows(DataLoader(tensors, 2, collate_fn=list))] == [row[1:] for row in rows(pictures)]  # type: ignore[arg-type]
+    for collate in (
+        list,
+        lambda batch: tuple(zip(*batch, strict=True)),
+        lambda batch: [{"img": x, "target": y} for x, y in batch],
+    ):
+        held = open_held(DataLoader(pictures, 2, collate_fn=collate))  # type: ignore[arg-type]
+        assert [(np.asarray(held.image(each)).max(), each.label) for each in held.samples] == [
+            (place, place % 2) for place in range(5)
+        ]
+
+
+class OfBatches(Dataset[Any]):
+    """A data set whose batches are others than its items."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, place: int) -> Any:
+        return IMAGES[place], 0
+
+    def __getitems__(self, places: list[int]) -> Any:
+        return [(IMAGES[place], place % 3) for place in places]
+
+
+class Brighter(DataLoader[Any]):
+    """A loader that changes batches on their way."""
+
+    def __iter__(self) -> Any:
+        for images, labels in super().__iter__():
+            yield images + 1, (labels + 1) % 4
+
+
+def test_what_a_loader_does_with_its_batches_counts() -> None:
+    for data in (OfBatches(), Subset(OfBatches(), range(COUNT))):
+        assert rows(DataLoader(data, 5)) == expected(range(COUNT), lambda place: place % 3)
+    assert rows(Brighter(DATA, 5)) == [
+        (name, (label + 1) % 4, bytes(value + 1 for value in pixels)) for name, label, pixels in expected(range(COUNT))
+    ]
+    held = open_held(Brighter(DATA, 5, shuffle=True))
+    assert "the data come in another order each time; ids are of the order that was read first" in held.notes
+
+
 class Stream(IterableDataset[Any]):
+    def __init__(self, change: Callable[[Tensor], Tensor] = lambda image: image) -> None:
+        self.change = change
+
     def __iter__(self) -> Iterator[Any]:
-        return iter(DATA)
+        return ((self.change(image), label) for image, label in DATA)
 
 
 def test_a_stream_has_positions() -> None:
     for data in (Stream(), DataLoader(Stream(), 5), DataLoader(Stream(), batch_size=None), iter(list(DATA))):
         assert rows(data) == expected(range(COUNT))
+    once = "the data can be read only once, so that random augmentation would not be noticed"
+    assert [once in open_held(data).notes for data in (Stream(), iter(list(DATA)))] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "form", [lambda data: data, lambda data: DataLoader(data, 4), lambda data: DataLoader(data, None)]
+)
+def test_a_stream_that_changes_is_refused(form: Callable[[Any], Any]) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(DataError, match="the stream yields other samples the second time; remove random augmentation"):
+        open_held(form(Stream(lambda image: image ^ torch.randint(2, (1,), dtype=torch.uint8))))
+    with pytest.raises(DataError, match="the stream of data raises KeyError: 'lost'"):
+        open_held(form(Stream(lambda image: {}["lost"])))
 
 
 class Fine(Dataset[Any]):
@@ -199,6 +318,67 @@ def test_ids_are_paths_where_the_data_set_reads_them(folder: Path) -> None:
     assert [sample.id for sample in open_held(Upside(folder)).samples][:2] == ["00000", "00001"]  # it reads others
 
 
+class Halved(Subset[Any]):
+    def __getitem__(self, place: Any) -> Any:
+        image, label = super().__getitem__(place)
+        return image, label // 2
+
+    __getitems__ = None  # type: ignore[assignment]
+
+
+def moved(data: ImageFolder) -> ImageFolder:
+    """Return a folder whose labels were edited: the names of folders go with them."""
+    data.samples = [(path, (label + 1) % 3) for path, label in data.samples]
+    return data
+
+
+def shifted_batch(batch: list[Any]) -> Any:
+    return torch.stack([image for image, _ in batch]), [(label + 1) % 3 for _, label in batch]
+
+
+def test_names_of_classes_are_those_of_the_labels_that_come(folder: Path) -> None:
+    data, names = ImageFolder(folder, ToTensor()), ("cat", "ant", "bee")
+
+    def labels(each: Any) -> list[tuple[str, int]]:
+        dataset = opened(each, num_classes=3, class_names=names)
+        assumed = any("in another order than the checkpoint's" in note for note in dataset.notes)
+        return [*((sample.id, sample.label) for sample in dataset.samples), ("assumed", assumed)]
+
+    assert labels(Halved(data, [0, 2, 4])) == [("00000", 0), ("00001", 0), ("00002", 1), ("assumed", 1)]
+    files = [f"{name}/{number}.png" for name in ("ant", "bee", "cat") for number in range(2)]
+    by_name = [*zip(files, (1, 1, 2, 2, 0, 0), strict=True), ("assumed", 0)]
+    assert labels(DataLoader(data, 4, collate_fn=shifted_batch)) == [*by_name[:-1], ("assumed", 1)]
+    assert labels(moved(ImageFolder(folder, ToTensor()))) == by_name
+    several = ImageFolder(folder, ToTensor())
+    several.classes = [("ant", "emmet"), ("bee",), ("cat", "puss")]  # type: ignore[list-item]  # as those of ImageNet
+    assert labels(several) == by_name
+    assert labels(DataLoader(several, 4, collate_fn=shifted_batch)) == [*by_name[:-1], ("assumed", 1)]
+    part = Halved(data, [0, 2, 4])
+    part.classes = ["low", "high"]  # type: ignore[attr-defined]  # its own, not those of what it wraps
+    assert labels(part)[-1] == ("assumed", 0)
+    (folder / "cow").mkdir()  # a class without a sample
+    assert opened(ImageFolder(folder, allow_empty=True)).class_names == ("ant", "bee", "cat", "cow")
+
+
+def test_folders_that_are_no_classes_name_nothing(folder: Path) -> None:
+    for number in (lambda place: place, lambda place: place // 4):  # two labels in a folder, two folders of a label
+        data = ImageFolder(folder)
+        data.samples = [(path, number(place)) for place, (path, _) in enumerate(data.samples)]
+        count = number(5) + 1
+        assert opened(data).class_names == tuple(map(str, range(count)))
+    data = ImageFolder(folder)
+    data.root = folder / "ant"  # most files lie outside
+    assert [sample.id for sample in open_held(data).samples] == [f"{place:05d}" for place in range(6)]
+
+
+def test_ids_are_positions_where_a_path_comes_twice(folder: Path) -> None:
+    data = ImageFolder(folder)
+    data.samples = [*data.samples, data.samples[0]]
+    assert [(sample.id, sample.label) for sample in open_held(data).samples][-2:] == [("00005", 2), ("00006", 0)]
+    part = Subset(ImageFolder(folder), [0, -6])
+    assert [sample.id for sample in open_held(part).samples] == ["00000", "00001"]
+
+
 def opened(data: Any, **model: Any) -> Any:
     with hold({"x": open_held(data)}):
         return open_dataset("memory:x", **model)
@@ -256,6 +436,60 @@ def test_each_sample_is_read_a_second_time(change: Callable[[Tensor], Tensor]) -
     assert open_held(Augmented(lambda image: image)).digest() == open_held(Fine()).digest()
 
 
+class Changing(Fine):
+    """Labels or masks of which some change at a later reading."""
+
+    def __init__(self, label: Callable[[int], Any]) -> None:
+        self.label, self.left = label, COUNT
+
+    def __getitem__(self, place: int) -> Any:
+        self.left -= 1
+        return IMAGES[place], self.label(place if self.left >= 0 else place + (place == 7))
+
+
+def test_labels_are_compared_too() -> None:
+    with pytest.raises(DataError, match="image 00007: the data set returns another label the second time"):
+        open_held(Changing(int)).digest()
+    scenes = open_held_scenes(Changing(lambda place: torch.full((4, 4), place)))
+    assert scenes.held is not None
+    for sample in scenes.dataset.samples[:7]:
+        assert scenes.held(sample).max() == int(sample.id)
+    with pytest.raises(DataError, match="image 00007: the data set returns another label the second time"):
+        scenes.held(scenes.dataset.samples[7])
+
+
+def test_a_collate_function_that_draws_is_noticed_in_few_batches() -> None:
+    def noisy(batch: list[Any]) -> Any:
+        images, labels = default_collate(batch)
+        return images ^ torch.randint(2, images.shape, dtype=torch.uint8), labels
+
+    with pytest.raises(DataError, match="image 00000: the data set returns another image the second time"):
+        open_held(DataLoader(DATA, COUNT, collate_fn=noisy)).digest()
+
+
+def test_each_sample_is_read_once_at_first() -> None:
+    reads = list[int]()
+
+    class Counted(Fine):
+        def __getitem__(self, place: int) -> Any:
+            reads.append(place)
+            return super().__getitem__(place)
+
+    for data in (
+        Counted(),
+        DataLoader(Counted(), 5),
+        DataLoader(Counted(), 5, collate_fn=lambda x: default_collate(x)),
+    ):
+        reads.clear()
+        open_held(data)
+        assert reads == list(range(COUNT))
+    shuffled = open_held(DataLoader(Counted(), 2, shuffle=True, collate_fn=lambda x: default_collate(x)))
+    reads.clear()
+    for sample in shuffled.samples:
+        shuffled.image(sample)
+    assert len(reads) == COUNT  # no batch is made twice
+
+
 def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **more)
@@ -279,6 +513,58 @@ def test_pictures_are_those_of_files() -> None:
     assert np.abs(np.asarray(filed).astype(int) - pixels_of(turned, "it")).max() < 4
 
 
+def test_rounding_is_stated_wherever_it_happens() -> None:
+    even, odd = IMAGES[0].float() / 255, (IMAGES[0].float() + 0.01) / 255.01
+    rounded = "images are rounded to 8 bits"
+    for second, stated in ((even, False), (odd, True), (odd.permute(1, 2, 0).numpy(), True), (IMAGES[1], False)):
+        assert (rounded in open_held([(even, 0), (second, 1)]).notes) is stated
+
+
+def test_tensors_have_one_size_and_pictures_any() -> None:
+    image, other = IMAGES[0], torch.zeros(3, 4, 5, dtype=torch.uint8)
+    with pytest.raises(DataError, match="images are of several sizes or kinds; expected tensors of one size, or"):
+        open_held([(image, 0), (other, 1)])
+    with pytest.raises(DataError, match="images are of several sizes or kinds"):
+        open_held([(image, 0), (Image.new("RGB", (4, 4)), 1)])
+    pictures = open_held([(Image.new("RGB", (4, 4)), 0), (Image.new("RGB", (4, 5)), 1)])
+    assert pictures.source.size is None and open_held([(image, 0)]).source.size == (4, 4)  # type: ignore[attr-defined]
+    assert len(open_held_scenes([(image, image[0]), (other, other[0])])) == 2  # segmenters take any
+
+
+def test_the_ends_of_the_range() -> None:
+    image = torch.zeros(3, 4, 4)
+    image[0, 0, 0] = 1.0
+    assert pixels_of(image, "it").max() == 255 and pixels_of(-image + 1, "it").min() == 0
+    for odd in (image * 1.001, image * -0.001, image.bool(), image.int()):
+        with pytest.raises(DataError, match=r"it is \w+ from .*; expected floats in \[0, 1\]: leave out Normalize"):
+            pixels_of(odd, "it")
+    with pytest.raises(DataError, match="data is dict; expected"):
+        open_held({0: (image, 0)})
+
+
+def test_a_picture_that_is_cut_off_keeps_its_label() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    whole = saved(Image.fromarray(noise), "JPEG")
+
+    class Cut(Fine):
+        def __init__(self, share: Callable[[], float]) -> None:
+            self.share = share
+
+        def __getitem__(self, place: int) -> Any:
+            length = int(len(whole) * (self.share() if place == 3 else 1))
+            return Image.open(io.BytesIO(whole[:length])), place % 4
+
+    held = open_held(Cut(lambda: 0.5))
+    assert [sample.label for sample in held.samples] == LABELS.tolist() and held.class_names == ("0", "1", "2", "3")
+    with pytest.raises(BadImageError, match="image 00003"):
+        held.image(held.samples[3])
+    with pytest.raises(DataError, match="the mask of image 00000 raises OSError: "):
+        open_held_scenes([(noise, Image.open(io.BytesIO(saved(Image.fromarray(noise[..., 0]), "JPEG")[:500])))])
+    shares = iter([0.5, 1.0])
+    with pytest.raises(DataError, match="image 00003: the data set returns another image the second time"):
+        open_held(Cut(lambda: next(shares))).digest()
+
+
 def test_tensors_of_half_precision_round_as_others() -> None:
     image = IMAGES[0].float() / 255
     assert np.array_equal(
@@ -288,13 +574,26 @@ def test_tensors_of_half_precision_round_as_others() -> None:
         (image.permute(1, 2, 0), r"a tensor \(4, 4, 3\); expected \(3, H, W\): permute its channels"),
         (image.to("meta"), r"without values here \(meta"),
         (image.to_sparse(), "without values here"),
-        (image[0], r"shape \(4, 4\)"),
+        (image[0], r"shape \(4, 4\); expected"),
+        (image[None], r"shape \(1, 3, 4, 4\) \(a batch\?"),
+        (IMAGES[0][:, :0], r"is uint8 of shape \(0, 4, 3\)"),
+        (image[:, :0], r"of shape \(0, 4, 3\); expected floats"),
+        (image.to(torch.complex64), "is complex64 of shape"),
     ):
         with pytest.raises(DataError, match=words):
             pixels_of(odd, "it")
 
 
 MASK = torch.tensor([[0, 1, 2], [2, 1, 0], [255, 1, 2]])
+
+
+def labels_of(*masks: Any) -> list[Any]:
+    """Return the masks of a data set as an audit reads them."""
+    scenes = open_held_scenes([(np.zeros((2, 2, 3), np.uint8), mask) for mask in masks])
+    assert scenes.held is not None
+    return [scenes.held(sample).tolist() for sample in scenes.dataset.samples]
+
+
 FORMS: dict[str, Any] = {
     "as it is": MASK,
     "one channel": MASK[None],
@@ -309,14 +608,50 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_mask_in_each_form(name: str) -> None:
-    assert mask_of(FORMS[name], "it").tolist() == MASK.tolist()
+    assert labels_of(FORMS[name]) == [MASK.tolist()]
+
+
+def test_the_largest_class_of_a_mask() -> None:
+    assert labels_of(torch.tensor([[(1 << 31) - 1, -(1 << 31)]])) == [[[(1 << 31) - 1, -(1 << 31)]]]
 
 
 def test_one_hot_masks() -> None:
     labels = torch.tensor([[0, 0, 1], [2, 1, 0]] * 3)
     hot = torch.nn.functional.one_hot(labels, 3)
-    assert mask_of(hot, "it").tolist() == labels.tolist()
-    assert mask_of(hot.permute(2, 0, 1).bool(), "it").tolist() == labels.tolist()
+    assert labels_of(hot, hot.permute(2, 0, 1).bool()) == [labels.tolist()] * 2
+
+
+def test_masks_of_one_set_are_read_in_one_way() -> None:
+    """A mask of nothing but 0 and 1.0 is 0 and 255 where others are fractions of 255."""
+    void, other = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 2.0]]) / 255
+    assert labels_of(void, other) == [[[0, 255]], [[0, 2]]]
+    assert labels_of(other, void.bfloat16()) == [[[0, 2]], [[0, 255]]]
+    assert labels_of(void, void) == [[[0, 1]]] * 2
+    assert labels_of(other, torch.tensor([[0, 1]])) == [[[0, 2]], [[0, 1]]]  # integers are labels
+    scenes = open_held_scenes([(np.zeros((1, 2, 3), np.uint8), mask) for mask in (torch.tensor([[0.0, 3.0]]), other)])
+    assert scenes.held is not None
+    with pytest.raises(DataError, match="contains 3, which is no class, and other masks have fractions of 255"):
+        scenes.held(scenes.dataset.samples[0])
+
+
+def test_a_mask_is_turned_as_its_image() -> None:
+    exif, levels = Image.Exif(), np.arange(6, dtype=np.uint8).reshape(2, 3)
+    exif[0x0112] = 6
+
+    def stored(turned: bool) -> Image.Image:
+        more = {"exif": exif} if turned else {}
+        return Image.open(io.BytesIO(saved(Image.fromarray(levels), "PNG", **more)))
+
+    scenes = open_held_scenes([(stored(True), stored(True)), (stored(False), stored(False))])
+    assert scenes.held is not None
+    assert [scenes.held(sample).tolist() for sample in scenes.dataset.samples] == [
+        np.rot90(levels, -1).tolist(),
+        levels.tolist(),
+    ]
+    assert scenes.notes[1:] == ("1 of 2 images are turned upright, as their EXIF data say",)
+    for image, mask in ((stored(True), stored(False)), (stored(False), stored(True)), (stored(True), levels)):
+        with pytest.raises(DataError, match="EXIF data rotate the image or its mask alone, so it is unclear"):
+            open_held_scenes([(image, mask)])
 
 
 @pytest.mark.parametrize(
@@ -326,7 +661,12 @@ def test_one_hot_masks() -> None:
             torch.nn.functional.interpolate(MASK[None, None].float(), (5, 5), mode="bilinear")[0, 0],
             "which is no class; resize",
         ),
-        (MASK / 254, "which is no class"),
+        (MASK / 254, r"contains 0\.003937, which is no class"),
+        (MASK / 255 * 1.01, r"contains 0\.003961, which is no class"),
+        (MASK / 255 - 1 / 255, r"contains -0\.003922, which is no class"),
+        (MASK + 0.5, r"contains 0\.5, which is no class"),
+        (torch.tensor([[-(1 << 31) - 1, 0]]), "contains -2147483649 to 0; expected the classes of pixels"),
+        (torch.tensor([[1 << 31, 0]]), "contains 0 to 2147483648; expected the classes of pixels"),
         (MASK.float() + float("nan"), "nan, which is no class"),
         (torch.stack([torch.eye(3).roll(k, 0) for k in range(3)]), "is one-hot along both ends"),
         (torch.rand(2, 3, 3), r"shape \(2, 3, 3\), and is not one-hot"),
@@ -338,7 +678,7 @@ def test_one_hot_masks() -> None:
 )
 def test_a_mask_that_is_not_exact_is_refused(mask: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        mask_of(mask, "it")
+        labels_of(mask)
 
 
 @pytest.mark.parametrize(
@@ -350,8 +690,6 @@ def test_a_mask_that_is_not_exact_is_refused(mask: Any, words: str) -> None:
     ],
 )
 def test_the_object_of_two_classes_may_be_255(masks: Any, labels: Any, said: bool, tmp_path: Path) -> None:
-    from robustkit.data.scenes import open_scenes
-
     images = torch.zeros(2, 3, 2, 2, dtype=torch.uint8)
     (tmp_path / "images").mkdir()
     (tmp_path / "masks").mkdir()

@@ -18,6 +18,8 @@ from robustkit.data.images import to_pixels
 from robustkit.data.in_memory import open_held
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import DataError, ModelError, ProtocolError
+from robustkit.models.in_memory import classifier_of
+from robustkit.models.input_config import InputOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 ZOO, SHAPES = "zoo:shapes-vit-quest", "embedded:shapes"
@@ -166,6 +168,38 @@ ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (Net(), (X, Y), {"pixles": True}, TypeError, "did you mean 'pixels'?"),
     (Net(lambda y: y[0, 0]), (X, Y), {"pixels": True}, ModelError, r"returned shape \(\); expected logits of shape"),
     (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on images of 32 x 32"),
+    (Net().double(), (X, Y), {"pixels": True}, ModelError, "its weights are torch.float64, images are float32: give n"),
+    (Net(), [(X, Y)], {"pixels": True}, DataError, r"shape \(12, 3, 32, 32\) \(a batch\? give its images one by one"),
+    (Net(), (X, Y.to("meta")), {"pixels": True}, DataError, "a label is 'a tensor without values'; expected"),
+    (Net(), (X, Y - 1), {"pixels": True}, DataError, "image 00000: label -1; expected the index of a class, from 0 on"),
+    (
+        Net(),
+        [(X[0], 0), (X[0], 1 << 20), (X[0], 1)],
+        {"pixels": True},
+        DataError,
+        "labels go up to 1048576; expected indices of at most 1048",
+    ),
+    (
+        Net(),
+        [(X[0], (1 << 20) - 1)],
+        {"pixels": True},
+        DataError,
+        "labels go up to 1048575, the model has classes 0 to",
+    ),
+    (Net(), (X, Y), {"pixels": True, "labels_csv": "x.csv"}, DataError, "has its own labels; leave out labels_csv"),
+    (Net(), (X, Y), {"pixels": True, "layout": "folders"}, DataError, "has its own labels; leave out layout"),
+    (Net(), (X, Y), {"pixels": True, "limit": "3"}, ProtocolError, "limit is '3'; expected a whole number"),
+    (Net(), (X, Y), {"pixels": True, "seed": 0.5}, ProtocolError, "seed is 0.5; expected a whole number"),
+    (Net(), (X, Y), {"pixels": True, "ids": [1]}, ProtocolError, "ids is list; expected a path"),
+    (
+        Net(),
+        "a" * 5000,
+        {"pixels": True},
+        ProtocolError,
+        "data_dir is a text of 5000 characters, 'aaaa.*a'; expected the p",
+    ),
+    (Net(), "a\0", {"pixels": True}, ProtocolError, "data_dir is a text of 2 characters"),
+    ("zoo:" + "a" * 5000, (X, Y), {}, ProtocolError, "checkpoints is a text of 5004 characters, 'zoo:aaa"),
 ]
 
 
@@ -183,7 +217,9 @@ def test_images_that_change_are_refused(tmp_path: Path) -> None:
         def __getitem__(self, place: int) -> dict[str, Any]:
             return {"image": torch.rand(3, 32, 32), "label": place}
 
-    with pytest.raises(DataError, match="image 0: the data set returns another image the second time; remove random"):
+    with pytest.raises(
+        DataError, match="image 00000: the data set returns another image the second time; remove random"
+    ):
         robustkit.audit(Net(), Augmented(), pixels=True, out=tmp_path / "run")
 
 
@@ -218,3 +254,83 @@ def test_labels_are_those_that_a_transform_makes() -> None:
     for given in ({"target_transform": lambda label: 2 - label}, {"transform": lambda image: image}, {}):
         data = Squares(3, **given)
         assert [sample.label for sample in open_held(data).samples] == [data[i][1] for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "options", "words"),
+    [
+        (
+            robustkit.text,
+            ("zoo:any", "It was the best of times\nit was"),
+            {},
+            "data is a text of 31 characters, 'It was",
+        ),
+        (robustkit.text, ("zoo:any", "word " * 2000), {}, "data is a text of 10000 characters"),
+        (
+            robustkit.text,
+            ("zoo:any", ["a"]),
+            {},
+            "data is list; expected a path: only audit and segment take data in mem",
+        ),
+        (
+            robustkit.series,
+            ("zoo:any", np.zeros((2, 3))),
+            {},
+            "data is ndarray; expected a path: only audit and segment",
+        ),
+        (
+            robustkit.features,
+            (ZOO, (X, Y)),
+            {"train": SHAPES},
+            "data is tuple; expected a path: only audit and segment",
+        ),
+        (robustkit.features, (ZOO, SHAPES), {"train": (X, Y)}, "train is tuple; expected a path"),
+    ],
+)
+def test_tasks_of_files_say_so(task: Any, arguments: Any, options: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises((DataError, ProtocolError), match=words):
+        task(*arguments, out=tmp_path / "run", **options)
+
+
+def test_a_network_that_takes_another_size_says_that_images_are_resized() -> None:
+    network = Net()
+    wanted = InputOptions(None, None, None, (0.0,) * 3, (1.0,) * 3, img_size=(48, 48))
+    resized = "images of 32 x 32 are resized and cropped to 48 x 48"
+    assert resized in classifier_of(network, "net", wanted, (32, 32)).identity.notes
+    assert not any("resized" in note for note in classifier_of(network, "net", wanted, (48, 48)).identity.notes)
+
+
+def test_numbers_and_devices_of_other_libraries(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"limit": np.int64(4), "seed": torch.tensor(3), "device": torch.device("cpu")}
+    run = robustkit.audit(Net(), images(), pixels=True, attacks="none", out=tmp_path / "run", **more)
+    assert (run.manifest.data.n, run.manifest.seed, run.manifest.device[:3]) == (4, 3, "cpu")
+
+
+def test_what_is_ignored_in_masks_in_memory(tmp_path: Path) -> None:
+    """-100 is what losses of torch ignore."""
+    pixels, masks = images()[0], torch.arange(12 * 32 * 32).view(12, 32, 32) % 3
+    given: dict[str, Any] = {"pixels": True, "attacks": "none", "device": "cpu"}
+    (tmp_path / "classes.txt").write_text("sky\nsea\nsand\n", encoding="utf-8")
+    network = nn.Conv2d(3, 3, 1)
+    first, second = (
+        robustkit.segment(network, (pixels, torch.where(masks == 2, label, masks)), ignore=ignored, out=out, **given)
+        for label, ignored, out in (
+            (255, 255, tmp_path / "usual"),
+            (-100, [-100, 255], tmp_path / "torch"),
+        )
+    )
+    assert columns(first, "clean", ("shifted",)) == columns(second, "clean", ("shifted",))
+    named = robustkit.segment(
+        network, (pixels, masks), classes=tmp_path / "classes.txt", out=tmp_path / "named", **given
+    )
+    assert named.manifest.data.class_names == ("sky", "sea", "sand")
+    for options, words in (
+        ({"masks": tmp_path}, "has its own masks; leave out masks"),
+        ({"layout": "folders"}, "has its own masks; leave out layout"),
+        ({"ignore": "-1.5"}, "--ignore '-1.5': expected labels such as 255"),
+    ):
+        with pytest.raises((DataError, ProtocolError), match=words):
+            robustkit.segment(network, (pixels, masks), out=tmp_path / "none", **options, **given)
+    (tmp_path / "classes.txt").write_text("sky\nsea\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"classes.txt: 2 classes \(sky, sea\), but the model has 3"):
+        robustkit.segment(network, (pixels, masks), classes=tmp_path / "classes.txt", out=tmp_path / "none", **given)

@@ -133,8 +133,8 @@ def _ask(model: SeriesClassifier, raw: Tensor) -> tuple[Tensor, Tensor]:
 @takes_options_of(SeriesRequest)
 def series(
     checkpoints: Checkpoints,
-    *,
     data: str | Path,
+    *,
     progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[SeriesOptions],

@@ -105,8 +105,8 @@ _ASKED = 200  # characters
 @takes_options_of(TextRequest)
 def text(
     checkpoints: Checkpoints,
-    *,
     data: str | Path,
+    *,
     progress: Progress | bool | None = None,
     say: Say = None,
     **options: Unpack[TextOptions],
