@@ -21,7 +21,7 @@ from ..common.files import bytes_of, reason_of
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
-from ..data.in_memory import open_held
+from ..data.in_memory import open_held, pixels_of
 from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
@@ -441,6 +441,8 @@ def _pictures_in(images: Any) -> tuple[Iterable[tuple[str, Image.Image]] | None,
         return read_pictures(list(map(str, several))), ""
     pairs = zip(several, files, strict=True)
     opened = [each if file is None else dict(read_pictures([file]))[file] for each, file in pairs]
+    if len({isinstance(each, Image.Image) for each in opened}) > 1:  # each is a picture of its own
+        opened = [Image.fromarray(pixels_of(each, f"image {place}")) for place, each in enumerate(opened)]
     held = open_held((opened, [0] * len(opened)))
     return [(sample.id, held.image(sample)) for sample in held.samples], held
 
