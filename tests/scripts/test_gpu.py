@@ -56,7 +56,7 @@ def test_a_rehearsal_carries_out_all_steps(device: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_only_its_step(fault: str, tmp_path: Path) -> None:
-    words = ("--only", "machine,maps,memory", "--minutes", "1" if fault == "hang" else "4")
+    words = ("--only", "machine,maps,memory", "--minutes", "3" if fault == "hang" else "8")
     status, lines = rehearse(tmp_path, *words, **{FAULT: f"maps={fault}"})
     expected = {"hang": "hung", "clock": "ok"}.get(fault, "failed")
     assert ended(lines) == {"machine": "ok", "maps": expected, "memory": "ok"}
