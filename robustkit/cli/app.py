@@ -142,13 +142,13 @@ def _show_warnings() -> None:
     if _command(sys.argv[1:]) == "inspect":
         warnings.simplefilter("ignore", RobustkitWarning)
         return
-    shown, before = set[str](), warnings.showwarning
+    texts, before = set[str](), warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if not issubclass(category, RobustkitWarning):
             before(message, category, *where, **more)
-        elif str(message) not in shown:
-            shown.add(str(message))
+        elif str(message) not in texts:
+            texts.add(str(message))
             click.echo(f"⚑ {no_controls(str(message))}", err=True)
 
     warnings.simplefilter("always", RobustkitWarning)

@@ -50,8 +50,8 @@ def refuse_output(spec: str | Path | nn.Module, wanted: InputOptions, features: 
     graph = not isinstance(spec, nn.Module) and str(spec).startswith((PREFIX, "onnx:", "pt2:"))
     if features or not (isinstance(spec, nn.Module) or graph or is_factory(wanted.arch or "")):
         shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
-        where = "its features" if features else "its only output"
-        raise ModelError(f"--logits {wanted.output} does not apply to {shown}: {where} are taken; leave it out")
+        where = "its features are" if features else "its only output is"
+        raise ModelError(f"--logits {wanted.output} does not apply to {shown}: {where} taken; leave it out")
 
 
 def resolve_preprocessing(

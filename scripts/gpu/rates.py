@@ -267,7 +267,7 @@ class Heavy(nn.Module):
 
 
 def memory(bench: Bench) -> None:
-    """Record how an audit goes on where a batch does not fit, and that it gives what small batches give."""
+    """Record whether an audit continues if a batch does not fit, with the results of small batches."""
     count = 16 if bench.small else 256
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from clips import draw
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -37,18 +38,6 @@ SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "nu
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUSTKIT_CACHE", str(tmp_path / "cache"))
-
-
-def draw(model: Any) -> Any:
-    """Give a model weights whose answers differ from image to image."""
-    torch.manual_seed(0)
-    for weight in model.parameters():
-        if weight.ndim > 1:
-            nn.init.normal_(weight, std=0.2)
-    model.logit_scale.data.fill_(2.0)
-    if getattr(model, "logit_bias", None) is not None:
-        model.logit_bias.data.fill_(-3.0)
-    return model.eval()
 
 
 def write_tokenizer(folder: Path, words: list[str]) -> None:

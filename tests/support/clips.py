@@ -19,12 +19,15 @@ WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "photo", "of", "this", "is", "cat
 MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
 
 
-def _draw(model: Any) -> Any:
+def draw(model: Any) -> Any:
+    """Give a model weights whose answers differ from image to image."""
     torch.manual_seed(0)
     for weight in model.parameters():
         if weight.ndim > 1:
             nn.init.normal_(weight, std=0.2)
     model.logit_scale.data.fill_(2.0)
+    if getattr(model, "logit_bias", None) is not None:
+        model.logit_bias.data.fill_(-3.0)
     return model.eval()
 
 
@@ -36,7 +39,7 @@ def write(kind: str, folder: Path) -> None:
         vision = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 8, "head_width": 32}
         text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
         model = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text}
-        made = _draw(open_clip.CLIP(**model))
+        made = draw(open_clip.CLIP(**model))
         save_file({k: v.contiguous() for k, v in made.state_dict().items()}, folder / "open_clip_model.safetensors")
         said = {"model_cfg": model, "preprocess_cfg": {"mean": MEAN, "std": STD}}
         (folder / "open_clip_config.json").write_text(json.dumps(said))
@@ -48,7 +51,7 @@ def write(kind: str, folder: Path) -> None:
     ends = {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
     text = {**small, "vocab_size": len(WORDS), "max_position_embeddings": 64, **ends}
     vision = {**small, "image_size": SIDE, "patch_size": 8}
-    _draw(t.CLIPModel(t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))).save_pretrained(folder)
+    draw(t.CLIPModel(t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))).save_pretrained(folder)
     sizes = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
     t.CLIPImageProcessor(**sizes, image_mean=MEAN, image_std=STD).save_pretrained(folder)
     plain = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<unk>"))
