@@ -79,6 +79,14 @@ def test_an_index_names_files_next_to_it(place: Any, weights: dict[str, torch.Te
         robustkit.load(index, **HALF)
 
 
+@pytest.mark.parametrize("said", ["[]", "{}", '{"weight_map": ["a"]}', '{"weight_map": {}}'])
+def test_an_index_has_a_file_for_each_tensor(said: str, tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(said)
+    with pytest.raises(CheckpointError, match="has no weight_map; expected the file of each tensor"):
+        robustkit.load(index, **HALF)
+
+
 def test_a_distributed_checkpoint_is_named(tmp_path: Path) -> None:
     for name in (".metadata", "__0_0.distcp"):
         (tmp_path / name).write_bytes(b"x")

@@ -191,6 +191,9 @@ def test_a_cell_that_is_run_again_goes_on(tmp_path: Path) -> None:
     again = robustkit.audit({"net": Cell().net}, Cell().data, attacks="square(queries=2)", eps="2/255", **options)
     assert again.shard_path("net", "clean", 0).stat().st_mtime_ns == written
     assert len(again.manifest.conditions) == 2
+    answers = again.manifest.checkpoints[0].answers
+    assert isinstance(answers, AnswersEntry) and answers.samples == ("00000", "00012", "00023")
+    assert answers.digest is not None and len(base64.b64decode(answers.values)) == 4 * 3 * CLASSES
 
 
 # By files
