@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -74,8 +73,7 @@ def run_steps(options: argparse.Namespace) -> int:
     if (before := lines).exists():  # of an earlier try, which is kept
         before.rename(options.out / f"results-{int(lines.stat().st_mtime)}.jsonl")
     append(lines, {"step": "run", "what": "begun", "rehearsal": options.rehearse, "minutes": options.minutes})
-    if options.wheels:
-        append(lines, {"step": "install", "status": _install(options.wheels, options.out)})
+    append(lines, {"step": "install", "status": _install(options.wheels, options.out)})
     for name in asked:
         step = STEPS[name]
         left = ends - time.monotonic()
@@ -95,7 +93,7 @@ def _run(name: str, step: Step, seconds: float, options: argparse.Namespace) -> 
     words = [sys.executable, "-m", "scripts.gpu", "--step", name, "--out", str(options.out), "--seconds", f"{seconds}"]
     words += ["--rehearse"] * options.rehearse + (["--device", options.device] if options.device else [])
     log, began = options.out / f"{name}.log", time.monotonic()
-    paths = [str(options.out / "site")] * bool(options.wheels) + [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str((options.out / "site").resolve()), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as printed:
         process = subprocess.Popen(words, stdout=printed, stderr=printed, start_new_session=True, env=environment)
@@ -112,17 +110,20 @@ def _run(name: str, step: Step, seconds: float, options: argparse.Namespace) -> 
     return {"status": status, "seconds": round(time.monotonic() - began, 1), "why": why[:500]}
 
 
-def _install(wheels: Path, out: Path) -> str:
-    """Install wheels into DIR/site, which goes first on the path of each step."""
-    words = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade"]
-    done = subprocess.run(
-        [*words, "--target", str(out / "site"), *map(str, sorted(wheels.glob("*.whl")))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return "ok" if done.returncode == 0 else json.dumps(done.stderr[-500:])
+def _install(wheels: Path | None, out: Path) -> str:
+    """Put wheels, and what a record says of the checkout's version, into DIR/site, first on the path of each step."""
+    site = out / "site"
+    site.mkdir(exist_ok=True)
+    given = [str(path.resolve()) for path in sorted(wheels.glob("*.whl"))] if wheels else []
+    pip = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--upgrade", "--target", str(site)]
+    described = ["setup.py", "-q", "egg_info", "--egg-base", str(site.resolve())]
+    for words, where in ((pip + given, None), (described, ROOT)) if given else ((described, ROOT),):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=where, capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode:
+            return done.stderr[-500:]
+    return "ok"
 
 
 if __name__ == "__main__":
