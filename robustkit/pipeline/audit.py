@@ -89,9 +89,9 @@ def audit(
         eps: in the units of the card (pixels of [0, 1] for `standard`).
         preset: fills attacks, corruptions, cams and limit where they are left out (`robustkit list presets`).
         shuffle: what an unfinished run has is then a random part.
-        batch_size: 16 on a CPU and 128 on an accelerator, if left out; `auto` measures which suits the models best,
-            once, when a run begins. Where memory is short, it is halved on the way. shard_size: 128 (up to
-            1024 on an accelerator, by its memory) or the batch size if larger.
+        batch_size: 16 on a CPU, and on an accelerator 128 (up to 1024 for images below 224 x 224), if left out; `auto`
+            measures which suits the models best, once, when a run begins. Where memory is short, it is halved on the
+            way. shard_size: 128 (up to 1024 on an accelerator, by its memory) or the batch size if larger.
         browse: fixed when a run begins. dtype, compile: how attacks and the clean pass compute.
         setup_check: whether at most 64 clean images are first tried under other normalisations and channel orders, so
             that a better one is flagged.

@@ -225,7 +225,7 @@ def announce(
         work = (plan.conditions, len(own), samples, units, there, evidence, card, classes)
         for line in work_lines(*work, whys.count(None), filter(None, whys)):
             PLAN.info(no_controls(line))
-    estimate = Estimate(jobs, ranks.size)
+    estimate = Estimate(jobs, ranks.size, accelerated=device.type != "cpu")
     return Reporter(plan.run, plan.conditions, samples, own, estimate, ranks, progress, device.type)
 
 

@@ -114,11 +114,24 @@ class Plan:
     def settings(self, chosen: int | None) -> Settings:
         """Return how to compute. chosen: the batch size of an earlier command; without, `auto` measures the best."""
         settings = self.request.settings
-        planned = (contender for contender in self.contenders if isinstance(contender, PlannedCheckpoint))
-        measures = [contender.best_batch for contender in planned if contender.best_batch]
-        if self.request.batch_size != "auto" or not measures:
+        planned = [each for each in self.contenders if isinstance(each, PlannedCheckpoint) and each.best_batch]
+        if self.request.batch_size is None and planned and settings.device.type != "cpu":
+            sides = [each.preprocessing.input_size for each in planned if each.preprocessing is not None]
+            return replace(settings, batch_size=filling_batch(settings.batch_size, sides))
+        if self.request.batch_size != "auto" or not planned:
             return settings
-        return replace(settings, batch_size=chosen or min(measure() for measure in measures))
+        return replace(settings, batch_size=chosen or min(each.best_batch() for each in planned if each.best_batch))
+
+
+_USUAL_PIXELS, _MOST_TIMES = 224 * 224, 8
+
+
+def filling_batch(usual: int, sides: Iterable[tuple[int, int]]) -> int:
+    """Return the batch size for an accelerator. usual: for images of 224 x 224. Smaller ones take a power of two as
+    many, up to 8 times: where kernels are short, the device waits for the host that launches them."""
+    largest = max((height * width for height, width in sides), default=_USUAL_PIXELS)
+    times = min(_MOST_TIMES, max(1, _USUAL_PIXELS // largest))
+    return usual << (times.bit_length() - 1)
 
 
 Compute = Callable[[Plan, Progress, Callable[[str], None]], Reporter]

@@ -382,14 +382,25 @@ class Job:
         return self.checkpoint, self.name
 
 
+_TELLING = 10.0  # passes from which on a condition's time is the device's
+
+
 class Estimate:
     """The seconds of a run that are over, and those that are left. Seconds per sample are the job's own; else those of
     its condition with other checkpoints, at this one's pace; else per expected pass in the same group, kind,
-    checkpoint, or any. Time between units is spread over all. processes: that share the work.
+    checkpoint, or any. Time between units is spread over all. processes: that share the work. accelerated: on a device
+    where conditions of few passes take as long as the host that decodes and writes, and tell nothing of longer ones.
     """
 
-    def __init__(self, jobs: Iterable[Job], processes: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        processes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        accelerated: bool = False,
+    ) -> None:
         self.jobs = {job.key: job for job in jobs}
+        self._accelerated = accelerated
         self._processes, self._clock = processes, clock
         self._began = self._since = clock()
         self._seconds: dict[tuple[str, str], float] = {}
@@ -472,7 +483,8 @@ class Estimate:
         """Return seconds per sample; None where nothing was measured."""
         if self._done.get(job.key):
             return self._own(job.key)
-        measured = self.measured
+        least = _TELLING if self._accelerated and job.cost.expected >= _TELLING else 0.0
+        measured = [other for other in self.measured if other.cost.expected >= least]
         here = [other for other in measured if other.checkpoint == job.checkpoint]
         if elsewhere := [other for other in measured if other.name == job.name]:
             rates = [self._own(other.key) * self._pace(job.checkpoint, other.checkpoint) for other in elsewhere]

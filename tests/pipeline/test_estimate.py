@@ -13,6 +13,7 @@ from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import MapsEvaluator
+from robustkit.pipeline.plan import filling_batch
 from robustkit.pipeline.progress import Estimate, Job, estimate_line, jobs_of, work_lines
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
@@ -175,6 +176,34 @@ def test_an_upper_bound_is_called_one() -> None:
     now[0] += 6
     estimate.advance(10)
     assert estimate_line(estimate, "cpu") == "about 18 min on cpu, at most 60 min; autoattack accounts for up to 100 %"
+
+
+def test_an_accelerator_is_not_judged_by_what_the_host_does() -> None:
+    """Of a clean pass the host takes most, so that only conditions of 10 passes or more tell about longer ones."""
+    now, sizes = [0.0], {"clean": 1.0, "short": 9.0, "pgd": 10.0, "long": 600.0}
+    todo = [Job("a", name, name, "", 10, Cost(passes)) for name, passes in sizes.items()]
+    estimate = Estimate(todo, clock=lambda: now[0], accelerated=True)
+    for name, seconds in (("clean", 6.0), ("short", 6.0)):
+        estimate.start("a", name)
+        now[0] += seconds
+        estimate.advance(10)
+        assert estimate.left() is None and estimate_line(estimate, "cuda") == ""
+    estimate.start("a", "pgd")
+    now[0] += 1
+    estimate.advance(10)
+    assert estimate.left() == pytest.approx(60)
+    few = Estimate(todo[:2], clock=lambda: now[0], accelerated=True)  # where all are short, they tell of each other
+    few.start("a", "clean")
+    now[0] += 6
+    few.advance(10)
+    assert few.left() == pytest.approx(54)
+
+
+def test_small_images_come_in_larger_batches_on_an_accelerator() -> None:
+    sides = {(224, 224): 128, (225, 224): 128, (384, 384): 128, (159, 158): 128, (158, 158): 256, (64, 64): 1024}
+    assert {side: filling_batch(128, [side]) for side in sides} == sides
+    assert filling_batch(128, [(8, 8)]) == 1024 and filling_batch(128, [(32, 32), (112, 112)]) == 512
+    assert filling_batch(128, []) == 128
 
 
 def test_times_are_short() -> None:
