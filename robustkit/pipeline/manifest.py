@@ -193,12 +193,14 @@ def shard_size(plan: Plan, settings: Settings) -> int:
     for each unit counts for less, and attacks that make their own batches keep them full. Parts of one run, which may
     lie on unlike devices, have the same size; so do tasks whose samples are held at their full size.
     """
-    least, device = plan.request.least_shard, settings.device
-    if device.type == "cpu" or least < _SCALED:
-        return max(least, settings.batch_size)
+    request, device = plan.request, settings.device
+    batch = settings.batch_size if request.batch_size == "auto" else request.settings.batch_size  # as given, or usual
+    least = max(request.least_shard, batch)
+    if device.type == "cpu" or request.least_shard < _SCALED:
+        return least
     fair = -(-len(plan.dataset.samples) // count_in("WORLD_SIZE", 1))  # so that each process has some
-    times = _OF_PARTS if plan.request.share else shards_in_memory(device)
-    return max(least, settings.batch_size, min(least * times, fair))
+    times = _OF_PARTS if request.share else shards_in_memory(device)
+    return max(least, min(request.least_shard * times, fair))
 
 
 _SCALED = 128  # samples of a unit on a CPU from which on one of an accelerator is larger

@@ -1,6 +1,6 @@
 """Measure everything that is claimed of GPUs, most important first, each step in a process and a time of its own.
 
-    python -m scripts.gpu [--minutes 4] [--out DIR] [--only truth,rates] [--wheels DIR]
+    python -m scripts.gpu [--minutes 6] [--out DIR] [--only truth,rates] [--wheels DIR]
     python -m scripts.gpu --rehearse                    # the same on a CPU, in tiny sizes
     python -m scripts.gpu --page DIR/results.jsonl      # its page, and which defaults follow
     python -m scripts.gpu --make-truth                  # the CPU's records that the device is compared with
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("scripts.gpu", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=4.0, help="of all steps together")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of all steps together")
     parser.add_argument("--out", type=Path, default=Path("gpu"))
     parser.add_argument("--only", default="", help=f"steps, by commas: {', '.join(STEPS)}")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first, for packages that lack")
@@ -81,7 +81,7 @@ def run_steps(options: argparse.Namespace) -> int:
             append(lines, {"step": name, "status": "skipped", "why": f"{left:.0f} s were left"})
             well = False
             continue
-        status = _run(name, step, min(step.seconds * (options.minutes / 4), left), options)
+        status = _run(name, step, min(step.seconds * (options.minutes / 6), left), options)
         append(lines, {"step": name, **status})
         well = well and status["status"] == "ok"
         print(f"{name}: {status['status']}, {status['seconds']} s {status['why']}".rstrip(), flush=True)

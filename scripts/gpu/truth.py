@@ -144,7 +144,7 @@ def pages(run: Path) -> dict[str, str]:
 
 
 def _audit(bench: Bench, out: Path) -> list[str]:
-    limit = "8" if bench.small else "64"
+    limit = "8" if bench.small else "32"
     device = ["--device", "cpu"] if bench.device == "cpu" else []
     some = VITS[:2] if bench.small else VITS
     words = ["audit", *some, "--data-dir", "embedded:shapes", "--limit", limit, "--attacks", "fgsm,pgd(steps=10)"]

@@ -121,32 +121,35 @@ def test_a_shard_is_uploaded_once_for_clean_and_all_corruptions(tmp_path: Path) 
 
 @needs_stand_in
 def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 128; units of up to eight times 128 samples by the memory of the device (the stand-in says 16 GiB),
-    less where several processes share them; a decoding thread for each core.
+    """Batches of 128, of small images up to 1024; units of up to eight times 128 samples by the memory of the device
+    (the stand-in says 16 GiB), less where several processes share them; a decoding thread for each core.
     """
 
     def sizes(attacks: str, **more: Any) -> tuple[int, int]:
         request = ClassificationRequest(
             checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", attacks=attacks, out=tmp_path, **more
         )
-        return request.settings.batch_size, shard_size(plan_of(request), request.settings)
+        plan = plan_of(request)
+        settings = plan.settings(None)
+        return settings.batch_size, shard_size(plan, settings)
 
     with stand_in.devices():
-        assert sizes("fgsm") == (128, 256)
-        assert sizes("fgsm", limit=200) == (128, 200)
+        assert sizes("fgsm") == (1024, 256)
+        assert sizes("fgsm", batch_size=128) == (128, 256) and sizes("fgsm", batch_size=512) == (512, 512)
+        assert sizes("fgsm", limit=200) == (1024, 200)
         for gigabytes, samples in ((7.9, 128), (24, 256), (40, 512), (80, 1000)):  # there are 1000 images
             told = SimpleNamespace(total_memory=int(gigabytes * 2**30))
             with monkeypatch.context() as patched:
                 patched.setattr(torch.cuda, "get_device_properties", lambda device, told=told: told)
-                assert sizes("autoattack") == (128, samples)
-                assert sizes("autoattack", part="1/2") == (128, 512)  # on another device, too
+                assert sizes("autoattack") == (1024, samples)
+                assert sizes("autoattack", part="1/2") == (1024, 512)  # on another device, too
                 scenes = {"checkpoints": ["zoo:shapes-segmenter-quest"], "data_dir": "embedded:shapes", "out": tmp_path}
                 held = SegmentationRequest(**scenes, batch_size=8)  # images at their full size
                 assert shard_size(plan_of(held), held.settings) == 32
         monkeypatch.setenv("WORLD_SIZE", "5")
-        assert sizes("autoattack") == (128, 200)
+        assert sizes("autoattack") == (1024, 200)
         monkeypatch.setenv("WORLD_SIZE", "64")
-        assert sizes("autoattack") == (128, 128)
+        assert sizes("autoattack") == (1024, 128)
     assert sizes("autoattack", device="cpu") == (16, 128)
     cores = usual_workers()
     assert cores == len(os.sched_getaffinity(0))
