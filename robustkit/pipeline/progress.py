@@ -484,7 +484,9 @@ class Estimate:
         if self._done.get(job.key):
             return self._own(job.key)
         least = _TELLING if self._accelerated and job.cost.expected >= _TELLING else 0.0
-        measured = [other for other in self.measured if other.cost.expected >= least]
+        measured = [
+            other for other in self.measured if not least or (other.cost.expected >= least and other.kind != CHECK)
+        ]
         here = [other for other in measured if other.checkpoint == job.checkpoint]
         if elsewhere := [other for other in measured if other.name == job.name]:
             rates = [self._own(other.key) * self._pace(job.checkpoint, other.checkpoint) for other in elsewhere]

@@ -111,7 +111,7 @@ def _run(name: str, step: Step, seconds: float, options: argparse.Namespace) -> 
 
 
 def _install(wheels: Path | None, out: Path) -> str:
-    """Put wheels, and what a record says of the checkout's version, into DIR/site, first on the path of each step."""
+    """Put wheels, and the metadata of the checkout, into DIR/site, first on the path of each step."""
     site = out / "site"
     site.mkdir(exist_ok=True)
     given = [str(path.resolve()) for path in sorted(wheels.glob("*.whl"))] if wheels else []

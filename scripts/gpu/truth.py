@@ -44,11 +44,11 @@ Records = dict[str, dict[str, dict[str, Any]]]
 """By checkpoint and condition, then by sample, then by column."""
 
 
-def evaluate(kind: str, out: Path, device: str, batch: int, samples: int) -> Run:
+def evaluate(kind: str, out: Path, device: str, batch: int, samples: int, **more: Any) -> Run:
     """Carry out one of the requests. samples: some of `SAMPLES`, whose draws are those of all."""
     shutil.rmtree(out, ignore_errors=True)
     options = {"data_dir": "embedded:shapes", "limit": samples, "batch_size": batch, "device": device, "out": out}
-    options |= {"setup_check": False, "evidence": "none", "progress": False, "say": print, **REQUESTS[kind]}
+    options |= {"setup_check": False, "evidence": "none", "progress": False, "say": print, **REQUESTS[kind], **more}
     if kind == "segmentation":
         return robustkit.segment(eps="2/255", **_without(options, "evidence"))
     return robustkit.audit(eps="2/255", **options)
@@ -133,8 +133,28 @@ def compare(bench: Bench) -> None:
         same = pages(bench.folder / kind) == pages(again.path)
         bench.record(what="repeated", kind=kind, same_bytes=same)
         odd += [] if same else [f"{kind} repeated"]
+    _compare_precisions(bench)
     if odd:
         raise SystemExit(f"{len(odd)} differ, first {odd[0]}")
+
+
+def _compare_precisions(bench: Bench) -> None:
+    """Record, for each trained network, the verdicts of attacks whose search is in bfloat16, next to float32's."""
+    samples = 4 if bench.small else SAMPLES
+    low = evaluate("attacks", bench.folder / "attacks-low", bench.device, 16, samples, dtype="bfloat16")
+    plain = records_of(Run(bench.folder / "attacks"))
+    counts: dict[str, list[int]] = {}
+    for text, rows in records_of(low).items():
+        name, _, condition = text.partition(" ")
+        pairs = [(plain[text][sample]["correct"], row["correct"]) for sample, row in rows.items()]
+        if condition != "clean":
+            here = counts.setdefault(name, [0, 0, 0])
+            for place, some in enumerate(
+                ([a for a, _ in pairs], [b and not a for a, b in pairs], [a and not b for a, b in pairs])
+            ):
+                here[place] += sum(some)
+    for name, (stand, more, fewer) in counts.items():
+        bench.record(what="verdicts", network=name, mode="bfloat16", stand=stand, more_than_float32=more, fewer=fewer)
 
 
 def pages(run: Path) -> dict[str, str]:
@@ -144,11 +164,20 @@ def pages(run: Path) -> dict[str, str]:
 
 
 def _audit(bench: Bench, out: Path) -> list[str]:
-    limit = "8" if bench.small else "32"
+    limit = "8" if bench.small else "64"
     device = ["--device", "cpu"] if bench.device == "cpu" else []
     some = VITS[:2] if bench.small else VITS
     words = ["audit", *some, "--data-dir", "embedded:shapes", "--limit", limit, "--attacks", "fgsm,pgd(steps=10)"]
-    words += ["--eps", "2/255", "--corruptions", "fog(severity=3)", "--shard-size", limit[:1], "--evidence", "none"]
+    words += [
+        "--eps",
+        "2/255",
+        "--corruptions",
+        "fog(severity=3)",
+        "--shard-size",
+        "8" if bench.small else "16",
+        "--evidence",
+        "none",
+    ]
     return [*words, "--no-setup-check", "--out", str(out), *device]
 
 
