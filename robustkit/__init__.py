@@ -7,21 +7,16 @@ are loaded on first use: importing the package is instant.
 import logging
 import os
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import lazy_loader
 
-from .moved import MovedModules
-
 # Without it products of matrices on CUDA have no fixed order. The first product of a process settles it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants its lines, adds a handler
-
-sys.meta_path.append(MovedModules())
 
 __version__ = "0.1.0"
 _named, _, _every = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use

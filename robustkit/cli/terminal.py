@@ -247,15 +247,12 @@ def view_runs(folder: Path, compared: int, port: int | None, screen: Any) -> Non
 
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
-    """Print which runs lack records, with the command that completes each, and which records name the whole card."""
+    """Print which runs lack records, with the command that completes each."""
     from ..evaluations.presenting import unfinished_line
-    from ..runs.description import whole_card_line
 
     for run in runs:
         if gap := unfinished_line(run):
             print_as_it_is(console(), f"⚑ {run.path}: {gap}")
-        if run.manifest.format == 1:
-            print_as_it_is(console(), f"{run.path}: {whole_card_line(run.manifest)}")
 
 
 @contextmanager

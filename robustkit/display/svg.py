@@ -21,8 +21,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
-from ..moved import keep_old_names
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
@@ -321,6 +319,3 @@ def legend(canvas: Canvas, looks: Mapping[str, Style], lines: bool = True, colum
     box = canvas.legend(handles, ["?"] * len(handles), loc="outside upper left", ncols=columns, handlelength=2.6)
     for text, label in zip(box.get_texts(), looks, strict=True):
         text.set_text(label)
-
-
-keep_old_names(__name__, draw="Figure")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ..common.intervals import Floats, bootstrap, wilson
 from ..data.layouts import FLAGGED
 from ..display.text import amount
-from ..moved import keep_old_names
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import Manifest
@@ -258,6 +257,3 @@ class Results(Sequence[SummaryRow]):
             gatherer.read(self.run)
         assert isinstance(gatherer, kind)
         return gatherer
-
-
-keep_old_names(__name__, Reading="RecordReader", readable="readable_rows")

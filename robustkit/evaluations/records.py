@@ -24,7 +24,6 @@ from scipy.special import betainc
 from ..common.intervals import Floats
 from ..common.plugins import GROUPS, declared
 from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknown
-from ..moved import keep_old_names
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .condition import EVERY_FAMILY, kind_of, pattern_of, words_of
@@ -313,6 +312,3 @@ def check_plugins(manifest: Manifest) -> None:
         plugin = EVERY_FAMILY.plugin(kind_of(text))
         if plugin is not None and plugin.name not in families:
             raise PluginError(f"{text} of the run is not of {plugin.words}, which has taken its name: leave that out")
-
-
-keep_old_names(__name__, Recorded="CheckpointRecords", Right="Outcomes")

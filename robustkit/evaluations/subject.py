@@ -25,7 +25,6 @@ from ..data.dataset import Dataset, Sample
 from ..data.images import to_unit_range
 from ..models.device import CompiledNetwork, free_memory
 from ..models.identity import Classifier, embed
-from ..moved import keep_old_names
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.kept_images import Picture
@@ -478,6 +477,3 @@ def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult)
 
 
 show_pixels, score_shown = EvaluatedModel.show_pixels, EvaluatedModel.score_shown  # as plug-ins call them
-
-
-keep_old_names(__name__, Subject="EvaluatedModel", Supply="SampleSource", Lens="ScoringModel")

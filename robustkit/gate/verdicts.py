@@ -252,8 +252,7 @@ def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] 
 
 
 def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
-    """Raise CannotTell where a condition uses another part of the card in a baseline, or a run of format 1 another
-    card."""
+    """Raise CannotTell where a condition uses another part of the card in a baseline."""
     if other := card_difference(before, after, conditions):
         raise CannotTell(
             f"the runs cannot be paired: {list_differences(*other, 'in the baseline')}; audit both in the same way"

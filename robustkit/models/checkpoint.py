@@ -100,13 +100,13 @@ def foreign_globals(path: Path) -> list[str]:
 
 
 def _pickles(path: Path) -> list[io.BytesIO]:
-    if zipfile.is_zipfile(path):
-        try:
+    try:
+        if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".pkl")]
                 return [io.BytesIO(archive.open(name).read(_LARGEST_PICKLE)) for name in names[:8]]
-        except Exception:  # zipfile and zlib raise many kinds of errors for a damaged member
-            return []
+    except Exception:  # zipfile and zlib raise many kinds of errors for a damaged member
+        return []
     with path.open("rb") as file:
         return [io.BytesIO(file.read(_LARGEST_PICKLE))]  # several pickles one after another, then raw storage
 

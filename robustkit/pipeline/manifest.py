@@ -31,7 +31,7 @@ from ..evaluations.subject import Settings
 from ..models.device import device_name, shards_in_memory
 from ..models.identity import ModelIdentity
 from ..protocol.condition import Condition
-from ..runs.description import whole_card_line, without_option
+from ..runs.description import without_option
 from ..runs.manifest import (
     CardEntry,
     CheckpointEntry,
@@ -127,8 +127,7 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
     if odd := disagreements(old, new):
         raise RunError(f"{run.path} contains another run: {'; '.join(odd)}; use another --out, or delete the folder")
     run.write_manifest(join_manifests(old, new))
-    lines = [whole_card_line(old)] if old.format == 1 else []
-    lines += changed_code(old, new)
+    lines = [*changed_code(old, new)]
     if old.batch_size != new.batch_size:
         sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
         lines.append(f"{sizes}: the same random draws; results are equal up to float rounding")
@@ -145,7 +144,7 @@ def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     settings = plan.settings(old.batch_size if old else None)
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     return Manifest(
-        format=old.format if old else 2,
+        format=2,
         robustkit=metadata.version("robustkit-audit"),
         command=_command(plan),
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

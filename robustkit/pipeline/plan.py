@@ -21,7 +21,6 @@ from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
 from ..models.identity import Classifier
-from ..moved import keep_old_names
 from ..protocol.card import TASKS
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
@@ -207,6 +206,3 @@ def plan_of(request: Request) -> Plan:
     maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)
     return planned
-
-
-keep_old_names(__name__, Contender="PlannedCheckpoint")

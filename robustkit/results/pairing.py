@@ -29,18 +29,16 @@ _ROUNDED = ("compile", "version of")
 
 class RunSetup(msgspec.Struct, frozen=True):
     """What a run decides for all its checkpoints. values: texts by name. files, cards: by condition, digests of the
-    files that it reads (empty for none) and of what it uses of the card. whole: do records name the whole card
-    instead?"""
+    files that it reads (empty for none) and of what it uses of the card."""
 
     values: dict[str, str]
     files: dict[str, str]
     cards: dict[str, str]
-    whole: bool
 
 
 def run_setup(manifest: Manifest) -> RunSetup:
     deciding, digests = manifest.deciding, manifest.corrupted.digests
-    values = {name: str(getattr(deciding, name)) for name in ("protocol", "seed", "dtype", "compile")}
+    values = {name: str(getattr(deciding, name)) for name in ("seed", "dtype", "compile")}
     values["engine"] = str(manifest.arguments.get("engine") or "robustkit")
     if manifest.data.unjudged is not UNSET:
         values["labels that do not count"] = " ".join(map(str, manifest.data.unjudged)) or "none"
@@ -49,7 +47,7 @@ def run_setup(manifest: Manifest) -> RunSetup:
     values |= {f"source of plug-in {plugin.name}": f"{plugin.source[:12]}…" for plugin in manifest.used_plugins}
     files = {text: digests.get(text, "")[:16] for text in manifest.conditions}
     cards = {text: manifest.card_digest(text)[:16] for text in manifest.conditions}
-    return RunSetup(values, files, cards, manifest.format == 1)
+    return RunSetup(values, files, cards)
 
 
 def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
@@ -92,14 +90,11 @@ def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] |
     """Return `seed differs: 0 and 3` for each value that both have in two ways, and lines on other parts of the card,
     or other files, of some conditions; by default of all that both have."""
     both = [(name, text, after.values[name]) for name, text in before.values.items() if name in after.values]
-    if not (before.whole or after.whole):
-        both = [each for each in both if each[0] != "protocol"]
     lines = [f"{name} differs: {there} and {here}" for name, there, here in both if there != here]
     texts = [text for text in before.files if text in after.files] if conditions is None else conditions
-    if not any(line.startswith("protocol ") for line in lines):
-        cards = ((text, before.cards.get(text, ""), after.cards.get(text, "")) for text in texts)
-        odd = [(text, f"{there[:8]} and {here[:8]}") for text, there, here in cards if there != here]
-        lines += [f"what {text}{_more(odd)} uses of the card differs: {parts}" for text, parts in odd[:1]]
+    cards = ((text, before.cards.get(text, ""), after.cards.get(text, "")) for text in texts)
+    odd = [(text, f"{there[:8]} and {here[:8]}") for text, there, here in cards if there != here]
+    lines += [f"what {text}{_more(odd)} uses of the card differs: {parts}" for text, parts in odd[:1]]
     changed = [text for text in texts if before.files.get(text, "") != after.files.get(text, "")]
     return [*lines, *(f"files that {text}{_more(changed)} reads differ" for text in changed[:1])]
 

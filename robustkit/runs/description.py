@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..common.plugins import built_in
 from ..common.preprocessing import exact_numbers, texts_of
-from .manifest import CheckpointEntry, Manifest
+from .manifest import CheckpointEntry
 
 
 def shown_as(entry: CheckpointEntry) -> dict[str, str]:
@@ -72,14 +72,6 @@ def _code(words: Sequence[str]) -> str:
         if name in ("--plugin", "--trust-config", "--custom-ops") or (name in ("--arch", "--ray") and ":" in value):
             return name
     return ""
-
-
-def whole_card_line(manifest: Manifest) -> str:
-    """Return a line on a run of format 1, in which each record names the digest of the whole card."""
-    return (
-        f"format 1: its records name the whole card {manifest.protocol.tag}, so only runs under exactly this card "
-        "can continue it or be compared without a flag"
-    )
 
 
 def without_option(words: Sequence[str], name: str) -> list[str]:

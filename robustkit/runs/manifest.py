@@ -77,12 +77,8 @@ def malformed_part(where: str, value: Any, expected: str) -> str:
     return f"{where} is {short}; expected {expected}"
 
 
-Format = Literal[1, 2]
-"""The form of run.json, records and evidence. A version that changes what they hold, or mean, takes the next number.
-
-1: records name the card, and a digest of the run that covers all of it. 2: they name a digest of what their condition
-uses of the card. A run keeps the format that it began with.
-"""
+Format = Literal[2]
+"""The form of run.json, records and evidence. A version that changes what they hold, or mean, takes the next number."""
 _REMEDY = "restore it, or make the run again"
 _LARGEST = sys.float_info.max  # a bound that neither NaN nor an infinity keeps
 Count = Annotated[int, Meta(ge=0, lt=1 << 53, description="a whole number from 0 on")]
@@ -466,7 +462,7 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     if type(found := data.get("format")) is not int or found not in get_args(Format):
         made = f"format {str(found)[:20]}" if found is not None else "no format"
         raise RunError(
-            f"{path}: names {made}, and this version of RobustKit reads and continues formats 1 and 2 "
+            f"{path}: names {made}, and this version of RobustKit reads and continues format 2 "
             f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with "
             "another --out"
         )

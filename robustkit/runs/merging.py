@@ -83,7 +83,6 @@ def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:
 
 def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name of what decides records with its value in both."""
-    yield "format", there.format, here.format
     if other_card := card_difference(there, here, conditions):
         yield other_card
     before = there.deciding.to_plain()
@@ -134,11 +133,8 @@ def changed_code(there: Manifest, here: Manifest) -> Iterator[str]:
 
 
 def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:
-    """Return in words which conditions use other parts of two cards, and what each run has; None where none does. Of a
-    run of format 1, the whole card counts."""
+    """Return in words which conditions use other parts of two cards, and what each run has; None where none does."""
     tags = there.deciding.protocol, here.deciding.protocol
-    if 1 in (there.format, here.format) and tags[0] != tags[1]:
-        return ("protocol", *tags)
     parts = {text: (there.card_digest(text, here), here.card_digest(text, there)) for text in conditions}
     odd = [text for text, (before, after) in parts.items() if before != after]
     if not odd:

@@ -29,7 +29,6 @@ OF_CHECKPOINT = (
     "heads",
 )
 """The fields of a checkpoint in run.json that decide its records."""
-_PROSE = ("summary", "source", "caveats")  # of a card
 _SHOWN = 3  # differences that a line names
 ROWS, VALUES, DECODED, WHOLE = 1 << 20, 1 << 25, 1 << 28, 1 << 30
 """Limits for one record: rows, numbers in a column of lists, bytes of text, and of all columns before compression (of
@@ -176,18 +175,14 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 def digest_of_run(manifest: Manifest) -> str:
     """Return a digest of everything in run.json that decides records and never changes while a run grows."""
-    data, card = manifest.data.to_plain(), manifest.protocol.to_plain()
-    card = {key: value for key, value in card.items() if key not in _PROSE}
+    data = manifest.data.to_plain()
     kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
-    deciding = _deciding(manifest)
-    of_card = {"protocol": card} if manifest.format == 1 else {}
-    return digest_of({"deciding": deciding, **of_card, "data": kept, "size": manifest.shard_size})
+    return digest_of({"deciding": _deciding(manifest), "data": kept, "size": manifest.shard_size})
 
 
 def _deciding(manifest: Manifest) -> dict[str, Any]:
-    """Return what decides every record; since format 2 without the card, of which each condition uses a part."""
-    deciding = manifest.deciding.to_plain()
-    return {key: value for key, value in deciding.items() if manifest.format == 1 or key != "protocol"}
+    """Return what decides every record, without the card, of which each condition uses a part."""
+    return {key: value for key, value in manifest.deciding.to_plain().items() if key != "protocol"}
 
 
 def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: str) -> dict[str, Any]:
@@ -195,8 +190,7 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
     described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
     takes = manifest.corrupted.digests.get(condition)
     of = {"condition": condition, "takes": takes, "checkpoint": described, **_deciding(manifest)}
-    if manifest.format > 1:
-        of["card digest"] = manifest.card_digest(condition)
+    of["card digest"] = manifest.card_digest(condition)
     if plugins := manifest.plugins_of(checkpoint.name, condition):
         of["plugins"] = [plugin.identity for plugin in plugins]
     return of | {"run": digest_of_run(manifest)}

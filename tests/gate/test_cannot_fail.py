@@ -127,7 +127,6 @@ OF_CHECKPOINT = [
 OF_RUN: list[tuple[dict[str, Any], str]] = [
     ({"deciding": {"seed": 3}}, "seed is 3 in the baseline"),
     ({"deciding": {"data digest": "d2"}}, "data digest is d2"),
-    ({"deciding": {"protocol": "standard@1:1"}, "format": 1}, "protocol is standard@1:1 in the baseline"),
     ({"deciding": {"dtype": "bfloat16"}}, "dtype differs: bfloat16 and float32"),
     ({"arguments": {"engine": "torchattacks"}}, "engine differs: torchattacks and robustkit"),
     ({"keep_misclassified": True}, "use of maps of wrong predictions differs: scored and left out"),

@@ -166,10 +166,10 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
     assert accepted.figure.flags == ("set-up: dtype differs: bfloat16 and float32, which the rule accepts",)
 
 
-@pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
+@pytest.mark.parametrize("key", ["data digest", "seed"])
 def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) -> None:
     deciding = {key: 7 if key == "seed" else "7"}
-    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding=deciding, format=1)
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding=deciding)
     found = verdict(run, "drop against baseline <= 0.5", other)
     here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)

@@ -101,13 +101,12 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
         r"audit both in the same way$"
     )
     for key, value, shown in (
-        ("protocol", "standard@2:1", "standard@2:1"),
         ("data digest", "d2", others),
         ("seed", 7, 7),
     ):
         deciding = replace(planned.deciding, **{key.replace(" ", "_"): value})
         with pytest.raises(RunError, match=f"the runs cannot be paired: {key} is .* in the baseline and {shown}"):
-            baseline_of(run, replace(planned, deciding=deciding, format=1))("other", "clean", "top1", ())
+            baseline_of(run, replace(planned, deciding=deciding))("other", "clean", "top1", ())
     card = replace(planned.protocol, labels="predicted")
     with pytest.raises(
         RunError, match=r"the runs cannot be paired: protocol of clean is .* \(part \w{8}\) in the base"

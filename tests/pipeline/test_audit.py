@@ -20,17 +20,13 @@ from processes import called
 from small_audit import FACTORY, audit, command, files
 
 import robustkit
-from robustkit.cli.terminal import say_unfinished
 from robustkit.errors import RunError
 from robustkit.evaluations.attacks.evaluate import build_attack
-from robustkit.pipeline import manifest as making
 from robustkit.protocol.card import digest_of_part, load_card
 from robustkit.report import page
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
-from robustkit.runs.description import whole_card_line
-from robustkit.runs.manifest import Manifest
 from robustkit.runs.untrusted import PROVENANCE
 
 pytestmark = pytest.mark.usefixtures("pageless")
@@ -135,9 +131,9 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
 
 
 def test_another_card_counts_where_a_condition_uses_another_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """more: a card with one more attack. other: one whose PGD has another parameter. old: a run of format 1."""
+    """more: a card with one more attack. other: one whose PGD has another parameter."""
     standard = (resources.files("robustkit.protocol") / "cards" / "standard.toml").read_text("utf-8")
     cards = {"standard": standard, "more": f"{standard}\n[attacks.mine]\nsteps = 3\n"}
     cards["other"] = standard.replace('step_size = "0.15*eps"', 'step_size = "0.2*eps"')
@@ -160,7 +156,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
     count, fresh = Count(), go("fresh", "more")
     grown = go("grown", "more", progress=count)
     tags = [run.manifest.protocol.tag for run in (first, grown, fresh)]
-    assert not count.units and tags[0] != tags[1] == tags[2] and first.manifest.format == 2
+    assert not count.units and tags[0] != tags[1] == tags[2]
     assert files(tmp_path / "grown") == files(tmp_path / "fresh") and not doubts(first, fresh)
 
     other = go("other", "other")
@@ -171,22 +167,8 @@ def test_another_card_counts_where_a_condition_uses_another_part(
     go("mild", "standard", attacks="fgsm")
     assert len(go("mild", "other").manifest.conditions) == 4  # PGD, which it had not, is that of the other card
 
-    with monkeypatch.context() as before:
-        before.setattr(making, "Manifest", lambda **fields: Manifest(**fields | {"format": 1}))
-        old, older = go("old", "standard"), go("older", "more")
-    said = list[str]()
-    assert go("old", "standard", say=said.append, progress=count).manifest.format == 1 and not count.units
-    assert (line := whole_card_line(old.manifest)) in said and f"the whole card {tags[0]}," in line
-    say_unfinished([old, first])
-    assert capsys.readouterr().out == f"{old.path}: {line}\n"
-    with pytest.raises(RunError, match=re.escape(f"protocol is {tags[0]} there and {tags[1]} here")):
-        go("old", "more")
-    assert not doubts(old, first)
-    for one, another in ((old, fresh), (old, older), (first, older)):
-        assert doubts(one, another) == [f"protocol differs: {tags[0]} and {tags[1]}"]
-    named = [json.loads(next(run.shards("shapes-vit-qnorm", fog)).schema.metadata[PROVENANCE]) for run in (old, first)]
-    assert named[0]["protocol"] == tags[0] and "card digest" not in named[0]
-    assert named[1]["card digest"] == digest_of_part(load_card("standard"), fog) and "protocol" not in named[1]
+    named = json.loads(next(first.shards("shapes-vit-qnorm", fog)).schema.metadata[PROVENANCE])
+    assert named["card digest"] == digest_of_part(load_card("standard"), fog) and "protocol" not in named
 
 
 def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_path: Path) -> None:

@@ -357,10 +357,6 @@ def test_refusals(tmp_path: Path, change: Change | None, second: Mapping[str, Ro
     [
         (change_of("deciding", "protocol", to="mine@2:00"), None),
         (
-            lambda manifest: manifest.update(format=1, deciding=manifest["deciding"] | {"protocol": "mine@2:00"}),
-            "protocol differs: standard@1:96fe6f4a and mine@2:00",
-        ),
-        (
             lambda manifest: manifest["protocol"].update(parameters={"threat": {"labels": "predicted"}}),
             "what clean uses of the card differs: 613d2cbb and c1051355",
         ),

@@ -98,14 +98,14 @@ def test_a_part_that_no_audit_writes_is_named(run: RunFolder, change: Any, messa
     assert str(caught.value) == f"{run.manifest_path}: {message}; restore it, or make the run again"
 
 
-@pytest.mark.parametrize("number", [None, 0, 3, "2", True, 2.0, [1]])
+@pytest.mark.parametrize("number", [None, 0, 1, 3, "2", True, 2.0, [1]])
 def test_a_run_of_another_format_is_neither_read_nor_continued_nor_merged(run: RunFolder, number: Any) -> None:
     plain = run.manifest.to_plain() | {"format": number, "robustkit": "9.0"}
     other = RunFolder(run.path.parent / "other")
     write_plain(other, {key: value for key, value in plain.items() if number is not None or key != "format"})
     for attempt in (other.read_manifest, lambda: merge([run.path, other.path], run.path.parent / "both")):
         with pytest.raises(
-            RunError, match=r"and this version of RobustKit reads and continues formats 1 and 2 alone; use the"
+            RunError, match=r"and this version of RobustKit reads and continues format 2 alone; use the"
         ) as fault:
             attempt()
         assert "use the version that made it (9.0)" in str(fault.value) and "\n" not in str(fault.value)
