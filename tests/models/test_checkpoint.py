@@ -7,6 +7,7 @@ import collections
 import hashlib
 import os
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,12 @@ def damaged(kind: str, path: Path) -> None:
             "empty": b"",
             "page": b"<!DOCTYPE html>",
             "lfs": b"version https://git-lfs.github.com",
+            # A pickle whose last bytes say that a zip of 64 bits lies on two disks.
+            "zip of two disks": b"\x80\x02}."
+            + b"PK\x06\x07"
+            + struct.pack("<LQL", 0, 0, 2)
+            + b"PK\x05\x06"
+            + bytes(18),
         }
         path.write_bytes(texts[kind])
 
@@ -203,6 +210,7 @@ def damaged(kind: str, path: Path) -> None:
     [
         ("zip cut", "damaged or cut short .*; expected a file written by torch.save; fetch it again"),
         ("old cut", "damaged or cut short .*; expected a file written by torch.save; fetch it again"),
+        ("zip of two disks", "damaged or cut short .*; expected a file written by torch.save; fetch it again"),
         ("safetensors cut", "not a whole safetensors file .*; fetch it again"),
         ("safetensors header", "not a whole safetensors file .*; fetch it again"),
         ("other zip", "a zip archive without torch weights in it"),

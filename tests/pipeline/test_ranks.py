@@ -209,13 +209,12 @@ def test_ten_kills_of_a_random_process_lose_nothing(place: Path, tmp_path: Path,
         workers = [int(pid) for pid in _children(process.pid)]
         if process.poll() is None and workers:
             os.kill(choice.choice(workers), signal.SIGKILL)
-            assert process.wait(timeout=120) != 0
-            killed += 1
-        else:
-            process.wait(timeout=120)
-            if everything_there(out):  # more to do for the kills that are left
-                for path in choice.sample(sorted(out.rglob("records/**/*.parquet")), 12):
-                    path.unlink()
+        ended = process.wait(timeout=120) == 0  # in spite of the kill, where the worker had just ended by itself
+        killed += bool(workers) and not ended
+        assert not ended or everything_there(out)
+        if ended:  # more to do for the kills that are left
+            for path in choice.sample(sorted(out.rglob("records/**/*.parquet")), 12):
+                path.unlink()
     subprocess.run(torchrun(place, out), check=True, capture_output=True, timeout=280)
     assert everything(out) == everything(alone)
 

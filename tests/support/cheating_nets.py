@@ -69,7 +69,14 @@ def write(root: Path) -> dict[str, Path]:
 
 
 def audit(checkpoints: Sequence[Path], root: Path, out: str) -> Run:
-    options = {"attacks": "pgd", "eps": "8/255", "setup_check": False, "device": "cpu", "batch_size": 16}
+    options = {
+        "attacks": "pgd",
+        "eps": "8/255",
+        "setup_check": False,
+        "device": "cpu",
+        "batch_size": 16,
+        "evidence": "full",
+    }
     model = {"arch": f"{__file__}:build", "num_classes": 5}
     with mock.patch.object(page, "write_report"):  # it takes as long as everything else
         return robustkit.audit(checkpoints, data_dir=root / "images", out=root / out, model=model, **options)

@@ -51,7 +51,7 @@ A robust accuracy is only as good as the attack that could not lower it. Below a
 trick we know: all are the same small network with random weights, with something around it, on {n} images that they
 know. The table says how many of these AutoAttack, made short (`steps=5,targets=2,queries=20`), leaves standing at
 {eps}, and which flags of the [dossier](../../../docs/concepts/numbers.md#the-gradient-masking-dossier) are
-raised; and what an audit says that was asked for `--attacks pgd` alone, whose evidence is shorter.
+raised; and what an audit says that was asked for `--attacks pgd --evidence full`, whose evidence is shorter.
 Written by `{command}`.
 
 Of the network without a trick AutoAttack leaves {honest} and PGD {mild}; flags: {flags}.
