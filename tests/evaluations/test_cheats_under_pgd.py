@@ -1,4 +1,4 @@
-"""With full evidence an audit by PGD flags each model that fools PGD, except the one that knows the examiner by name."""
+"""With full evidence, an audit by PGD flags each model that fools PGD, except one that knows the examiner by name."""
 
 from __future__ import annotations
 
