@@ -56,9 +56,9 @@ def assert_robust(
     run = robustkit.audit(model, data, out=out, **asked, **options)
     judged = [text for text in run.asked if text != CLEAN.text or len(attacks) < len(names)]
     rows = {
-        (row["checkpoint"], row["condition"]): row
+        (row.checkpoint, row.condition): row
         for row in run.summary()
-        if row["metric"] == metric and row["condition"] in judged
+        if row.metric == metric and row.condition in judged
     }
     unread = run.manifest.bad_images
     assert not unread, f"{len(unread)} samples could not be read, such as {unread[0]}; see {run.path}"
@@ -68,17 +68,17 @@ def assert_robust(
     faults = []
     beyond, side = ("below", "at least") if higher else ("above", "at most")
     for (name, text), row in rows.items():
-        value, low, high, n = row["value"], row["ci_low"], row["ci_high"], row["n"]
+        value, low, high, n = row.value, row.low, row.high, row.n
         # without an interval, which is NaN then, neither holds
         holds, fails = (low >= bound, high < bound) if higher else (high <= bound, low > bound)
         if not holds:
             verdict = beyond if fails else f"inconclusive, more samples would decide: expected {side}"
-            flags = "".join(f"\n  flag: {flag}" for flag in row["flags"])
+            flags = "".join(f"\n  flag: {flag}" for flag in row.flags)
             figure = f"{name}: {metric} {value:.3f} [{low:.3f}, {high:.3f}] under {text}, n = {n}"
             faults.append(f"{figure}; {verdict} {bound:g}{flags}")
     if faults:
         raise AssertionError("\n".join(faults))
-    return float((min if higher else max)(row["value"] for row in rows.values()))
+    return float((min if higher else max)(row.value for row in rows.values()))
 
 
 def _bound(metric: str, at_least: float | None, at_most: float | None) -> tuple[float, bool]:

@@ -309,7 +309,7 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
             protocol="agcam-paper",
             out=tmp_path / f"run-{count}",
         )
-        return {(row["condition"], row["metric"]): row for row in run.summary()}
+        return {(row.condition, row.metric): row for row in run.summary()}
 
     found = scores(200, "agcam(faithfulness=none),agcam-full(faithfulness=none)")
     measured = {
@@ -384,8 +384,8 @@ def test_a_published_segmenter_of_another_kind_gives_what_its_own_loader_gives(t
         for place in range(11):
             right[place] += ((found == place) & (truth == place)).sum()
             union[place] += (((found == place) & (truth < 11)) | (truth == place)).sum()
-    rows = {row["metric"]: row for row in run.summary()}
+    rows = {row.metric: row for row in run.summary()}
     assert len(names) == 12 and (union > 0).all()
-    assert rows["miou"]["value"] == pytest.approx((right / union).mean(), abs=1e-4) and rows["miou"]["value"] > 0.5
-    assert rows["iou(road)"]["value"] == pytest.approx(right[3] / union[3], abs=1e-4)
+    assert rows["miou"].value == pytest.approx((right / union).mean(), abs=1e-4) and rows["miou"].value > 0.5
+    assert rows["iou(road)"].value == pytest.approx(right[3] / union[3], abs=1e-4)
     assert "iou(void)" not in rows

@@ -21,15 +21,15 @@ from cluster import COMMUNITIES, CommunityFinder, generate
 from torch import Tensor
 from torch.nn import functional
 
-from robustkit.common.intervals import bootstrap
+from robustkit.common.figure import Figure, mean_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
 from robustkit.display.table import CardPart, Section, TextTable, of_tables
-from robustkit.evaluations.aggregate import Parts, RecordReader, Result, column_of, readable_rows
+from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, readable_rows
 from robustkit.evaluations.condition import Vocabulary, share, words_of
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.metrics import Metric, SummaryRow, Term, interval_cell, loss_cell, mean_share
+from robustkit.evaluations.metrics import Metric, Term, interval_cell, loss_cell, mean_share
 from robustkit.evaluations.records import CheckpointRecords, Compared
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.models.checkpoint import load_into, read
@@ -169,15 +169,13 @@ class Communities(Task):
     # Records into results
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
-        rows: list[dict[str, Any]] = []
+        rows: list[Figure] = []
         for condition in conditions:
             table, notes = reading.joined(reading.shards(condition, ["sample_id", "right", "nll", "error"]))
             read_rows, flags = readable_rows(table), [*reading.flags(condition, table), *notes]
-            rows += reading.rows(
-                Result(condition, name, value, len(read_rows), *ends, flags)
-                for name, value, ends in _means(read_rows, ("right", "nll"))
-            )
-        return rows, [], []
+            for name in ("right", "nll") if len(read_rows) else ():
+                rows.append(mean_of(column_of(read_rows, name)).of(condition, name, flags))
+        return reading.figures(rows), [], []
 
     def ids(self, side: CheckpointRecords, condition: str) -> pa.Array:
         return side.samples(condition, ["right"]).ids
@@ -198,19 +196,11 @@ class Communities(Task):
         table = TextTable("Nodes in their communities", HEADINGS, tuple(_table_rows(results)))
         yield of_tables("communities", "Communities", (table,))
 
-    def clean_clause(self, row: SummaryRow) -> str:
-        return f"{share(row)} of nodes right in {row['n']} whole graphs"
+    def clean_clause(self, row: Figure) -> str:
+        return f"{share(row)} of nodes right in {row.n} whole graphs"
 
     def card_parts(self, checkpoint: str, results: Any) -> Iterable[CardPart]:
         yield CardPart("Communities", "In brackets 95 % intervals.", [("", HEADINGS, list(_table_rows(results)))])
-
-
-def _means(read_rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, float, tuple[float, float]]]:
-    """Yield each column's mean over graphs with its bootstrap interval; nothing without graphs."""
-    if n := len(read_rows):
-        columns = np.stack([column_of(read_rows, name) for name in names], axis=1)
-        means = columns.mean(axis=0)
-        yield from zip(names, means.tolist(), bootstrap(lambda counts: counts @ columns / n, n, means), strict=True)
 
 
 def _table_rows(results: Any) -> Iterator[tuple[str, ...]]:
@@ -218,7 +208,7 @@ def _table_rows(results: Any) -> Iterator[tuple[str, ...]]:
     for checkpoint, cells in results.cells.items():
         for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
             row = cells[text, "right"]
-            figures = str(row["n"]), interval_cell(row), loss_cell(cells.get((text, "nll")))
+            figures = str(row.n), interval_cell(row), loss_cell(cells.get((text, "nll")))
             yield checkpoint, attention[checkpoint], text, *figures
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common.figure import Figure
 from ..common.names import nothing
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
@@ -182,7 +183,7 @@ def after_part(part: Part, run: RunFolder) -> str:
     return f"part {part} is done; when all are: robustkit merge {run.path}"
 
 
-def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False, by: Sequence[str] = ()) -> None:
+def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: Sequence[str] = ()) -> None:
     """Print what a run found: sentences, the short table (details: every table), slices by some columns, flags, and
     where the rest is."""
     from ..evaluations.aggregate import Results

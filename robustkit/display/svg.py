@@ -21,6 +21,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
+from ..common.figure import Figure
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
@@ -61,7 +63,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class Plot:
     """A drawing, made when it is asked for. section: of the page. title, alt, caption: plain texts, to be escaped where
     they are shown; alt has the numbers that matter. paint: draws it, `height` units high, on an empty canvas. name:
     what distinguishes it from the other figures of a page, where the title does not. chief: whether `plot` shows it."""
@@ -81,27 +83,6 @@ class Figure:
         named = f"{self.section}\n{self.title}\n{self.name}"
         digest = hashlib.sha256(named.encode(errors="replace")).hexdigest()[:10]
         return _tidy(painted(self.height, self.paint, digest), f"f{digest}", self.alt)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A figure with its 95 % interval; nan where there is none."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Point:
-        """Return the point of a row of results, in whose JSON None stands for what is not finite."""
-        value, low, high = (math.nan if row[key] is None else float(row[key]) for key in ("value", "ci_low", "ci_high"))
-        return cls(value, low, high, int(row["n"]))
-
-    @property
-    def complement(self) -> Point:
-        """1 minus the figure: the accuracy of an error."""
-        return Point(1 - self.value, 1 - self.high, 1 - self.low, self.n)
 
 
 @dataclass(frozen=True)
@@ -204,7 +185,7 @@ def _canvas(height: float, settings: Mapping[str, Any], dpi: int = 72) -> Iterat
         yield Canvas(figsize=(WIDTH / 72, height / 72), dpi=dpi, layout="constrained")
 
 
-def plot(figures: Sequence[Figure]) -> Canvas:
+def plot(figures: Sequence[Plot]) -> Canvas:
     """Return figures below each other as one of matplotlib, on white. A notebook shows it; `savefig` writes it."""
     titles = [textwrap.fill(each.title, _IN_TITLE) for each in figures]
     heights = [
@@ -280,7 +261,7 @@ def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list
 def dots(
     axes: Axes,
     places: Sequence[float],
-    points: Sequence[Point],
+    points: Sequence[Figure],
     look: Style,
     *,
     shift: float = 0,

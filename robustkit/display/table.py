@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from .svg import Figure
+from .svg import Plot
 
 _FIGURE = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
 _LONGEST = 32  # characters of a figure; what is longer is a text that begins with a digit
@@ -79,7 +79,7 @@ class Section:
     name: str
     title: str
     values: Callable[[], Mapping[str, Any]] = dict
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[Plot, ...] = ()
     template: str = ""
 
 
@@ -91,7 +91,7 @@ class CardPart(NamedTuple):
     tables: Sequence[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]
 
 
-def of_tables(name: str, title: str, tables: tuple[TextTable, ...], figures: tuple[Figure, ...] = ()) -> Section:
+def of_tables(name: str, title: str, tables: tuple[TextTable, ...], figures: tuple[Plot, ...] = ()) -> Section:
     """Return a section of text tables under their titles, after its figures."""
     return Section(name, title, lambda: {"tables": tables}, figures, template="tables")
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.intervals import Floats, bootstrap, wilson
+from ..common.figure import Figure
+from ..common.intervals import Floats
 from ..data.layouts import FLAGGED
 from ..display.text import amount
 from ..protocol.condition import CLEAN, part_of
-from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
-from .metrics import Cells, SummaryRow
+from .metrics import Cells
 from .setup_flags import guessing_flags, output_flags, setup_flags, tied_flag
 
 if TYPE_CHECKING:
@@ -26,32 +26,9 @@ if TYPE_CHECKING:
 
 EXCEEDS = 1e-6  # by how much a perturbation may exceed its eps: float32 rounding, in the units of records
 
-Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
-"""Rows of single conditions, of means over corruptions, and of maps."""
+Parts = tuple[list[Figure], list[Figure], list[Figure]]
+"""Figures of single conditions, of means over corruptions, and of maps."""
 
-
-class Estimate(NamedTuple):
-    """A figure of n samples, and the ends of its 95 % interval."""
-
-    value: float
-    n: int
-    low: float
-    high: float
-
-
-class Result(NamedTuple):
-    """A figure of a checkpoint under a condition, with its flags."""
-
-    condition: str
-    metric: str
-    value: float
-    n: int
-    low: float
-    high: float
-    flags: list[str]
-
-
-Number = tuple[str, float, int, float, float]  # A metric, its value, n, and the ends of its interval
 
 Rows = NDArray[np.int64]
 
@@ -61,8 +38,6 @@ STOPPED = (
 )
 """The flag of results of a sequential run that is not whole."""
 
-FEWEST = 10  # fewer samples have no interval
-
 
 def readable_rows(table: pa.Table) -> pa.Table:
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
@@ -71,19 +46,6 @@ def readable_rows(table: pa.Table) -> pa.Table:
 def column_of(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values
-
-
-def mean_of(values: Floats) -> Estimate:
-    """Return the mean of (n,) figures, n, and its 95 % interval, which few figures have not."""
-    n, mean = len(values), float(values.mean())
-    ends = (math.nan, math.nan) if n < FEWEST else bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
-    return Estimate(mean, n, *ends)
-
-
-def share_of(hits: Floats | NDArray[np.bool_]) -> Estimate:
-    """Return the share of (n,) samples that are hits, n, and Wilson's interval of it."""
-    count, n = int(hits.sum()), len(hits)
-    return Estimate(count / n, n, *wilson(count, n))
 
 
 class Gatherer:
@@ -188,45 +150,45 @@ class RecordReader:
     def _of_setup(self) -> list[str]:
         return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
 
-    def rows(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
+    def figures(self, figures: Iterable[Figure]) -> list[Figure]:
+        """Return them as figures of this checkpoint under the run's protocol."""
         tag = self.manifest.protocol.tag
-        every = ((self.checkpoint, *row[:-1], tag, row.flags) for row in rows)
-        return [dict(zip(SUMMARY_COLUMNS, figures, strict=True)) for figures in every]
+        return [replace(figure, checkpoint=self.checkpoint, protocol=tag) for figure in figures]
 
 
 Gathering = TypeVar("Gathering", bound=Gatherer)
 
 
 @dataclass(frozen=True)
-class Results(Sequence[SummaryRow]):
+class Results(Sequence[Figure]):
     """Rows of the summary, in the order of the run's checkpoints and conditions.
 
     unread: why a sample could not be read, by its id. gatherers: what sections of the page gathered from the records.
     """
 
     run: RunFolder
-    rows: Sequence[SummaryRow]
+    rows: Sequence[Figure]
     unread: Mapping[str, str] = field(default_factory=dict)
     gatherers: dict[type[Gatherer], Gatherer] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, run: RunFolder, rows: Sequence[SummaryRow]) -> Results:
+    def of(cls, run: RunFolder, rows: Sequence[Figure]) -> Results:
         """Return the rows of a run's summary as its results; results are returned unchanged."""
         return rows if isinstance(rows, Results) else cls(run, rows)
 
     @overload
-    def __getitem__(self, place: int) -> SummaryRow: ...
+    def __getitem__(self, place: int) -> Figure: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[SummaryRow]: ...
+    def __getitem__(self, place: slice) -> Sequence[Figure]: ...
 
-    def __getitem__(self, place: int | slice) -> SummaryRow | Sequence[SummaryRow]:
+    def __getitem__(self, place: int | slice) -> Figure | Sequence[Figure]:
         return self.rows[place]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[SummaryRow]:
+    def __iter__(self) -> Iterator[Figure]:
         return iter(self.rows)
 
     @cached_property
@@ -236,9 +198,9 @@ class Results(Sequence[SummaryRow]):
     @cached_property
     def cells(self) -> dict[str, Cells]:
         """A row for each condition and metric, by checkpoint, including those without results."""
-        cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in self.manifest.names}
+        cells: dict[str, dict[tuple[str, str], Figure]] = {name: {} for name in self.manifest.names}
         for row in self.rows:
-            cells.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+            cells.setdefault(row.checkpoint, {})[row.key] = row
         return dict(cells)
 
     @property
@@ -246,7 +208,7 @@ class Results(Sequence[SummaryRow]):
         """Samples that could not be read under some condition: id and reason."""
         return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
 
-    def changed(self, change: Callable[[SummaryRow], SummaryRow]) -> Results:
+    def changed(self, change: Callable[[Figure], Figure]) -> Results:
         return Results(self.run, [change(row) for row in self.rows], self.unread, self.gatherers)
 
     def gathered(self, kind: type[Gathering]) -> Gathering:

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
+from ..common.figure import Figure
 from ..common.names import canonical, norm_named
 from ..common.plugins import Registry, built_in, declared
 from ..errors import ProtocolError
 from ..protocol.card import parse_number
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters, split_list
-from .metrics import Metric, SummaryRow, Term, is_finite, metric_named
+from .metrics import Metric, Term, is_finite, metric_named
 
 BACKWARD = 1.5  # forwards that a backward takes as long as, on a ViT on a CPU; measured seconds soon replace it
 _REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
@@ -90,18 +91,18 @@ class Clause:
     """A statement about some conditions. rows: the results that it gives with their intervals."""
 
     text: str
-    rows: tuple[SummaryRow, ...] = ()
+    rows: tuple[Figure, ...] = ()
 
 
 def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def share(row: SummaryRow) -> str:
+def share(row: Figure) -> str:
     """Return `93.3 % [84.1, 97.4]`."""
-    low, high = row["ci_low"], row["ci_high"]
+    low, high = row.low, row.high
     bounds = f" [{100 * low:.1f}, {100 * high:.1f}]" if is_finite(low) and is_finite(high) else ""
-    return percent(row["value"]) + bounds
+    return percent(row.value) + bounds
 
 
 @dataclass(frozen=True)

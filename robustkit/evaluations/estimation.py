@@ -10,16 +10,17 @@ the two go together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..common.figure import NORMAL, Figure
 from ..common.intervals import Floats, Z
 from ..display.table import Grid, Part, TextTable, side_by_side
-from .aggregate import Result, Results, column_of
+from .aggregate import Results, column_of
 from .condition import metric_in, words_of
-from .metrics import PREFIX, WEIGHT, Metric, interval_cell, is_finite, weight_of
+from .metrics import PREFIX, WEIGHT, Metric, interval_cell, weight_of
 from .presenting import short_names
 
 if TYPE_CHECKING:
@@ -29,17 +30,8 @@ FEWEST = 30  # fewer samples with the expensive figure have no interval: it rest
 FOLDS = 5  # parts of the samples, every fifth in one, each weighted by what the others say; of fewer, one each
 
 
-class Supported(NamedTuple):
-    """A mean with its 95 % interval (nan where there is none), and the cheap figure's mean weight, λ of PPI++."""
-
-    value: float
-    low: float
-    high: float
-    weight: float
-
-
-def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: bool = False) -> Supported:
-    """Return the mean of an expensive figure, supported by a cheap one.
+def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: bool = False) -> tuple[Figure, float]:
+    """Return the mean of an expensive figure, supported by a cheap one, and the cheap one's mean weight, λ of PPI++.
 
     expensive, cheap: (m,) both figures of m samples drawn at random. others: (N,) the cheap one of the other samples.
     binary: both are 0 or 1. Then the published interval is too narrow where few samples differ: 0.78 of 5 % at m = 100
@@ -53,12 +45,13 @@ def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: boo
     support = weight * float(others.mean()) if n else 0.0
     value = support + float(differences.mean())
     if m < FEWEST:
-        return Supported(value, math.nan, math.nan, weight)
+        return Figure(value, m), weight
     if binary:
         differences = np.concatenate([differences, np.repeat([1.0, -weight], 2)])
     spread = float(differences.var()) / len(differences) + (weight**2 * float(others.var()) / n if n else 0.0)
     low, high = (value + end * math.sqrt(spread) for end in (-Z, Z))
-    return Supported(value, max(low, 0.0), min(high, 1.0), weight) if binary else Supported(value, low, high, weight)
+    low, high = (max(low, 0.0), min(high, 1.0)) if binary else (low, high)
+    return Figure(value, m, low, high, NORMAL), weight
 
 
 def crossed_weights(expensive: Floats, cheap: Floats, others: Floats) -> Floats:
@@ -90,7 +83,7 @@ NOTE = (
 
 def supported_rows(
     condition: str, metric: Metric, table: pa.Table, by: str, others: pa.Table, flags: Sequence[str]
-) -> Iterator[Result]:
+) -> Iterator[Figure]:
     """Yield the supported figure of a condition, and the weight of what supports it, `by`, named in the metric.
 
     table, others: their readable rows, `sample_id` and a column whose mean over the first is the metric. Samples that
@@ -103,9 +96,9 @@ def supported_rows(
     rest = np.array([*known.values()])
     if not len(both) or not len(rest) or not (np.isfinite(both).all() and np.isfinite(rest).all()):
         return
-    found = supported_mean(both[:, 0], both[:, 1], rest, binary=metric.binary)
-    yield Result(condition, PREFIX + metric.name, found.value, len(both), found.low, found.high, [*flags])
-    yield Result(condition, f"{WEIGHT.name}{metric.name} by {by})", found.weight, len(rest), np.nan, np.nan, [*flags])
+    supported, weight = supported_mean(both[:, 0], both[:, 1], rest, binary=metric.binary)
+    yield supported.of(condition, PREFIX + metric.name, flags)
+    yield Figure(weight, len(rest)).of(condition, f"{WEIGHT.name}{metric.name} by {by})", flags)
 
 
 def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, list[tuple[str, ...]]]:
@@ -119,16 +112,15 @@ def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, l
             own = metric_in(words_of(condition), PREFIX + metric)
             cell = interval_cell if own and own.scale == 100 else _plain_cell
             before, after = cells.get((condition, metric)), cells[condition, PREFIX + metric]
-            figures = cell(before), cell(after), by, f"{row['value']:.2f}", str(row["n"])
-            rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", str(after["n"]), *figures))
+            figures = cell(before), cell(after), by, f"{row.value:.2f}", str(row.n)
+            rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", str(after.n), *figures))
     return rows
 
 
-def _plain_cell(row: Mapping[str, Any] | None) -> str:
-    if row is None or not is_finite(row["value"]):
+def _plain_cell(row: Figure | None) -> str:
+    if row is None or not row.is_finite:
         return "–"
-    known = all(is_finite(row[end]) for end in ("ci_low", "ci_high"))
-    return f"{row['value']:.3f}" + (f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]" if known else "")
+    return f"{row.value:.3f}" + (f" [{row.low:.3f}, {row.high:.3f}]" if row.has_interval else "")
 
 
 def support_tables(results: Results, wanted: Callable[[str], bool]) -> list[TextTable]:

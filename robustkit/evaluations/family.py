@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from ..common.figure import Figure
 from .condition import (
     EVERY_FAMILY,
     OWN_KINDS,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ..protocol.card import Card
     from ..protocol.condition import Condition
     from ..runs.manifest import Manifest
-    from .aggregate import Gatherer, Number, RecordReader, Result, Results
+    from .aggregate import Gatherer, RecordReader, Results
     from .metrics import Cells, Metric
     from .records import CheckpointRecords, Compared, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
 class Summary:
     """The results of one checkpoint under the conditions of a family that has records of its own kind."""
 
-    def add(self, condition: str) -> Iterable[Result]:
+    def add(self, condition: str) -> Iterable[Figure]:
         """Return the rows of one condition, in the order of the run."""
         raise NotImplementedError
 
-    def finish(self) -> Iterable[Result]:
+    def finish(self) -> Iterable[Figure]:
         """Return the rows that combine several conditions."""
         return ()
 
@@ -67,7 +68,7 @@ class Overview:
         """Return flags that depend on other conditions, by condition."""
         return {}
 
-    def rows(self) -> Iterable[Result]:
+    def rows(self) -> Iterable[Figure]:
         """Return rows of several conditions together."""
         return ()
 
@@ -139,8 +140,8 @@ class Aggregator(Part):
         """Return flags of a condition whose samples, `read`, the task scores."""
         return []
 
-    def numbers(self, read: pa.Table) -> Iterable[Number]:
-        """Return what it measures besides the task: metric, value, n and interval. read: samples that could be read."""
+    def numbers(self, read: pa.Table) -> Iterable[Figure]:
+        """Return what it measures besides the task, each with its metric. read: samples that could be read."""
         return ()
 
     def compared(
@@ -269,12 +270,12 @@ def families() -> list[AnyFamily]:
     return list(dict.fromkeys(map(family_of, OWN_KINDS)))
 
 
-def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[AnyFamily]:
+def families_of(manifest: Manifest, rows: Iterable[Figure] = ()) -> list[AnyFamily]:
     """Return the families of a run's conditions, those that were left out among them, in the usual order.
 
     rows: of the summary, whose families count, too.
     """
-    texts = (*manifest.conditions, *manifest.corrupted.left_out, *(str(row["condition"]) for row in rows))
+    texts = (*manifest.conditions, *manifest.corrupted.left_out, *(str(row.condition) for row in rows))
     used = dict.fromkeys(map(family_of, dict.fromkeys(map(kind_of, texts))))
     known = families()
     return [*(family for family in known if family in used), *(family for family in used if family not in known)]

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..common.figure import Figure
 from ..common.files import parse_toml
 from ..errors import ProtocolError
 
@@ -105,7 +106,7 @@ class Metric:
         """The heading of its column in a table."""
         return f"{self.short or self.label}{'' if self.bare else ' [95 %]'}"
 
-    def cell(self, row: SummaryRow | None) -> str:
+    def cell(self, row: Figure | None) -> str:
         """Return the cell of that column: `93.3 [84.1, 97.4]`; of what is not in percent with three decimals."""
         return figure_cell(row, self.scale, not self.bare)
 
@@ -159,20 +160,19 @@ def weight_of(name: str) -> tuple[str, str]:
     return (metric, by) if name.startswith(WEIGHT.name) else ("", "")
 
 
-SummaryRow = Mapping[str, Any]
-Cells = Mapping[tuple[str, str], SummaryRow]  # the rows of a checkpoint, by condition and metric
+Cells = Mapping[tuple[str, str], Figure]  # the rows of a checkpoint, by condition and metric
 
 
 def by_checkpoint(
-    rows: Iterable[SummaryRow], name_of: Callable[[str], str | None]
-) -> dict[str, dict[str, dict[str, SummaryRow]]]:
+    rows: Iterable[Figure], name_of: Callable[[str], str | None]
+) -> dict[str, dict[str, dict[str, Figure]]]:
     """Return rows of the summary by checkpoint, condition as `name_of` calls it, and metric; without those that it
     calls None.
     """
-    found: dict[str, dict[str, dict[str, SummaryRow]]] = {}
+    found: dict[str, dict[str, dict[str, Figure]]] = {}
     for row in rows:
-        if (name := name_of(row["condition"])) is not None:
-            found.setdefault(row["checkpoint"], {}).setdefault(name, {})[row["metric"]] = row
+        if (name := name_of(row.condition)) is not None:
+            found.setdefault(row.checkpoint, {}).setdefault(name, {})[row.metric] = row
     return found
 
 
@@ -183,18 +183,15 @@ def is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-INCOMPLETE = "incomplete"  # how the flag of a result begins while records of it are missing
-
-
-def is_whole(row: SummaryRow | None) -> bool:
-    """Whether there is a result, and no record of it is missing."""
-    return row is not None and not any(flag.startswith(INCOMPLETE) for flag in row["flags"])
+def is_whole(cells: Cells, condition: str, metric: str) -> bool:
+    """Whether there is a figure, and no record of it is missing."""
+    return (condition, metric) in cells and cells[condition, metric].is_whole
 
 
 def finite_or_none(cells: Cells, condition: str, metric: str) -> float | None:
     """Return a value; None where there is none or it is not finite."""
     row = cells.get((condition, metric))
-    return None if row is None or not is_finite(row["value"]) else float(row["value"])
+    return None if row is None or not row.is_finite else row.value
 
 
 def percent_cell(value: float | None) -> str:
@@ -202,28 +199,26 @@ def percent_cell(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def figure_cell(
-    row: SummaryRow | None, scale: float = 100, interval: bool = True, sign: str = "", digits: int = 3
-) -> str:
+def figure_cell(row: Figure | None, scale: float = 100, interval: bool = True, sign: str = "", digits: int = 3) -> str:
     """Return `93.3 [84.1, 97.4]`, or `0.436 [0.410, 0.461]` if the scale is not 100; a dash where there is no row.
 
     sign: `+` for a change. digits: after the point, of what is not in percent.
     """
-    if row is None or not is_finite(row["value"]):
+    if row is None or not row.is_finite:
         return "–" if row is None else "nan"
     digits = 1 if scale == 100 else digits
     value, low, high = (
-        f"{round(scale * row[key], digits) + 0.0:{sign}.{digits}f}" if is_finite(row[key]) else ""  # no -0.0
-        for key in ("value", "ci_low", "ci_high")
+        f"{round(scale * each, digits) + 0.0:{sign}.{digits}f}" if math.isfinite(each) else ""  # no -0.0
+        for each in (row.value, row.low, row.high)
     )
     return f"{value} [{low}, {high}]" if interval and low else value
 
 
-def interval_cell(row: SummaryRow | None) -> str:
+def interval_cell(row: Figure | None) -> str:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
     return figure_cell(row)
 
 
-def loss_cell(row: SummaryRow | None) -> str:
+def loss_cell(row: Figure | None) -> str:
     """Return `1.234`; a dash where there is no row."""
     return figure_cell(row, 1, interval=False)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..common.figure import Figure
 from ..display.svg import labels
 from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
@@ -17,7 +18,7 @@ from ..runs.manifest import Manifest
 from .aggregate import Results
 from .condition import by_words, group_of, is_doubt, is_remark, kind_of, name_of, shares_of
 from .family import family_of
-from .metrics import LEFT_OUT, Cells, is_finite
+from .metrics import LEFT_OUT, Cells
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
@@ -62,13 +63,13 @@ def flags_of(
         for share in shares
     }
 
-    def counts(row: Mapping[str, str], flag: str) -> bool:
-        key = row["checkpoint"], row["condition"]
+    def counts(row: Figure, flag: str) -> bool:
+        key = row.checkpoint, row.condition
         return not flag.startswith("incomplete") and not (LEFT_OUT in flag and key in repeated)
 
-    def flagged(row: Mapping[str, Any]) -> Flagged:
-        flags = tuple(flag for flag in row["flags"] if counts(row, flag)) if of(row["condition"]) else ()
-        return Flagged(row["checkpoint"], row["condition"], flags, results.manifest)
+    def flagged(row: Figure) -> Flagged:
+        flags = tuple(flag for flag in row.flags if counts(row, flag)) if of(row.condition) else ()
+        return Flagged(row.checkpoint, row.condition, flags, results.manifest)
 
     return raised_flags(map(flagged, results), short_names(results.manifest.names), wanted)
 
@@ -254,8 +255,8 @@ def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
     """
     values: dict[tuple[str, str], list[float]] = {}
     for key, row in (item for cells in checkpoints for item in cells.items()):
-        if is_finite(row["value"]):
-            values.setdefault(key, []).append(row["value"])
+        if row.is_finite:
+            values.setdefault(key, []).append(row.value)
     means = {key: sum(some) / len(some) for key, some in values.items()}
     chosen, order = list[Chief](), list(dict.fromkeys(condition for condition, _ in means))
     for words, texts in sorted(by_words(order), key=lambda group: order.index(group[1][0])):

@@ -7,11 +7,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from ..common.figure import Figure
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
 from ..evaluations.condition import check_condition, shares_of, words_of
 from ..evaluations.maps.condition import is_control
-from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import chief_figures, unfinished_line
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
@@ -107,7 +107,7 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     for checkpoint, some in [("", names)] if whole else [(name, [name]) for name in names]:
         yield from _flags(subject, some, checkpoint)
     headline = CLEAN.text, subject.task.headline
-    clean = {name: subject.cells[name][headline]["n"] for name in names if headline in subject.cells[name]}
+    clean = {name: subject.cells[name][headline].n for name in names if headline in subject.cells[name]}
     for checkpoint, some in [("", names)] if clean.keys() == subject.checkpoints.keys() else [(n, [n]) for n in clean]:
         if some:
             yield from _rule("no samples lost", f"n under clean >= {min(clean[name] for name in some)}", checkpoint)
@@ -126,8 +126,8 @@ def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Itera
     there = ((name, cells.get((condition, metric))) for name, cells in subject.cells.items())
     rows = {name: row for name, row in there if row is not None}
     sign = -1 if metric_of(metric).better < 0 else 1
-    finite = [name for name, row in rows.items() if math.isfinite(row["value"])]
-    weakest = min(finite, key=lambda name: sign * rows[name]["value"])
+    finite = [name for name, row in rows.items() if math.isfinite(row.value)]
+    weakest = min(finite, key=lambda name: sign * rows[name].value)
     if len(finite) < len(subject.checkpoints):
         for name in finite:
             yield from _bound(rows[name], name, why)
@@ -141,15 +141,15 @@ def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Itera
             yield from _bound(rows[name], name, why)
 
 
-def _interval(row: SummaryRow) -> tuple[float, float]:
+def _interval(row: Figure) -> tuple[float, float]:
     """Return the interval of a figure, a made-up one of 0.05 to each side where it has none."""
-    if math.isfinite(row["ci_low"]) and math.isfinite(row["ci_high"]):
-        return row["ci_low"], row["ci_high"]
-    return row["value"] - 0.05, row["value"] + 0.05
+    if math.isfinite(row.low) and math.isfinite(row.high):
+        return row.low, row.high
+    return row.value - 0.05, row.value + 0.05
 
 
-def _of_row(subject: MeasuredRun, row: SummaryRow, name: str) -> Iterator[str]:
-    condition, metric = row["condition"], row["metric"]
+def _of_row(subject: MeasuredRun, row: Figure, name: str) -> Iterator[str]:
+    condition, metric = row.condition, row.metric
     definition = find_metric(metric)
     if not _is_understood(condition) or definition is None or not definition.drafted:
         return
@@ -158,21 +158,21 @@ def _of_row(subject: MeasuredRun, row: SummaryRow, name: str) -> Iterator[str]:
     if of_a_mean or is_control(condition):
         return
     if condition == CLEAN.text:
-        yield from _rule("of all samples", f"n under clean >= {row['n']}", name)
+        yield from _rule("of all samples", f"n under clean >= {row.n}", name)
     yield from _bound(row, name)
 
 
-def _bound(row: SummaryRow, checkpoint: str, why: str = "") -> Iterator[str]:
+def _bound(row: Figure, checkpoint: str, why: str = "") -> Iterator[str]:
     """Yield a rule that the figure's interval meets as a whole; a comment where there can be none."""
-    condition, metric, value = row["condition"], row["metric"], row["value"]
+    condition, metric, value = row.condition, row.metric, row.value
     what = f"{metric} under {plain_line(condition)}"
     if not math.isfinite(value):
         yield f"\n# {what} is {value}: no rule\n"
         return
     falls = metric_of(metric).better < 0
     low, high = _interval(row)
-    measured = math.isfinite(row["ci_low"]) and math.isfinite(row["ci_high"])
-    shown = f"[{low:.4g}, {high:.4g}], n {row['n']}" if measured else f"n {row['n']}; no interval, margin 0.05"
+    measured = math.isfinite(row.low) and math.isfinite(row.high)
+    shown = f"[{low:.4g}, {high:.4g}], n {row.n}" if measured else f"n {row.n}; no interval, margin 0.05"
     comment = f"{value:.4g} {shown}" if measured else f"{value:.4g}, {shown}"
     if why:
         comment = f"{why}{'' if why.endswith(', ') else ': '}{comment}"
@@ -182,7 +182,7 @@ def _bound(row: SummaryRow, checkpoint: str, why: str = "") -> Iterator[str]:
         yield f"\n# {what} is {plain_line(comment)}: no rule, since every run would meet it\n"
         return
     written = f"{100 * bound:.0f} %" if bound > 1 and metric_of(metric).scale == 100 else f"{bound:.2f}"
-    flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] and not why else ""  # else a rule names them
+    flags = f"; flags: {'; '.join(row.flags)}" if row.flags and not why else ""  # else a rule names them
     yield from _rule(comment + flags, f"{metric} under {condition} {sign} {written}", checkpoint)
 
 
@@ -215,7 +215,7 @@ def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
 
 
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
-    every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
+    every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row.flags)
     open_ = [flag for flag in every if is_of_setup(flag) or flag.startswith(DIFFERS)]
     for flag in open_:
         yield f"\n# to be settled first, since no rule here accepts it: {plain_line(flag)}\n"

@@ -20,17 +20,17 @@ from pathlib import Path, PurePath
 from typing import Any
 from xml.etree import ElementTree as Tree
 
+from ..common.figure import Figure
 from ..common.files import json_of, reason_of
 from ..display.table import TextTable
 from ..display.text import no_commands
 from ..errors import ProtocolError, RunError
-from ..evaluations.metrics import SummaryRow
 from ..protocol.condition import part_of
 from ..runs.description import why_not_repeated
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import find_metric
 from .policy import FLIPS, Change, Identity, NoFlags, Statement, Value
-from .verdicts import FAIL, PASS, UNDECIDED, Measured, Outcome, Verdict
+from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
 
 _IDENTITY = {
     "protocol": "audit with the protocol card that the rule names (--protocol), or draft the policy again",
@@ -97,7 +97,7 @@ def plain_line(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
 
-def figure_text(figure: Measured, statement: Value | Change | None = None) -> str:
+def figure_text(figure: Figure, statement: Value | Change | None = None) -> str:
     """Return `86.7 % [75.8, 93.1]`, with enough digits to distinguish the value from the bound of a rule."""
     scale, unit = _scale(statement)
     bound = figure.value if statement is None else statement.bound
@@ -376,7 +376,7 @@ def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, pre
         more: dict[str, Any] = _tests(outcome)
     else:
         names = {entry.name for entry in entries}
-        figures = [_figure(row) for row in outcome.rows if row["checkpoint"] in names]
+        figures = [_figure(row) for row in outcome.rows if row.checkpoint in names]
         version = metadata.version("robustkit-audit")
         more = {"robustkit": version, "seed": run.seed, "dtype": run.deciding.dtype, "figures": figures}
     configuration = [*_configuration(outcome, run, entries, baseline)]
@@ -408,17 +408,17 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
     return {f"{state.lower()}Tests": names for state, names in tests.items()}
 
 
-def _figure(row: SummaryRow) -> dict[str, Any]:
-    low, high = finite_or_none(row["ci_low"]), finite_or_none(row["ci_high"])
+def _figure(row: Figure) -> dict[str, Any]:
+    low, high = finite_or_none(row.low), finite_or_none(row.high)
     known = low is not None and high is not None
     return {
-        "checkpoint": plain_line(row["checkpoint"]),
-        "condition": plain_line(row["condition"]),
-        "metric": plain_line(row["metric"]),
-        "value": finite_or_none(row["value"]),
-        "n": int(row["n"]),
+        "checkpoint": plain_line(row.checkpoint),
+        "condition": plain_line(row.condition),
+        "metric": plain_line(row.metric),
+        "value": finite_or_none(row.value),
+        "n": int(row.n),
         "interval": {"low": low, "high": high, "level": _LEVEL} if known else None,
-        "flags": [plain_line(flag) for flag in row["flags"]],
+        "flags": [plain_line(flag) for flag in row.flags],
     }
 
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..common.figure import INCOMPLETE, Figure
 from ..common.intervals import Floats
 from ..errors import ProtocolError, RunError
 from ..evaluations.aggregate import STOPPED
 from ..evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
 from ..evaluations.corruptions.condition import possible_means
-from ..evaluations.metrics import INCOMPLETE
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import Condition
 from ..results.pairing import Side, missing_records, same_identity
@@ -33,7 +33,7 @@ from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
 from . import verdicts
 from .policy import FLIPS, OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
-from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, Measured, MeasuredRun, Outcome, Verdict
+from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, MeasuredRun, Outcome, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,14 +174,14 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     rule, name, taken, every = question.rule, question.checkpoint, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
     row = subject.cells[name].get((question.condition, question.metric))
-    flags = [] if row is None else [flag for flag in row["flags"] if not flag.startswith((INCOMPLETE, STOPPED))]
+    flags = [] if row is None else [flag for flag in row.flags if not flag.startswith((INCOMPLETE, STOPPED))]
     if baseline is not None and isinstance(rule.statement, Change):
         before = baseline.manifest
         there = before.checkpoint(name if name in before.names else before.names[0])
         flags += verdicts.baseline_flags(
             (before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted
         )
-    figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
+    figure = Figure(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 

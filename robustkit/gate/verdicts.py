@@ -13,8 +13,10 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
+from ..common.figure import INCOMPLETE, Figure
 from ..common.held import PREFIX
 from ..common.intervals import Z, simultaneous_z
 from ..common.plugins import plugin_session
@@ -30,7 +32,6 @@ from ..evaluations.condition import (
     vocabulary_of,
     words_of,
 )
-from ..evaluations.metrics import INCOMPLETE, SummaryRow
 from ..protocol.condition import ConditionPattern, split_list
 from ..results import pairing
 from ..results.flips import flips_of
@@ -90,20 +91,6 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
 
 
 _SINGLE = ("--data-dir", "--constants", "--variant")  # options that hold no list
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A number of n samples with its 95 % interval (nan without). before, same: of a change, the baseline's; one
-    checkpoint?"""
-
-    value: float
-    n: int
-    low: float = math.nan
-    high: float = math.nan
-    flags: tuple[str, ...] = ()
-    before: float = math.nan
-    same: bool = False
 
 
 _SHOWN = 3  # differences of set-ups that a line names
@@ -206,10 +193,10 @@ def is_of_missing(flag: str) -> bool:
     return "the same command" in flag or "the same audit" in flag
 
 
-def figure_of(row: SummaryRow) -> Measured:
-    """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
-    figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
-    metric = find_metric(row["metric"])
+def judged_figure(figure: Figure) -> Figure:
+    """Return a figure for a rule. An interval of zero width is left out: resampling saw no difference in so few
+    samples."""
+    metric = find_metric(figure.metric)
     if figure.low != figure.high or (metric and metric.binary):
         return figure
     reach = rare_share_bound(figure.n) if metric and metric.share else math.nan
@@ -259,7 +246,15 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
         )
 
 
-def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
+class Changed(NamedTuple):
+    """A change. before: the baseline's figure. same: whether the two are one checkpoint."""
+
+    figure: Figure
+    before: float
+    same: bool
+
+
+def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Changed:
     """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := missing_records(side, condition, metric):
@@ -274,15 +269,14 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if metric in FLIPS:
             share = getattr(flips_of(first, second, condition), FLIPS[metric])
             same = pairing.same_identity(first.described, second.described)
-            low, high = share.interval
-            return Measured(share.value, share.n, low, high, same=same)
+            return Changed(share.share, math.nan, same)
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     same = difference.value == 0 and pairing.same_identity(first.described, second.described)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
-    return Measured(value, difference.n, low, high, (), difference.first, same)
+    return Changed(Figure(value, difference.n, low, high), difference.first, same)
 
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "inconclusive"
@@ -300,7 +294,7 @@ class Verdict:
     checkpoint: str
     state: str
     reason: str = ""
-    figure: Measured | None = None
+    figure: Figure | None = None
     condition: str = ""
     needed: int | None = None
     completes: str = ""
@@ -330,7 +324,7 @@ class Outcome:
 
     policy: Policy
     verdicts: tuple[Verdict, ...] = field(default=())
-    rows: Sequence[SummaryRow] = field(default=(), repr=False)
+    rows: Sequence[Figure] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
 
     def stops(self, verdict: Verdict) -> bool:
@@ -384,10 +378,10 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             return _of_change(rule, name, statement, subject, before)
         condition = find(subject, name, statement.metric, statement.condition)
         if statement.metric == "n":
-            of_all = max(row["n"] for (text, _), row in subject.cells[name].items() if text == condition)
-            figure = Measured(of_all, of_all)
+            of_all = max(row.n for (text, _), row in subject.cells[name].items() if text == condition)
+            figure = Figure(of_all, of_all)
         else:
-            figure = figure_of(subject.cells[name][condition, statement.metric])
+            figure = judged_figure(subject.cells[name][condition, statement.metric])
             if gone := missing_records(Side(subject.run, name), condition, statement.metric):
                 others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
                 shown, command = replace(figure, flags=others), subject.manifest.command
@@ -402,7 +396,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
 
 
-def decide(statement: Value | Change, figure: Measured, metric: str, z: float = Z) -> tuple[str, str, int | None]:
+def decide(statement: Value | Change, figure: Figure, metric: str, z: float = Z) -> tuple[str, str, int | None]:
     """Return state, reason, and the number of samples that would decide it. With confidence the whole interval must be
     on one side, and the point, too: what passes with confidence passes without it, and no rule passes with its
     negation. z: of the interval of a share."""
@@ -448,10 +442,10 @@ def _of_slices(rule: Rule, name: str, statement: Value, subject: MeasuredRun, co
         raise
     except RunError as why:
         raise CannotTell(str(why)) from None
-    n, flags = sum(each.figure.n for each in slices), tuple(subject.cells[name][condition, metric]["flags"])
+    n, flags = sum(each.figure.n for each in slices), tuple(subject.cells[name][condition, metric].flags)
     z, judged = simultaneous_z(len(slices)), list[Verdict]()
     for each in slices:
-        figure = Measured(each.figure.value, each.figure.n, each.figure.low, each.figure.high, flags)
+        figure = replace(each.figure, flags=flags)
         state, reason, needed = decide(statement, figure, metric, z)
         if figure.n < FEWEST:
             few = f"{figure.n} sample{'s' * (figure.n > 1)} of the slice; expected {FEWEST} or more"
@@ -478,7 +472,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
         raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
     if wanted is not None and not any(matches(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
-    every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"] if is_doubt(text, flag)]
+    every = [(text, flag) for (text, _), row in cells.items() for flag in row.flags if is_doubt(text, flag)]
     no_records = f"{INCOMPLETE}: no records; rerun the same command to continue"
     every += ((condition, no_records) for condition in subject.without_records(name))
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
@@ -515,13 +509,13 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     judged = []
     for condition in conditions:
         try:
-            figure = change_of(Side(before.run, other), Side(subject.run, name), condition, metric, statement.falls)
+            change = change_of(Side(before.run, other), Side(subject.run, name), condition, metric, statement.falls)
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
-        figure = replace(figure, flags=flags)
+        figure = replace(change.figure, flags=flags)
         state, reason, needed = decide(statement, figure, metric)
-        if reach := SAME if figure.same else out_of_reach(statement, figure.before, metric):
+        if reach := SAME if change.same else out_of_reach(statement, change.before, metric):
             state, reason, needed = UNDECIDED, reach, None
         judged.append(Verdict(rule, name, state, reason, figure, condition, needed, whole=not reach))
     if statement.condition:

@@ -41,7 +41,7 @@ def plan(request: SegmentationRequest) -> Plan:
     def finish() -> None:
         (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or no longer wanted
         rows = rebuild_summary(run)
-        counted = any(row["value"] is not None for row in rows if row["metric"] == "miou")
+        counted = any(row.is_finite for row in rows if row.metric == "miou")
         try:
             if request.examples and counted:
                 draw_examples(run, models, scenes, conditions, card, settings, request.examples)

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
+from ..common.figure import Figure
 from ..common.files import check_plain, parse_toml, reason_of, write_whole
 from ..display.text import Made, code, escape_markdown, fenced, table
 from ..errors import NothingEvaluated, RunError, unknown
@@ -23,13 +24,12 @@ from ..evaluations.attacks.two_phase.condition import estimated
 from ..evaluations.condition import is_attack, kind_of, name_of
 from ..evaluations.corruptions.condition import in_short
 from ..evaluations.maps.condition import is_control
-from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
 from ..results.pairing import heads_setup
-from ..results.survey import as_in_json, doubts_of, survey
+from ..results.survey import doubts_of, survey
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
@@ -43,37 +43,37 @@ SIZE, HEIGHT, PADDING = 11, 20, 7
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
-def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "") -> tuple[str, str, str]:
+def headline(manifest: Manifest, rows: Sequence[Figure], gap: str = "") -> tuple[str, str, str]:
     """Return label, value and description for the strongest attack on clean images (measured, or estimated where it was
     not carried out), or for these alone. rows: of one checkpoint, as in summary.json. gap: what its run lacks."""
     claims, task = manifest.claims, task_of(manifest)
-    known = [row for row in rows if row["value"] is not None]
-    measured = [row for row in known if row["metric"] in (task.headline, f"{task.headline}_worst")]  # of several runs
-    attacked = [row for row in measured if row["condition"] in claims]
-    attacked = [row for row in attacked if starts_from(row["condition"]) == CLEAN.text]
-    attacked += [row for row in known if _estimated(row) not in {"", *(whole["condition"] for whole in measured)}]
-    on_clean = (row for row in measured if row["condition"] == CLEAN.text)
-    chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else next(on_clean, None)
+    known = [row for row in rows if row.is_finite]
+    measured = [row for row in known if row.metric in (task.headline, f"{task.headline}_worst")]  # of several runs
+    attacked = [row for row in measured if row.condition in claims]
+    attacked = [row for row in attacked if starts_from(row.condition) == CLEAN.text]
+    attacked += [row for row in known if _estimated(row) not in {"", *(whole.condition for whole in measured)}]
+    on_clean = (row for row in measured if row.condition == CLEAN.text)
+    chosen = min(reversed(attacked), key=lambda row: row.value) if attacked else next(on_clean, None)
     if chosen is None:
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
-    name = name_of(chosen["condition"], "badge", manifest)
+    name = name_of(chosen.condition, "badge", manifest)
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
-    worst = "worst-case " if chosen["metric"].endswith("_worst") else ""
+    worst = "worst-case " if chosen.metric.endswith("_worst") else ""
     what = f"{'estimated ' if _estimated(chosen) else worst}{task.headline_metric.word}"
-    value = task.headline_metric.said(chosen["value"])
+    value = task.headline_metric.said(chosen.value)
     bounds = ""
-    if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
-        low, high = (task.headline_metric.said(chosen[end]) for end in ("ci_low", "ci_high"))
+    if chosen.has_interval:
+        low, high = (task.headline_metric.said(end) for end in (chosen.low, chosen.high))
         bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
-    flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen["flags"]])
-    where = f"under {chosen['condition']}" if attacked else f"on clean {task.samples.many}"
-    description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
+    flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen.flags])
+    where = f"under {chosen.condition}" if attacked else f"on clean {task.samples.many}"
+    description = f"{what} {where}: {value}{bounds}, n = {chosen.n}, protocol {chosen.protocol}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
 
 
-def _estimated(row: Mapping[str, Any]) -> str:
+def _estimated(row: Figure) -> str:
     """Return the text of the attack whose figure a row estimates; empty where it was measured."""
-    return estimated(row["condition"], row["metric"])
+    return estimated(row.condition, row.metric)
 
 
 def badge(label: str, value: str, description: str) -> str:
@@ -142,7 +142,7 @@ def write_files(folder: Path, files: Mapping[str, str], mark: str = MADE_BY) -> 
 
 def results_of(run: RunFolder, checkpoint: str | None = None) -> Results:
     """Return the results of a run, or of one checkpoint, as in summary.json. Raises NothingEvaluated for none."""
-    rows = as_in_json(survey(run if checkpoint is None else _OfOne(run.path, checkpoint)))
+    rows = survey(run if checkpoint is None else _OfOne(run.path, checkpoint))
     if not len(rows):
         where = run.path if checkpoint is None else f"{run.path}: {checkpoint}"
         raise NothingEvaluated(f"{where} has no results; run the audit again to make them")
@@ -203,7 +203,7 @@ def facts(run: RunFolder, described: CheckpointEntry, rows: Results) -> dict[str
         "unreadable_images": len(manifest.bad_images),
         **({"plugins": [plugin.identity for plugin in manifest.used_plugins]} if manifest.used_plugins else {}),
         **{key: held[key] for key in ("seed", "deciding", "device", "batch_size", "versions")},
-        "results": list(rows),
+        "results": [row.to_plain() for row in rows],
         **({"unfinished": gap} if gap else {}),
     }
 
@@ -251,17 +251,20 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the figures of a checkpoint that the Hub has a type for, as metrics of a `model-index`."""
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
     named |= {f"{name}_worst": (kind, f"worst-case {word}") for name, (kind, word) in named.items()}  # of several runs
-    rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
-    shown = in_short(row["condition"] for row in rows)  # of means, the widest
+    rows = [row for row in map(Figure.from_plain, document["results"]) if row.metric in named and row.is_finite]
+    shown = in_short(row.condition for row in rows)  # of means, the widest
     called = samples_of(document["protocol"]["task"]).many
     for row in rows:
-        if row["condition"] not in shown:
+        if row.condition not in shown:
             continue
-        kind, name = named[row["metric"]]
+        kind, name = named[row.metric]
+        ends = {"ci_low": round(row.low, 6), "ci_high": round(row.high, 6)} if row.has_interval else {}
         args = {
-            **{key: row[key] for key in ("condition", "protocol", "n")},
-            **{key: round(row[key], 6) for key in ("ci_low", "ci_high") if row[key] is not None},
-            **({"space": document["protocol"]["space"]} if "eps=" in row["condition"] else {}),
+            "condition": row.condition,
+            "protocol": row.protocol,
+            "n": row.n,
+            **ends,
+            **({"space": document["protocol"]["space"]} if "eps=" in row.condition else {}),
             "data_digest": document["data"]["digest"][:12],
             **digest_named(document),
             "setup": document["setup"],
@@ -270,11 +273,11 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
         for key, lines in (("caveats", document["protocol"]["caveats"]), ("flags", flags_of(document, row))):
             args |= {key: [*lines]} if lines else {}  # lists of its own, or YAML would point from one to the other
-        under = f"on clean {called}" if row["condition"] == CLEAN.text else f"under {row['condition']}"
+        under = f"on clean {called}" if row.condition == CLEAN.text else f"under {row.condition}"
         yield {
             "type": kind,
-            "name": f"{name} {under} ({row['protocol']}, n = {row['n']})",
-            "value": round(row["value"], 6),
+            "name": f"{name} {under} ({row.protocol}, n = {row.n})",
+            "value": round(row.value, 6),
             "args": args,
             "verified": False,
         }
@@ -286,9 +289,9 @@ def digest_named(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"predictions_digest" if elsewhere else "checkpoint_sha256": document["checkpoint"]["sha256"]}
 
 
-def flags_of(document: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+def flags_of(document: Mapping[str, Any], row: Figure) -> list[str]:
     """Return what a row of results must not be shown without: what its run lacks, and its flags."""
-    return [*([document["unfinished"]] if "unfinished" in document else []), *row["flags"]]
+    return [*([document["unfinished"]] if "unfinished" in document else []), *row.flags]
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
@@ -346,7 +349,7 @@ def clauses() -> tuple[Mapping[str, Any], ...]:
     return tuple(parse_toml(text, "crosswalk.toml", RunError)["row"])
 
 
-def evidence_of(rows: Sequence[Mapping[str, Any]], images: bool = True) -> Iterator[tuple[str, str, str]]:
+def evidence_of(rows: Sequence[Figure], images: bool = True) -> Iterator[tuple[str, str, str]]:
     """Yield a figure, what it is evidence for, and the clauses, as far as the rows of a checkpoint have such figures.
 
     Of several conditions the figure is the worst one's; controls of maps do not count. A part without figures is left
@@ -356,15 +359,15 @@ def evidence_of(rows: Sequence[Mapping[str, Any]], images: bool = True) -> Itera
         found = []
         for name in part["metrics"]:
             metric = find_metric(name)
-            worst_case = {row["condition"] for row in rows if row["metric"] == f"{name}_worst"}
-            some = [row for row in rows if row["metric"] == name and _has(part["kinds"], row["condition"])]
-            some = [row for row in some if row["condition"] not in worst_case]
-            if metric and (some := [row for row in some if is_finite(row["value"])]):
-                worst = min(some, key=lambda row: metric.better * row["value"])
+            worst_case = {row.condition for row in rows if row.metric == f"{name}_worst"}
+            some = [row for row in rows if row.metric == name and _has(part["kinds"], row.condition)]
+            some = [row for row in some if row.condition not in worst_case]
+            if metric and (some := [row for row in some if row.is_finite]):
+                worst = min(some, key=lambda row: metric.better * row.value)
                 end = "lowest" if metric.better > 0 else "highest"
                 among = f", the {end} of {len(some)} conditions" if len(some) > 1 else ""
                 doubts = "".join(f"; flag: {flag}" for flag in doubts_of([worst]))
-                under = f"{worst['condition']}, n = {worst['n']}{among}{doubts}"
+                under = f"{worst.condition}, n = {worst.n}{among}{doubts}"
                 found.append(f"{metric.label or name} {metric.cell(worst)} ({under})")
         if found:
             named = [*part["clauses"], *(part.get("of_images", ()) if images else ())]

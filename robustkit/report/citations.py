@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
+from ..common.figure import Figure
 from ..runs.manifest import Manifest
 
 _ENTRY = re.compile(r"^@\w+\{.*?^\}", re.MULTILINE | re.DOTALL)
@@ -23,10 +23,10 @@ def references() -> Mapping[str, tuple[str, ...]]:
     return {_USES.sub("", entry): tuple(_USES.findall(entry)[0].split(", ")) for entry in _ENTRY.findall(text)}
 
 
-def bibtex(manifest: Manifest, rows: Iterable[Mapping[str, Any]]) -> str:
+def bibtex(manifest: Manifest, rows: Iterable[Figure]) -> str:
     """Return the entries of a run, each once: its formulas, attacks, corruptions, explainers and metrics, and this
     package. rows: of the summary. What plug-ins add has none."""
-    used = {"robustkit", *(row["metric"] for row in rows)}
+    used = {"robustkit", *(row.metric for row in rows)}
     for checkpoint in manifest.checkpoints:
         used |= set(_WORD.findall(str(getattr(checkpoint, "attention", "")))[:1])
     for text in manifest.conditions:

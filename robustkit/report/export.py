@@ -15,13 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..common.intervals import wilson
+from ..common.figure import COLUMNS, Figure
 from ..errors import NothingEvaluated, RunError, unknown
-from ..evaluations.metrics import Metric, SummaryRow, is_finite
+from ..evaluations.metrics import Metric, is_finite
 from ..protocol.condition import CLEAN
 from ..results.every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
 from ..results.survey import summary_csv
-from ..runs.folder import SUMMARY_COLUMNS, RunFolder, folder_name
+from ..runs.folder import RunFolder, folder_name
 from ..runs.manifest import CheckpointEntry, Manifest, digest_of
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -92,7 +92,7 @@ def export(
     folder = folder_of(run, "export", out)
     if format == "csv":
         text = summary_csv(results_of(run, only))
-        return write_files(folder, {"results.csv": text}, ",".join(SUMMARY_COLUMNS))
+        return write_files(folder, {"results.csv": text}, ",".join(COLUMNS))
     if format == "every-eval-ever":
         return write_files(folder, _every_eval_ever(run, checkpoint, model_id), MADE_BY)
     described = entry_of(run, checkpoint)
@@ -227,10 +227,11 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
     manifest, started = run.manifest, _started(run.manifest)
     held = [document["deciding"], document["checkpoint"], document["started"], run.path.resolve().name]
     stable = digest_of(held)[:16]  # the same after the run was extended, so that its files are replaced
-    known = [row for row in document["results"] if _is_shown(row)]
+    every = [Figure.from_plain(row) for row in document["results"]]
+    known = [row for row in every if _is_shown(row)]
     if not known:
         raise NothingEvaluated(f"{run.path}: no figure of {described.name} is finite; run the audit again to make some")
-    left_out = [f"{row['condition']} {row['metric']}" for row in document["results"] if not _is_shown(row)]
+    left_out = [f"{row.condition} {row.metric}" for row in every if not _is_shown(row)]
     about = {"made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}"}
     about |= {"left_out": json.dumps(left_out, ensure_ascii=False)} if left_out else {}
     about |= {"unfinished": document["unfinished"]} if "unfinished" in document else {}
@@ -252,10 +253,10 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
     }
 
 
-def _is_shown(row: SummaryRow) -> bool:
+def _is_shown(row: Figure) -> bool:
     """Whether a row has a value, one that its metric can have."""
-    low, high = metric_of(row["metric"]).ends
-    return is_finite(row["value"]) and low <= row["value"] <= high
+    low, high = metric_of(row.metric).ends
+    return row.is_finite and low <= row.value <= high
 
 
 def _started(manifest: Manifest) -> datetime.datetime:
@@ -325,12 +326,12 @@ def _library(manifest: Manifest, described: CheckpointEntry) -> dict[str, Any]:
     return {"name": LIBRARY, "version": manifest.robustkit, "additional_details": details}
 
 
-def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) -> dict[str, Any]:
-    metric, condition = metric_of(row["metric"]), row["condition"]
+def _result(manifest: Manifest, document: Mapping[str, Any], row: Figure) -> dict[str, Any]:
+    metric, condition = metric_of(row.metric), row.condition
     data = {"samples": str(manifest.data.n), "classes": str(manifest.data.classes), "layout": manifest.data.layout}
     further = {"flags": flags_of(document, row), "heads": document["checkpoint"].get("heads")}
     return {
-        "evaluation_result_id": f"{condition}#{row['metric']}",
+        "evaluation_result_id": f"{condition}#{row.metric}",
         "evaluation_name": condition,
         "source_data": {
             "dataset_name": document["data"]["name"],
@@ -339,10 +340,10 @@ def _result(manifest: Manifest, document: Mapping[str, Any], row: SummaryRow) ->
         },
         "metric_config": _metric(metric, manifest.protocol.space),
         "score_details": {
-            "score": row["value"],
-            "uncertainty": {**_interval(row, metric), "num_samples": row["n"]},
+            "score": row.value,
+            "uncertainty": {**_interval(row), "num_samples": row.n},
             "details": {
-                "protocol": row["protocol"],
+                "protocol": row.protocol,
                 "protocol_digest": manifest.protocol.digest,
                 "data_digest": manifest.data.digest,
                 **{name: str(digest) for name, digest in digest_named(document).items()},
@@ -370,14 +371,9 @@ def _metric(metric: Metric, space: str) -> dict[str, Any]:
     }
 
 
-def _interval(row: SummaryRow, metric: Metric) -> dict[str, Any]:
-    """Return the interval, if there is one, with its method where that is certain."""
-    low, high, n = row["ci_low"], row["ci_high"], row["n"]
-    if not (is_finite(low) and is_finite(high)):
+def _interval(row: Figure) -> dict[str, Any]:
+    """Return the interval, if there is one, with its method."""
+    if not row.has_interval:
         return {}
-    found = {"lower": low, "upper": high, "confidence_level": 0.95}
-    if metric.ends == (0.0, 1.0) and n and (low, high) == wilson(round(row["value"] * n), n):
-        found["method"] = "Wilson score"
-    elif metric.paired and not metric.binary and not metric.parametric:  # few-shot figures also vary by draw
-        found["method"] = "bootstrap over samples, expanded percentile"
-    return {"confidence_interval": found}
+    ends = {"lower": row.low, "upper": row.high, "confidence_level": 0.95, "method": row.interval}
+    return {"confidence_interval": ends}

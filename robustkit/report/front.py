@@ -8,22 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..display.svg import (
-    Figure,
-    Point,
-    Style,
-    dots,
-    labels,
-    legend,
-    list_some,
-    panels,
-    percent,
-    series_shift,
-    shorten_name,
-)
+from ..common.figure import Figure
+from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, percent, series_shift, shorten_name
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
-from ..evaluations.metrics import SummaryRow, is_finite
+from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated, remark_lines
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
@@ -39,7 +28,7 @@ _MOST = 8  # checkpoints in one figure
 _HEIGHT = 24  # units of a row; more where many checkpoints share it
 
 
-def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, Style]) -> Figure | None:
+def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, Style]) -> Plot | None:
     """Return a row of dots for each condition with the task's metric, or an error that is its complement."""
     headline = task_of(results.manifest).headline_metric
     drawn = [entry for entry in rows if entry.metric == headline.name or _is_error(entry.metric)]
@@ -76,7 +65,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     every = len(results.manifest.names)
     more = f" The first {_MOST} of {every} checkpoints." if every > _MOST else ""
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
-    return Figure(
+    return Plot(
         "front",
         f"{heading} by condition",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
@@ -91,12 +80,11 @@ def _is_error(name: str) -> bool:
     return metric.better < 0 and metric.share
 
 
-def _point(results: Results, name: str, entry: Asked) -> Point:
+def _point(results: Results, name: str, entry: Asked) -> Figure:
     row = results.cells[name].get(entry.key)
     if row is None:
-        return Point(math.nan, math.nan, math.nan, 0)
-    point = Point.of(row)
-    return point.complement if _is_error(entry.metric) else point
+        return Figure(math.nan, 0)
+    return row.complement if _is_error(entry.metric) else row
 
 
 WIDE = 4  # the number of checkpoints up to which a narrow screen shows the table as cards
@@ -156,7 +144,7 @@ class FrontPage:
     columns: Sequence[Column]
     groups: Sequence[Sequence[Line]]
     note: str
-    figure: Figure | None
+    figure: Plot | None
     flags: Sequence[Flag]
     remarks: Sequence[str]
     setups: Sequence[tuple[str, str]]
@@ -210,14 +198,14 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         areas.setdefault(words_of(entry.condition).area.format(many=many), []).append(entry)
     for area, (entry, *others) in areas.items():
         metric = metric_of(entry.metric)
-        found = [row for name in names if (row := results.cells[name].get(entry.key)) and is_finite(row["value"])]
+        found = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
         if not found:
             continue
-        ends = [_figure(end(float(row["value"]) for row in found), metric.scale) for end in (min, max)]
+        ends = [_figure(end(row.value for row in found), metric.scale) for end in (min, max)]
         unit = " %" if metric.scale == 100 else ""
         detail, standing = _cell(found[0], metric.scale, "").interval, best.get(area)
         if len(found) == 1 < len(names):
-            detail = f"{short[found[0]['checkpoint']]} only"
+            detail = f"{short[found[0].checkpoint]} only"
         elif len(names) > 1:
             leaders = listed([short[name] for name in standing.leaders]) if standing else ""
             detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
@@ -236,7 +224,7 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     cells = tuple(
         _cell(row, metric.scale, marks.get(name, ""), lead) for name, row, lead in zip(names, rows, leads, strict=True)
     )
-    counts = sorted({int(row["n"]) for row in rows if row is not None})
+    counts = sorted({int(row.n) for row in rows if row is not None})
     n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
     n = "" if counts == [results.manifest.data.n] else n
     said = _verdict(tests.of(entry.key), metric.scale, len(names))
@@ -247,16 +235,16 @@ def _figure(value: float, scale: float, sign: str = "") -> str:
     return f"{scale * value:{sign}.{1 if scale == 100 else 3}f}".replace("-", "−")
 
 
-def _cell(row: SummaryRow | None, scale: float, mark: str, lead: SummaryRow | None = None) -> Cell:
+def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> Cell:
     """Return the cell of a result. lead: how far it is above the best control, if there are any."""
-    if row is None or not is_finite(row["value"]):
+    if row is None or not row.is_finite:
         return Cell("–" if row is None else "nan")
-    ends = [row["ci_low"], row["ci_high"]]
+    ends = [row.low, row.high]
     between = ", ".join(_figure(end, scale) for end in ends) if all(map(is_finite, ends)) else ""
     control = ""
-    if lead is not None and is_finite(lead["value"]):
-        control = _figure(float(row["value"]) - float(lead["value"]), scale)
-    return Cell(_figure(row["value"], scale), f"[{between}]" if between else "", mark, control)
+    if lead is not None and lead.is_finite:
+        control = _figure(row.value - float(lead.value), scale)
+    return Cell(_figure(row.value, scale), f"[{between}]" if between else "", mark, control)
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:

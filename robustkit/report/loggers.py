@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import re
 import time
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..common.environment import OFFLINE
+from ..common.figure import Figure
 from ..errors import ProtocolError, RunError, unknown
-from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import unfinished_line
 from ..results.survey import doubts_of
 from ..runs.folder import RunFolder
@@ -73,7 +74,7 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
     return tuple(loggers.values())
 
 
-def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
+def log_run(run: RunFolder, results: Sequence[Figure], wanted: Sequence[Logger]) -> None:
     """Log a run's rows of results, what they depend on, their flags, and report.html. Raises RunError where a library
     refuses."""
     for logger in wanted:
@@ -101,22 +102,22 @@ def entry_name(run: RunFolder) -> str:
     return f"{folder}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
+def scalars(results: Sequence[Figure]) -> dict[tuple[str, str, str], float]:
     figures = {}
-    for row in (row for row in results if is_finite(row["value"])):
-        for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high"), ("n", "_n")):
-            if is_finite(row[key]):
-                figures[row["checkpoint"], row["condition"], row["metric"] + suffix] = float(row[key])
+    for row in (row for row in results if row.is_finite):
+        for value, suffix in ((row.value, ""), (row.low, "_ci_low"), (row.high, "_ci_high"), (row.n, "_n")):
+            if math.isfinite(value):
+                figures[row.checkpoint, row.condition, row.metric + suffix] = float(value)
     return figures
 
 
-def flags(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> str:
+def flags(run: RunFolder, results: Sequence[Figure]) -> str:
     """Return in lines what each checkpoint's results lack and the flags that raise a doubt about them."""
     lines = []
-    for name in dict.fromkeys(row["checkpoint"] for row in results):
+    for name in dict.fromkeys(row.checkpoint for row in results):
         gap = unfinished_line(run, name).partition(";")[0]  # without the command, which holds paths
         lines += [f"{name}: {gap}"] if gap else []
-        for flag, (first, *others) in doubts_of(row for row in results if row["checkpoint"] == name).items():
+        for flag, (first, *others) in doubts_of(row for row in results if row.checkpoint == name).items():
             lines.append(f"{name}: {first}{f' and {len(others)} more' if others else ''}: {flag}")
     return "\n".join(lines) or "none"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from ..common.figure import Figure
 from ..common.preprocessing import describe_preprocessing
 from ..display.table import Section, join_tables
 from ..display.text import no_formula
@@ -16,10 +17,10 @@ from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
-from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
+from ..evaluations.metrics import Cells, Term
 from ..protocol.condition import CLEAN
 from ..results.slice_tables import slice_sections
-from ..results.survey import as_in_json, doubts_of, looks_of
+from ..results.survey import doubts_of, looks_of
 from ..results.tables import comparison_grids, flip_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
@@ -82,9 +83,9 @@ SECTIONS = (
 """The sections of the page in order. One with another name follows `logits`."""
 
 
-def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
+def sections_of(run: RunFolder, rows: Sequence[Figure]) -> list[Section]:
     """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
-    results = as_in_json(Results.of(run, rows))
+    results = Results.of(run, rows)
     return in_order(task_of(results.manifest).sections(results, looks_of(run)))
 
 
@@ -105,13 +106,13 @@ class Headline:
     flags: tuple[str, ...]
 
 
-def verdicts(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Headline]:
+def verdicts(run: RunFolder, rows: Sequence[Figure]) -> list[Headline]:
     results = Results.of(run, rows)
     manifest = results.manifest
     task, headlines = task_of(manifest), []
     for checkpoint in manifest.checkpoints:
         every = results.cells[checkpoint.name]
-        cells = {key: row for key, row in every.items() if is_finite(row["value"])}
+        cells = {key: row for key, row in every.items() if row.is_finite}
         sentence = "; ".join(_parts(task, cells, manifest))
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
@@ -136,9 +137,9 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
     if lacking:
         yield f"no {' and no '.join(lacking)} were evaluated"
     rows = [row for clause in clauses for row in clause.rows]
-    if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
+    if any(not (row.has_interval) for row in rows):
         yield "too few samples for intervals"
-    elif any(row["ci_high"] - row["ci_low"] > WIDE for row in rows):
+    elif any(row.high - row.low > WIDE for row in rows):
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
 
 
@@ -146,7 +147,7 @@ LARGEST = 7_900_000  # the limit in bytes of the page; it decides how many sampl
 _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 
-def write_report(run: RunFolder, rows: Sequence[SummaryRow], by: Sequence[str] = ()) -> None:
+def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ()) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary. by:
     columns whose slices have a table, see `results.slice_tables`."""
     results, manifest = Results.of(run, rows), run.manifest

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.figure import COLUMNS
 from ..display.notebook import as_html, as_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
@@ -14,9 +15,9 @@ from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
 from ..results.paper import PaperTable, table
 from ..results.slice_tables import columns_asked, frame_rows
 from ..results.summary_text import summary_sentences
-from ..results.survey import as_in_json, looks_of, survey
+from ..results.survey import looks_of, survey
 from ..results.tables import short_tables
-from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.folder import RunFolder
 from ..tasks.task import task_of
 from .citations import bibtex
 
@@ -34,10 +35,10 @@ class Run(RunFolder):
     """The conditions of the call that returned this run; the folder may have more. None where it was opened."""
 
     def results(self) -> pd.DataFrame:
-        """Return the rows of summary.json with the columns of `SUMMARY_COLUMNS`, computed from the records."""
+        """Return the rows of summary.json with the columns of `COLUMNS`, computed from the records."""
         import pandas as pd
 
-        return pd.DataFrame([*survey(self)], columns=list(SUMMARY_COLUMNS))
+        return pd.DataFrame([figure.to_plain() for figure in survey(self)], columns=list(COLUMNS))
 
     def tabulate(self, **options: Any) -> PaperTable:
         """Return `robustkit.table` of this run: what it shows, in LaTeX by `to_latex`."""
@@ -60,7 +61,7 @@ class Run(RunFolder):
 
         if odd := [name for name in sections if not isinstance(name, str)]:
             raise TypeError(f"plot({odd[0]!r}): expected names, as plot('attacks', 'corruptions')")
-        results = as_in_json(survey(self, for_page=True))
+        results = survey(self, for_page=True)
         every = in_order(task_of(results.manifest).sections(results, looks_of(self)))
         drawn = {section.name: section.figures for section in every if section.figures}
         for name in sections:
@@ -122,7 +123,7 @@ class Run(RunFolder):
 
     def to_json(self) -> str:
         """Return the rows of `results` as JSON."""
-        return as_json([dict(row) for row in survey(self)])
+        return as_json([figure.to_plain() for figure in survey(self)])
 
     def _repr_html_(self) -> str:
         """Return what the command prints of a run: sentences, the short table, flags."""

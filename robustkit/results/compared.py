@@ -104,7 +104,7 @@ def compare(
     pairs = [] if single else checkpoint_pairs(opened, checkpoints, against)
     sides = () if published is None else tuple(sides_of(opened, checkpoints))
     if published is not None:
-        published = published.named_as(dict.fromkeys(row["condition"] for side in sides for row in side.results))
+        published = published.named_as(dict.fromkeys(row.condition for side in sides for row in side.results))
     lines = () if published is None else published.unmatched
     if single:
         found = Compared(Comparison((), published), lines, sides)
@@ -120,8 +120,8 @@ def compare(
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:
-    named = {name: each.row[name] for name in ("condition", "metric", "n")}
-    finite = each.row["value"] if is_finite(each.row["value"]) else None
+    named = {"condition": each.row.condition, "metric": each.row.metric, "n": each.row.n}
+    finite = each.row.value if each.row.is_finite else None
     published = {"published": each.levels, "spread": each.spreads, "places": each.places}
     return {"checkpoint": side.checkpoint, **named, "value": finite, **published}
 
@@ -148,10 +148,10 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 def _flips(found: Flips) -> dict[str, Any]:
     shares = {kind: getattr(found, kind) for kind in KINDS}
     parts = {
-        kind: {"value": each.value, "ci_low": each.interval[0], "ci_high": each.interval[1], "ids": list(each.ids)}
+        kind: {"value": each.share.value, "ci_low": each.share.low, "ci_high": each.share.high, "ids": list(each.ids)}
         for kind, each in shares.items()
     }
-    return {"condition": found.condition, "n": found.negative.n, **parts}
+    return {"condition": found.condition, "n": found.negative.share.n, **parts}
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from itertools import combinations
 from weakref import WeakKeyDictionary
 
 from ..common.differences import Difference, holm
+from ..common.figure import Figure
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
@@ -27,7 +28,6 @@ from ..evaluations.condition import group_of, is_attack, kind_of, name_of, words
 from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
-from ..evaluations.metrics import SummaryRow, is_finite
 from ..evaluations.presenting import Flagged, raised_flags, short_names
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
@@ -51,7 +51,7 @@ MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
 HELD = 200_000
 """Figures of samples that all checkpoints may hold at once under one condition."""
-_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[SummaryRow], Tested]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Figure], Tested]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
         return None
     (run,) = runs.values()
     try:
-        rows: Sequence[SummaryRow] = run.summary()
+        rows: Sequence[Figure] = run.summary()
     except RunError:
         rows = survey(run).rows
     return pair_tests(Results.of(run, rows)).comparison
@@ -321,7 +321,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
 def asked_results(results: Results) -> list[Asked]:
     """Return what the first page shows, in its order; of results that some checkpoint has."""
     manifest, headline = results.manifest, task_of(results.manifest).headline_metric
-    keys = list(dict.fromkeys((row["condition"], row["metric"]) for row in results))
+    keys = list(dict.fromkeys((row.condition, row.metric) for row in results))
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
@@ -335,7 +335,7 @@ def _strongest_first(found: list[Asked], results: Results, headline: str) -> lis
 
     def left(each: Asked) -> float:
         rows = (results.cells[name].get(each.key) for name in results.manifest.names)
-        values = [float(row["value"]) for row in rows if row is not None and is_finite(row.get("value"))]
+        values = [row.value for row in rows if row is not None and row.is_finite]
         return sum(values) / len(values) if values else math.inf
 
     strongest = sorted((found[at] for at in reversed(places)), key=left)  # of equals the last

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..common.intervals import wilson
+from ..common.figure import Figure, proportion
 from ..display.table import Grid, TextTable
 from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, results_and_singles
@@ -30,24 +30,11 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A share of n samples, and which they are."""
+class Flipped:
+    """Samples that changed, and their share."""
 
     ids: tuple[str, ...]
-    n: int
-
-    @property
-    def value(self) -> float:
-        return len(self.ids) / self.n if self.n else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return wilson(len(self.ids), self.n) if self.n else (math.nan, math.nan)
-
-    @property
-    def cell(self) -> str:
-        low, high = self.interval
-        return figure_cell({"value": self.value, "ci_low": low, "ci_high": high})
+    share: Figure
 
 
 @dataclass(frozen=True)
@@ -55,9 +42,9 @@ class Flips:
     """Of a pair under one condition. before, now: the predicted classes of the samples that changed, by id."""
 
     condition: str
-    negative: Counted
-    positive: Counted
-    churn: Counted
+    negative: Flipped
+    positive: Flipped
+    churn: Flipped
     before: dict[str, int]
     now: dict[str, int]
 
@@ -74,8 +61,9 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
     if not n:
         raise RunError(f"no labelled sample is common under {condition}; expected the same labelled data")
 
-    def counted(which: npt.NDArray[np.bool_]) -> Counted:
-        return Counted(tuple(map(str, names[known & which])), n)
+    def counted(which: npt.NDArray[np.bool_]) -> Flipped:
+        ids = tuple(map(str, names[known & which]))
+        return Flipped(ids, proportion(len(ids), n))
 
     changed = predicted[0] != predicted[1]
     shown = known & (changed | (right[0] != right[1]))
@@ -111,8 +99,8 @@ def flip_table(second: Side, names: tuple[str, str], found: Sequence[Flips]) -> 
     rows = [
         (
             name_of(each.condition, "table", second.manifest),
-            str(each.negative.n),
-            *(getattr(each, kind).cell for kind in KINDS),
+            str(each.negative.share.n),
+            *(figure_cell(getattr(each, kind).share) for kind in KINDS),
         )
         for each in found
     ]

@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET
 
 from ..common.differences import Difference
+from ..common.figure import Figure
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
 from ..evaluations.attacks.gradient_masking import missing_evidence
 from ..evaluations.condition import words_of
-from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, nothing_common
 from ..runs.folder import RunFolder
@@ -111,13 +111,13 @@ class Side(CheckpointRecords):
     """A checkpoint of a run, with its results."""
 
     @cached_property
-    def results(self) -> list[SummaryRow]:
+    def results(self) -> list[Figure]:
         """Its rows of summary.json; computed from the records where that file is missing or was altered."""
         try:
-            rows: Sequence[SummaryRow] = self.run.summary()
+            rows: Sequence[Figure] = self.run.summary()
         except RunError:
             rows = survey(self.run)
-        return [row for row in rows if row["checkpoint"] == self.checkpoint]
+        return [row for row in rows if row.checkpoint == self.checkpoint]
 
 
 def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:
@@ -259,9 +259,9 @@ def flagged_results(first: Side, second: Side, shown: Collection[tuple[str, str]
     """Yield the results of both sides that are compared, with their flags and those of what they lack."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
         for row in side.results:
-            if (row["condition"], row["metric"]) in shown:  # `incomplete` is as it was when the summary was made
-                flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
-                yield Flagged(name, row["condition"], tuple(flags), side.manifest)
+            if (row.condition, row.metric) in shown:  # `incomplete` is as it was when the summary was made
+                flags = (flag for flag in row.flags if not flag.startswith("incomplete"))
+                yield Flagged(name, row.condition, tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
             wanted, figures = condition in side.run.manifest.evidence, side.run.evidence(side.checkpoint, condition)
             missing = missing_evidence(figures, side.run.manifest.arguments) if wanted else None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.differences import holm
+from ..common.figure import Figure
 from ..common.plugins import plugin_session
 from ..display.text import Made, amount, escape_markdown, no_controls, no_formula, one_line
 from ..display.text import table as markdown_table
@@ -24,7 +25,7 @@ from ..errors import DamagedRecord, ProtocolError, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.two_phase.condition import estimated
 from ..evaluations.condition import is_doubt, kind_of, matches, name_of, pattern_of, words_of
-from ..evaluations.metrics import SummaryRow, figure_cell, is_finite
+from ..evaluations.metrics import figure_cell, is_finite
 from ..evaluations.presenting import Flagged, raised_flags
 from ..evaluations.records import check_plugins
 from ..protocol.condition import ON, part_of, split_list
@@ -59,7 +60,7 @@ class Cell:
     mark: Literal["best", "close", ""] = ""
     flagged: bool = False
     p_value: float = math.nan
-    row: SummaryRow | None = None
+    row: Figure | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ class PaperTable:
 
     def _records(self) -> list[dict[str, Any]]:
         every = (cell for row in self.cells for cell in row)
-        return [{**cell.row, "p_holm": cell.p_value, "mark": cell.mark} for cell in every if cell.row is not None]
+        return [
+            {**cell.row.to_plain(), "p_holm": cell.p_value, "mark": cell.mark} for cell in every if cell.row is not None
+        ]
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each figure: that of `Run.results`, its p (Holm) against the best, and its mark."""
@@ -213,10 +216,10 @@ class _Line:
 
     name: str
     side: Side
-    rows: Mapping[tuple[str, str], SummaryRow]
+    rows: Mapping[tuple[str, str], Figure]
 
     def doubts(self, key: tuple[str, str]) -> tuple[str, ...]:
-        flags = self.rows[key]["flags"] if key in self.rows else ()
+        flags = self.rows[key].flags if key in self.rows else ()
         return tuple(flag for flag in flags if is_doubt(key[0], flag))
 
 
@@ -249,7 +252,7 @@ def table(
     for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):
         check_plugins(run.manifest)
         sides = [Side(run, name) for name in run.manifest.names]
-        lines += (_Line(s.checkpoint, s, {(row["condition"], row["metric"]): row for row in s.results}) for s in sides)
+        lines += (_Line(s.checkpoint, s, {(row.condition, row.metric): row for row in s.results}) for s in sides)
         results = Results(run, [row for side in sides for row in side.results])
         front = {entry.key: entry for entry in asked_results(results)} | front
     several = [line.name for line in lines]
@@ -335,10 +338,10 @@ class _Tests:
         found, raw = cls({}), dict[tuple[str, tuple[str, str]], float]()
         for entry in figures:
             key, better = entry.key, metric_of(entry.metric).better
-            there = [line for line in lines if key in line.rows and is_finite(line.rows[key]["value"])]
+            there = [line for line in lines if key in line.rows and is_finite(line.rows[key].value)]
             if len(there) < 2 or not better:
                 continue
-            values = [better * line.rows[key]["value"] for line in there]
+            values = [better * line.rows[key].value for line in there]
             best = there[values.index(max(values))]
             others = [line for line, value in zip(there, values, strict=True) if value < max(values)]
             found.marks |= {(line.name, key): ("best", math.nan) for line in there if line not in others}
@@ -454,7 +457,7 @@ def _caption(
     manifests = [line.side.manifest for line in lines]
     headline, samples = task_of(manifests[0]).headline_metric, manifests[0].protocol.samples
     every = [cell for row in cells for cell in row]
-    counts = sorted({int(cell.row["n"]) for cell in every if cell.row and cell.row["metric"] == headline.name})
+    counts = sorted({int(cell.row.n) for cell in every if cell.row and cell.row.metric == headline.name})
     n = "–".join(dict.fromkeys(map(str, (counts[0], counts[-1])))) if counts else str(manifests[0].data.n)
     radii, tags = _radii(lines, headings), dict.fromkeys(manifest.protocol.tag for manifest in manifests)
     data = ", ".join(dict.fromkeys(manifest.data.name for manifest in manifests))

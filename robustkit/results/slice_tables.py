@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..common.figure import Figure
 from ..display.table import TextTable
 from ..errors import DamagedRecord, ProtocolError, RunError
-from ..evaluations.aggregate import Estimate, Results
+from ..evaluations.aggregate import Results
 from ..evaluations.condition import SINGLES, check_condition, matches, name_of, words_of
 from ..evaluations.metrics import Metric, figure_cell
 from ..evaluations.records import CheckpointRecords
@@ -60,16 +61,12 @@ def weak_tables(results: Results) -> list[TextTable]:
 
 
 def _weak_cells(weak: WeakSlice, called: str) -> tuple[str, ...]:
-    figure, gap = weak.slice.figure, {"value": weak.difference, "ci_low": weak.low, "ci_high": weak.high}
+    figure, gap = weak.slice.figure, Figure(weak.difference, weak.slice.figure.n, weak.low, weak.high)
     p_value = "< 0.001" if weak.p_value < 0.001 else f"{weak.p_value:.3f}"
     return (
-        *(weak.slice.name, called, str(figure.n), figure_cell(_row(figure)), f"{100 * weak.rest.value:.1f}"),
+        *(weak.slice.name, called, str(figure.n), figure_cell(figure), f"{100 * weak.rest.value:.1f}"),
         *(figure_cell(gap).replace("-", "−"), p_value),
     )
-
-
-def _row(figure: Estimate) -> dict[str, Any]:
-    return {"value": figure.value, "n": figure.n, "ci_low": figure.low, "ci_high": figure.high}
 
 
 def search_note(results: Results) -> str:
@@ -143,10 +140,10 @@ def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...])
 
 def _figures_of(
     side: CheckpointRecords, columns: Columns, condition: str, metric: Metric, names: Sequence[str], count: int
-) -> Sequence[dict[str, Any] | None]:
+) -> Sequence[Figure | None]:
     """Return the figures of all slices; None for each where records have none, or they have no meaning."""
     try:
-        return [_row(each.figure) for each in slices_of(side, columns, condition, metric.name, names)]
+        return [each.figure for each in slices_of(side, columns, condition, metric.name, names)]
     except DamagedRecord:
         raise
     except RunError:
@@ -181,6 +178,10 @@ def frame_rows(results: Results, by: Sequence[str], metric: str, condition: str)
         for text in filter(meant, shown_conditions(side.conditions) if wanted is None else side.conditions):
             for each in slices_of(side, columns, text, metric, by):
                 yield {**_named(name, text, each), "metric": metric, **_row(each.figure)}
+
+
+def _row(figure: Figure) -> dict[str, Any]:
+    return {"value": figure.value, "n": figure.n, "ci_low": figure.low, "ci_high": figure.high}
 
 
 def _named(checkpoint: str, condition: str, found: Slice) -> dict[str, Any]:

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import holm, hypergeometric_tail, of_groups
+from ..common.figure import WILSON, Figure, mean_of
 from ..common.intervals import Floats, Z, simultaneous_z, wilson
 from ..errors import DamagedRecord, RunError, unknown
-from ..evaluations.aggregate import Estimate, Gatherer, mean_of
+from ..evaluations.aggregate import Gatherer
 from ..evaluations.condition import results_and_singles, shows
 from ..evaluations.metrics import metric_named
 from ..evaluations.records import CheckpointRecords
@@ -204,7 +205,7 @@ class Slice:
 
     columns: tuple[str, ...]
     values: tuple[str, ...]
-    figure: Estimate
+    figure: Figure
 
     @property
     def name(self) -> str:
@@ -281,15 +282,15 @@ def _crossed(columns: Sequence[Column], n: int) -> tuple[list[tuple[str, ...]], 
     return values, codes.astype(np.int64)
 
 
-def _estimate(figures: Floats, binary: bool, z: float) -> Estimate:
+def _estimate(figures: Floats, binary: bool, z: float) -> Figure:
     if not binary:
         with np.errstate(invalid="ignore"):  # infinite losses have no interval
             return mean_of(figures)
     return _share(int(figures.sum()), len(figures), z)
 
 
-def _share(hits: int, n: int, z: float = Z) -> Estimate:
-    return Estimate(hits / n, n, *wilson(hits, n, z))
+def _share(hits: int, n: int, z: float = Z) -> Figure:
+    return Figure(hits / n, n, *wilson(hits, n, z), WILSON)
 
 
 # The search for weak slices
@@ -378,7 +379,7 @@ class WeakSlice:
     difference. p_value: Holm's."""
 
     slice: Slice
-    rest: Estimate
+    rest: Figure
     low: float
     high: float
     p_value: float

@@ -18,7 +18,7 @@ from ..display.svg import labels, shorten_name
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_over_groups, kind_of, name_of, words_of
 from ..evaluations.family import by_family, family_of
-from ..evaluations.metrics import Cells, is_finite
+from ..evaluations.metrics import Cells
 from ..evaluations.presenting import gaps_of
 from ..protocol.condition import CLEAN
 from ..tasks.labelled.parity import parity_sentences
@@ -36,7 +36,7 @@ _LONGEST = 48  # characters of a checkpoint's name in a sentence
 def sentences_of_one(results: Results) -> Iterator[str]:
     manifest, task = results.manifest, task_of(results.manifest)
     name = manifest.names[0]
-    cells = {key: row for key, row in results.cells[name].items() if is_finite(row["value"])}
+    cells = {key: row for key, row in results.cells[name].items() if row.is_finite}
     clauses = []
     if (clean := cells.get((CLEAN.text, task.headline))) is not None:
         clauses.append(task.clean_clause(clean))
@@ -56,9 +56,9 @@ def _weakest(results: Results, cells: Cells) -> str:
     rows = [row for (_, metric), row in cells.items() if metric == headline.name]
     if len(rows) < 3 or not headline.better:
         return ""
-    row = min(rows, key=lambda row: headline.better * float(row["value"]))
-    called = name_of(row["condition"], "table", results.manifest)
-    value = f"{headline.scale * float(row['value']):.{1 if headline.scale == 100 else 3}f}"
+    row = min(rows, key=lambda row: headline.better * row.value)
+    called = name_of(row.condition, "table", results.manifest)
+    value = f"{headline.scale * row.value:.{1 if headline.scale == 100 else 3}f}"
     return f"Weakest spot: {called} ({headline.noun or headline.word} {value}{' %' * (headline.scale == 100)})."
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from ..common.figure import COLUMNS, Figure
 from ..common.plugins import plugin_session
 from ..display.svg import Style, style
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, RecordReader, Results
 from ..evaluations.condition import is_doubt
-from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
-from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.folder import RunFolder
 from ..tasks.task import task_of
 from .slices import WeakSlices
 
@@ -41,7 +41,7 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
             rows += more
     every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
     mixed = several_versions(run)
-    return every.changed(lambda row: {**row, "flags": [*row["flags"], *mixed]}) if mixed else every
+    return every.changed(lambda figure: replace(figure, flags=(*figure.flags, *mixed))) if mixed else every
 
 
 def several_versions(run: RunFolder) -> list[str]:
@@ -53,13 +53,13 @@ def several_versions(run: RunFolder) -> list[str]:
     return [f"records of this run come from several versions: {', '.join(said)}"] if said else []
 
 
-def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
+def doubts_of(rows: Iterable[Figure]) -> dict[str, list[str]]:
     """Return each flag of results that raises a doubt, with the conditions that have it."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
-        for flag in row["flags"]:
-            if is_doubt(row["condition"], flag):
-                found.setdefault(flag, {})[row["condition"]] = None
+        for flag in row.flags:
+            if is_doubt(row.condition, flag):
+                found.setdefault(flag, {})[row.condition] = None
     return {flag: list(conditions) for flag, conditions in found.items()}
 
 
@@ -68,29 +68,19 @@ def looks_of(run: RunFolder) -> dict[str, Style]:
     return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
-def as_in_json(results: Results) -> Results:
-    """Return results with None for what is not finite."""
-
-    def value_of(value: Any) -> Any:
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return results.changed(lambda row: {name: value_of(value) for name, value in row.items()})
-
-
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:
-    """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
-    finite = as_in_json(survey(run) if results is None else results)
-    run.write_summary([*finite])
-    run.write(run.path / "summary.csv", summary_csv(finite).encode("utf-8", "replace"))
-    return finite
+    """Write summary.json and summary.csv; return the results. results: from `survey`."""
+    results = survey(run) if results is None else results
+    run.write_summary(results)
+    run.write(run.path / "summary.csv", summary_csv(results).encode("utf-8", "replace"))
+    return results
 
 
-def summary_csv(results: Results) -> str:
-    """Return the text of summary.csv for results whose figures are finite or None."""
+def summary_csv(results: Iterable[Figure]) -> str:
     sheet = io.StringIO()
-    writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(sheet, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_cells({**row, "flags": "; ".join(row["flags"])}) for row in results)
+    writer.writerows(_cells(figure.to_plain() | {"flags": "; ".join(figure.flags)}) for figure in results)
     return sheet.getvalue()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from ..common.figure import Figure
 from ..display.table import Grid, Part, TextTable, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import ShortRow, name_of
 from ..evaluations.family import by_family
-from ..evaluations.metrics import Metric, SummaryRow, is_finite
+from ..evaluations.metrics import Metric, is_finite
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.labelled.parity import parity_tables
@@ -41,11 +41,11 @@ def short_tables(results: Results) -> list[TextTable]:
 def _rows(results: Results) -> Iterator[ShortRow]:
     """Yield the rows for which some checkpoint has a number, those of a section together."""
     manifest, headline = results.manifest, task_of(results.manifest).headline_metric
-    conditions = dict.fromkeys(row["condition"] for row in results)
+    conditions = dict.fromkeys(row.condition for row in results)
     every = [
         row for family, texts in by_family(conditions) for row in family.presenter.short(texts, manifest, headline)
     ]
-    there = {(row["condition"], row["metric"]) for row in results}
+    there = {(row.condition, row.metric) for row in results}
     shown = [row for row in every if (row.condition, row.metric.name) in there]
     for section in dict.fromkeys(row.section for row in shown):
         mine = [row for row in shown if row.section == section]
@@ -64,16 +64,14 @@ def _table(results: Results, rows: list[ShortRow]) -> TextTable:
     return TextTable("", ("", "", *names), cells).under_heads([row.section for row in rows])
 
 
-def _cell(cells: Mapping[tuple[str, str], SummaryRow], condition: str, metric: Metric) -> str:
+def _cell(cells: Mapping[tuple[str, str], Figure], condition: str, metric: Metric) -> str:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
     row = cells.get((condition, metric.name))
     if row is None:
         return "–"
     sign, digits = "+" if metric.name.endswith("_over_control") else "", 1 if metric.scale == 100 else 2
-    signs = {"value": sign, "ci_low": "", "ci_high": ""}
-    known = {key: round(metric.scale * row[key], digits) + 0.0 for key in signs if is_finite(row[key])}  # no -0.0
-    value, *ends = (f"{known[key]:{signs[key]}.{digits}f}" if key in known else "nan" for key in signs)
-    return f"{value} [{', '.join(ends)}]" if "nan" not in ends else value
+    value, low, high = (round(metric.scale * each, digits) + 0.0 for each in (row.value, row.low, row.high))  # no -0.0
+    return f"{value:{sign}.{digits}f}" + (f" [{low:.{digits}f}, {high:.{digits}f}]" if row.has_interval else "")
 
 
 SMALL = 0.1  # where all figures of a row are below, three decimals would not tell them apart
@@ -83,22 +81,22 @@ SMALL = 0.1  # where all figures of a row are below, three decimals would not te
 class Among:
     """A figure of a checkpoint, and the published levels by attention, with standard deviations over trainings."""
 
-    row: SummaryRow
+    row: Figure
     levels: dict[str, float]
     spreads: dict[str, float] = field(default_factory=dict)
 
     @property
     def metric(self) -> Metric:
-        return metric_of(self.row["metric"])
+        return metric_of(self.row.metric)
 
     @property
     def places(self) -> tuple[int, int] | None:
         """The best and the worst place that the interval allows, from 1 for the best, if one is better. Levels with a
         spread are those of another training, within two standard deviations; others are taken as exact."""
-        better, own = self.metric.better, self.row["value"]
-        if not better or not is_finite(own):
+        better, own = self.metric.better, self.row.value
+        if not better or not self.row.is_finite:
             return None
-        ends = sorted(better * (self.row[end] if is_finite(self.row[end]) else own) for end in ("ci_low", "ci_high"))
+        ends = sorted(better * (end if math.isfinite(end) else own) for end in (self.row.low, self.row.high))
         levels = [(better * level, 2 * self.spreads.get(name, 0.0)) for name, level in self.levels.items()]
         best = 1 + sum(level - reach > ends[1] for level, reach in levels)
         return best, 1 + sum(level + reach > ends[0] for level, reach in levels)
@@ -109,7 +107,7 @@ def found_among(side: Side, reference: Published) -> list[Among]:
     resolved = reference.resolved()
     found = []
     for row in side.results:
-        condition, metric = row["condition"], row["metric"]
+        condition, metric = row.condition, row.metric
         levels, spreads = (
             {name: value for name in resolved.figures if (value := take(name, condition, metric)) is not None}
             for take in (resolved.figure, resolved.spread)
@@ -134,7 +132,7 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
         found = found_among(side, reference)
         names = list(dict.fromkeys(name for each in found for name in each.levels))
         rows = tuple(_among_cells(each, names, side.manifest) for each in found)
-        placed = [(each.row["condition"], each.row["metric"], each.row["n"]) for each in found]
+        placed = [(each.row.condition, each.row.metric, each.row.n) for each in found]
         own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
         title = f"{own}, among {reference.name} on {reference.data}"
         spread = any(each.spreads for each in found)
@@ -148,26 +146,26 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
 
 def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple[str, ...]:
     row, metric = each.row, each.metric
-    figures = [row["value"], *each.levels.values()]
+    figures = [row.value, *each.levels.values()]
     small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
     digits = 1 if metric.scale == 100 else 5 if small else 3
 
     def cell(value: float | None) -> str:
         return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
 
-    bounds = f" [{cell(row['ci_low'])}, {cell(row['ci_high'])}]" if is_finite(row["ci_low"]) else ""
+    bounds = f" [{cell(row.low)}, {cell(row.high)}]" if is_finite(row.low) else ""
     place = " to ".join(map(str, sorted(set(each.places or ()))))
     place += f" of {len(each.levels) + 1}" if place else ""
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
-    called = name_of(row["condition"], "table", manifest)
-    return (called, metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)
+    called = name_of(row.condition, "table", manifest)
+    return (called, metric.label, str(row.n), cell(row.value) + bounds, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
 
-def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
+def report_tables(run: RunFolder, results: Sequence[Figure]) -> list[TextTable]:
     """Return tables of the checkpoints of one run against its first, for its report; results: rows of the summary."""
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
@@ -189,7 +187,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
     return result
 
 
-def flip_grids(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[Grid]:
+def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Grid]:
     """Return, for the page of a run, the predictions that changed from its first checkpoint, and which samples those
     are that were right before."""
     if len(run.manifest.checkpoints) < 2 or not results:

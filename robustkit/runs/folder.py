@@ -21,12 +21,15 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from ..common.environment import path_limit
+from ..common.figure import Figure
 from ..common.files import bytes_of, json_in, text_of, write_whole
 from ..common.names import is_device
 from ..errors import DamagedRecord, RunError
@@ -133,7 +136,6 @@ def only_taken(table: pa.Table) -> pa.Table:
 
 
 _REMEDY = "rerun the same audit command to compute it again"
-SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 
 class RunFolder:
@@ -446,14 +448,14 @@ class RunFolder:
                 if self._records(checkpoint, condition):
                     yield checkpoint, condition
 
-    def write_summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write summary.json, which names the run that it belongs to. rows: in JSON types."""
-        plain = {"results": rows, "run": digest_of_run(self.manifest)}
+    def write_summary(self, figures: Iterable[Figure]) -> None:
+        """Write summary.json, which names the run that it belongs to."""
+        plain = {"results": [figure.to_plain() for figure in figures], "run": digest_of_run(self.manifest)}
         text = json.dumps(plain | {"digest": digest_of(plain)}, indent=1, ensure_ascii=False)
         self.write(self.path / "summary.json", (text + "\n").encode())
 
-    def summary(self) -> list[dict[str, Any]]:
-        """Return the rows of summary.json as last written; None for what is not finite. Raises RunError."""
+    def summary(self) -> list[Figure]:
+        """Return the figures of summary.json as last written; nan for what is not finite. Raises RunError."""
         path = self.path / "summary.json"
         try:
             plain = json_in(self.read_text(path))
@@ -462,7 +464,10 @@ class RunFolder:
             raise RunError(f"{path}: cannot be read ({fault}); robustkit report rebuilds it") from None
         if digest != digest_of(plain) or plain.get("run") != digest_of_run(self.manifest):
             raise RunError(f"{path}: is not what was written for this run; robustkit report rebuilds it")
-        return list(rows)
+        try:
+            return [Figure.from_plain(row) for row in rows]
+        except (msgspec.ValidationError, TypeError) as fault:
+            raise RunError(f"{path}: is not as an audit writes it ({fault}); robustkit report rebuilds it") from None
 
 
 def _folders(folder: Path, levels: int) -> Iterator[tuple[str, os.stat_result]]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..common.figure import Figure
 from ..display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ..display.text import amount
 from ..evaluations.condition import words_of
-from ..evaluations.metrics import Metric, SummaryRow, is_finite
+from ..evaluations.metrics import Metric, is_finite
 
 if TYPE_CHECKING:
     from ..runs.manifest import Manifest
@@ -27,15 +28,15 @@ class ConditionTable:
     task: Task
     manifest: Manifest
     metrics: tuple[Metric, ...]
-    figures: Mapping[tuple[str, str], Mapping[str, SummaryRow]]
+    figures: Mapping[tuple[str, str], Mapping[str, Figure]]
 
     @classmethod
-    def of(cls, task: Task, results: Iterable[SummaryRow], manifest: Manifest) -> ConditionTable:
+    def of(cls, task: Task, results: Iterable[Figure], manifest: Manifest) -> ConditionTable:
         """Return the table of conditions that have the headline figure, of metrics with a label and a figure."""
-        every: dict[tuple[str, str], dict[str, SummaryRow]] = {}
+        every: dict[tuple[str, str], dict[str, Figure]] = {}
         for row in results:
-            if words_of(row["condition"]).in_results:
-                every.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
+            if words_of(row.condition).in_results:
+                every.setdefault((row.checkpoint, row.condition), {})[row.metric] = row
         figures = {key: by_metric for key, by_metric in every.items() if task.headline in by_metric}
         there = {name for by_metric in figures.values() for name in by_metric} - {*_OF_NORMS}
         metrics = (metric for metric in task.metrics if metric.label and not metric.parametric)
@@ -45,14 +46,14 @@ class ConditionTable:
         """Return the texts of a row by heading. whole: every interval; a dash for what is not finite or left early."""
         figures, norm = self.figures[key], self.manifest.norm(key[1])
         if whole:
-            figures = {name: row for name, row in figures.items() if is_finite(row["value"])}
+            figures = {name: row for name, row in figures.items() if row.is_finite}
         metrics = [replace(metric, bare=False) for metric in self.metrics] if whole else self.metrics
         largest = figures.get(f"{norm}_max")
-        size = largest["value"] if largest else None
+        size = largest.value if largest else None
         none = "–" if self.manifest.checkpoint(key[0]).is_elsewhere else "0"  # nobody measured it
         return {
             "condition": key[1],
-            "n": str(self.figures[key][self.task.headline]["n"]),
+            "n": str(self.figures[key][self.task.headline].n),
             **{metric.column: metric.cell(figures.get(metric.name)) for metric in metrics},
             CHANGE: amount(size, norm, self.manifest.protocol.space) if is_finite(size) and size else none,
         }
@@ -66,7 +67,7 @@ class ConditionTable:
     def text_table(self, spare: tuple[str, ...] = (), mark: bool = False) -> TextTable:
         """Return all rows. spare: headings to leave out where room is short. mark: show which rows have a flag."""
         rows = self.rows
-        flags = [self.figures[key][self.task.headline]["flags"] for key in self.figures]
+        flags = [self.figures[key][self.task.headline].flags for key in self.figures]
         if mark and any(flags):
             rows = [{**row, "flag": "⚑" if some else ""} for row, some in zip(rows, flags, strict=True)]
         protocol, columns = self.manifest.protocol, {metric.name: metric.column for metric in self.metrics}

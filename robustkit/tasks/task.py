@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..common.differences import Difference, of_means, of_ranks
+from ..common.figure import Figure
 from ..errors import ProtocolError, RunError, unknown
 from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
-from ..evaluations.metrics import Cells, Metric, SummaryRow, Term, metric_named, terms_next_to, terms_of
+from ..evaluations.metrics import Cells, Metric, Term, metric_named, terms_next_to, terms_of
 from ..evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, not_paired, nothing_common
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
@@ -143,7 +144,7 @@ class Task:
         """Return the parts of the page that show the results. looks: how each checkpoint is drawn."""
         raise NotImplementedError
 
-    def clean_clause(self, row: SummaryRow) -> str:
+    def clean_clause(self, row: Figure) -> str:
         """Return what the headline metric of clean images says, for a sentence."""
         raise NotImplementedError
 

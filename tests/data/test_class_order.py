@@ -133,7 +133,7 @@ def test_a_flag_on_the_order_reaches_every_figure_and_the_gate(tmp_path: Path) -
     manifest = run.manifest.to_plain()
     manifest["data"]["notes"] = [flag]
     write_plain(run, manifest)
-    assert all(flag in found["flags"] for found in write_summary(run))
+    assert all(flag in found.flags for found in write_summary(run))
     assert not judge(parse_policy("[[rule]]\nrequire = 'no flags'\n", "p"), run).passed
 
 

@@ -114,13 +114,13 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     assert not any("all 1000" in note for note in named.notes) and "only these 200 logits compete" in named.notes
     fog = {f"corruption(fog,severity={severity})": [row(0, True), row(1, False)] for severity in range(1, 6)}
     run = make_run(tmp_path / "run", {"clean": [row(0, True), row(1, False)], **fog})
-    assert not [line for found in write_summary(run) for line in found["flags"] if "compete" in line]
+    assert not [line for found in write_summary(run) for line in found.flags if "compete" in line]
     manifest = run.manifest.to_plain()
     manifest["data"]["notes"] = list(dataset.notes)
     write_plain(run, manifest)
     rows = write_summary(run)
-    assert {found["metric"] for found in rows} >= {"top1", "nll", "mean_error"}
-    assert all(flag in found["flags"] for found in rows)
+    assert {found.metric for found in rows} >= {"top1", "nll", "mean_error"}
+    assert all(flag in found.flags for found in rows)
     side = Side(run, "vit <b>&")
     found = raised_flags(flagged_results(side, side, {("clean", "top1")}), {"vit <b>&": "vit <b>&"})
     assert [each.line for each in found] == [f"vit <b>&, clean: {flag}"]

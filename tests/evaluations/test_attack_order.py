@@ -123,12 +123,12 @@ def test_a_model_that_waits_until_it_was_looked_at_is_flagged(place: Path, tmp_p
         file.write_text(LATE.replace("{after}", str(asked[0] if after is None else after)))
         options = {"attacks": "pgd", "eps": "8/255", "model": {"arch": f"{file}:build", "num_classes": 3}}
         run = audit(place, tmp_path / file.stem, setup_check=False, **options)
-        (row,) = (row for row in run.summary() if row["metric"] == "top1" and row["condition"] != "clean")
-        figures = run.evidence(run.manifest.checkpoints[0].name, row["condition"])
+        (row,) = (row for row in run.summary() if row.metric == "top1" and row.condition != "clean")
+        figures = run.evidence(run.manifest.checkpoints[0].name, row.condition)
         assert figures is not None and "afterwards" not in figures["unmeasured"]
         asked.append(figures["passes_before"])  # and the attack has begun
-        flags = [flag for flag in row["flags"] if flag.startswith(("afterwards: ", "attacks in order: "))]
-        assert bool(flags) == (after is None), (row["flags"], asked)
+        flags = [flag for flag in row.flags if flag.startswith(("afterwards: ", "attacks in order: "))]
+        assert bool(flags) == (after is None), (row.flags, asked)
     assert flags[0].startswith("afterwards: five steps of PGD raise the margin by -")
 
 
@@ -168,12 +168,12 @@ def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Pat
     (tmp_path / "turning.py").write_text(TURNING)
     model = {"arch": f"{tmp_path / 'turning.py'}:build", "num_classes": 3}
     run = audit(place, tmp_path / "run", attacks="fgsm,pgd", eps="16/255", model=model)
-    by_condition = {row["condition"]: row for row in run.summary() if row["metric"] == "top1"}
+    by_condition = {row.condition: row for row in run.summary() if row.metric == "top1"}
     clean, fgsm, pgd = by_condition.values()
-    assert fgsm["value"] < clean["value"] < pgd["value"] and not clean["flags"] and not fgsm["flags"]
-    (odd,) = (flag for flag in pgd["flags"] if flag.startswith("attacks in order"))
+    assert fgsm.value < clean.value < pgd.value and not clean.flags and not fgsm.flags
+    (odd,) = (flag for flag in pgd.flags if flag.startswith("attacks in order"))
     assert "correct that were wrong before the attack" in odd and "correct that fgsm(eps=16/255) broke" in odd
-    assert any(flag.startswith("loss by steps: ") for flag in pgd["flags"])  # of the evidence, which PGD has, too
+    assert any(flag.startswith("loss by steps: ") for flag in pgd.flags)  # of the evidence, which PGD has, too
     assert odd in (run.path / "summary.json").read_text()
     page = (run.path / "report.html").read_text()
     assert page.count("attacks in order") >= 2 and "survive saving in 8 bits" in page and "only for AutoAttack" in page

@@ -99,7 +99,7 @@ def test_the_ball_is_around_the_corrupted_image(linear: Path, tmp_path: Path) ->
         UNCHECKED
     }
     assert abs(rows[FGSM, "nll"]["value"] - rows["fgsm(eps=4/255)", "nll"]["value"]) > 0.001
-    drawn = {line.attack: line for line in curves(list(rows.values()), run.manifest.claims)}
+    drawn = {line.attack: line for line in curves(run.summary(), run.manifest.claims)}
     start = drawn["fgsm, under=gaussian_noise, severity=2"].points
     assert [eps for eps, _ in start] == [0.0, 4 / 255]  # from the attack of eps 0, not from clean
     (pgd,) = (line for name, line in drawn.items() if name.startswith("pgd"))

@@ -130,20 +130,20 @@ def test_a_row_a_sample_and_its_layers_in_the_metadata(run: Run) -> None:
 
 
 def test_results_are_means_and_changes_paired_by_sample(run: Run) -> None:
-    results = {(row["condition"], row["metric"]): row for row in run.summary()}
+    results = {(row.condition, row.metric): row for row in run.summary()}
     before, after = (
         {row["sample_id"]: row for row in run.table(NAME, f"attention({under})").to_pylist()} for under in UNDER[::2]
     )
     for metric in COLUMN_NAMES:
         found = results[f"attention({FOG})", metric]
-        assert found["value"] == pytest.approx(np.mean([row[metric] for row in after.values()]))
-        assert found["n"] == 12 and found["ci_low"] < found["value"] < found["ci_high"]
+        assert found.value == pytest.approx(np.mean([row[metric] for row in after.values()]))
+        assert found.n == 12 and found.low < found.value < found.high
         change = results[f"attention({FOG})", f"{metric}_change"]
         differences = [after[name][metric] - before[name][metric] for name in before]
-        assert change["value"] == pytest.approx(np.mean(differences), abs=1e-7)
-        assert change["ci_low"] < change["value"] < change["ci_high"]
+        assert change.value == pytest.approx(np.mean(differences), abs=1e-7)
+        assert change.low < change.value < change.high
         assert ("attention(clean)", f"{metric}_change") not in results
-        assert found["flags"] == [small_audit.UNCHECKED]
+        assert [*found.flags] == [small_audit.UNCHECKED]
     assert ("attention(clean)", "top1") not in results
 
 
@@ -240,7 +240,7 @@ def test_flags_name_the_head_that_gives_most_cause() -> None:
     (flag,) = heads({"attention_entropies": [[1, 0.5 * edge, 0], [1, 0.9 * edge, 0]]}, TWO).flags
     assert flag == "entropy collapse: 0.7 % of log N in first head 1, below 1 %: each query attends to one key"
     lost = heads({"key_norms": [[1, 2, math.nan], [1, 4, 5], [1, 9, math.inf]]}, TWO)
-    assert lost.flags == ["attention is not finite in 2 of 3 samples, first in second head 0"]
+    assert [*lost.flags] == ["attention is not finite in 2 of 3 samples, first in second head 0"]
     assert lost.values["key_norms"].tolist() == [1, 5, 5] and lost.broken.tolist() == [0, 0, 2]
 
 
@@ -254,7 +254,7 @@ def test_a_broken_model_is_flagged_and_its_healthy_self_is_not(tmp_path: Path, n
     broken = scaled(name, tmp_path / "broken.safetensors", 30)
     options = {"attacks": "none", "corruptions": None, "limit": 8}
     found = audit(tmp_path / "run", broken, **options)
-    flags = {flag for row in found.summary() if row["condition"] == "attention(clean)" for flag in row["flags"]}
+    flags = {flag for row in found.summary() if row.condition == "attention(clean)" for flag in row.flags}
     assert any(
         re.match(r"logit explosion: \|logit\| \d+ in blocks\.\d\.attn head \d and 11 more", flag) for flag in flags
     )
@@ -262,7 +262,7 @@ def test_a_broken_model_is_flagged_and_its_healthy_self_is_not(tmp_path: Path, n
     page = (found.path / "report.html").read_text("utf-8")
     assert "logit explosion" in page.partition("</header>")[0]
     own = audit(tmp_path / "own", f"zoo:{name}", **options).summary()
-    assert {flag for row in own for flag in row["flags"]} == {small_audit.UNCHECKED}
+    assert {flag for row in own for flag in row.flags} == {small_audit.UNCHECKED}
 
 
 @pytest.mark.usefixtures("pageless")
@@ -273,9 +273,9 @@ def test_what_is_not_finite_stays_in_records_and_is_said(tmp_path: Path) -> None
     assert all(math.isfinite(value) for row in rows for value in row["largest_logits"][:6])
     assert not any(math.isfinite(value) for row in rows for value in row["largest_logits"][6:])
     assert all(math.isinf(value) for value in rows[0]["query_norms"][6:9]) and math.isnan(rows[0]["query_norms"][9])
-    (entropy,) = (row for row in found.summary() if row["metric"] == "attention_entropy")
-    assert (entropy["value"], entropy["n"], entropy["ci_low"]) == (None, 12, None)
-    assert "attention is not finite in 12 of 12 samples, first in blocks.2.attn head 0" in entropy["flags"]
+    (entropy,) = (row for row in found.summary() if row.metric == "attention_entropy")
+    assert math.isnan(entropy.value) and entropy.n == 12 and not entropy.interval
+    assert "attention is not finite in 12 of 12 samples, first in blocks.2.attn head 0" in entropy.flags
     (table,) = attention_tables(found.summary())
     assert table.rows == (("clean", *["nan"] * 6),)
     kept = heads_of(found, "diverged", "attention(clean)")
@@ -292,10 +292,11 @@ def sampled(ids: str, values: list[float]) -> Sampled:
 
 def test_changes_are_of_samples_that_both_have() -> None:
     clean, after = sampled("cab", [3.0, 1.0, 2.0]), sampled("bdc", [12.0, 99.0, 23.0])
-    rows = {row[1]: row for row in attention_rows("attention(x)", after, clean, None, ["f"])}
-    assert rows["key_norm_change"][2:4] == (15.0, 2)  # b: 10, c: 20
-    assert rows["key_norm"][2] == pytest.approx(134 / 3) and math.isnan(rows["key_norm"][4])
-    assert rows["key_norm"][6] == ["f"] and len(rows) == 2 * len(COLUMN_NAMES)
+    rows = {row.metric: row for row in attention_rows("attention(x)", after, clean, None, ["f"])}
+    assert (rows["key_norm_change"].value, rows["key_norm_change"].n) == (15.0, 2)  # b: 10, c: 20
+    norm = rows["key_norm"]
+    assert norm.value == pytest.approx(134 / 3) and not norm.has_interval and norm.flags == ("f",)
+    assert len(rows) == 2 * len(COLUMN_NAMES)
     assert not list(attention_rows("attention(x)", sampled("", []), clean, None, []))
 
 

@@ -10,6 +10,7 @@ import pytest
 from manifests import whole
 
 from corruptions.registry import CATEGORIES
+from robustkit.common.figure import Figure
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions import condition
 from robustkit.evaluations.corruptions.condition import (
@@ -48,7 +49,9 @@ def outcome(*wrong: float, ids: str = "abcdefgh", flags: tuple[str, ...] = (), n
 def rows(outcomes: dict[str, CorruptionSample], why: str = "", n: int = 0) -> dict[tuple[str, str], tuple[Any, ...]]:
     """By condition and metric; n: samples of the data set, by default those of the first outcome."""
     n = n or len(next(iter(outcomes.values())).wrong)
-    return {(row[0], row[1]): row[2:] for row in corruption_rows(outcomes, n, why)}
+    return {
+        row.key: (row.value, row.n, row.low, row.high, list(row.flags)) for row in corruption_rows(outcomes, n, why)
+    }
 
 
 def all_of(error: dict[str, float], suffix: str = "") -> dict[str, CorruptionSample]:
@@ -125,26 +128,18 @@ def test_means_over_some_severities_are_named_for_them() -> None:
 def test_tables_show_means_over_some_severities_and_which() -> None:
     names = ("corruption(fog,severity=3)", "corruption(snow,severity=1)", "corruption(snow,severity=2)")
     figures = {names[0]: (0.25, 2.0, 0.1), names[1]: (0.5, 1.0, 0.2), names[2]: (0.75, 4.0, 0.4)}
-    results: list[dict[str, Any]] = []
+    results: list[Figure] = []
     for text, (error, nll, ece) in figures.items():
         for metric, value in (("top1", 1 - error), ("nll", nll), ("ece", ece)):
-            results.append({"checkpoint": "a", "condition": text, "metric": metric, "value": value, "flags": []})
+            results.append(Figure(value, 1, checkpoint="a").of(text, metric))
     (table,) = corruption_tables(results)
     assert table.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
     by_name = {cells[0]: cells[1:] for _, cells, _ in table.errors}
     assert by_name["fog"] == ("–", "–", "25.0", "–", "–", "25.0 (3)", "2.000 (3)", "10.0 (3)")
     assert by_name["snow"] == ("50.0", "75.0", "–", "–", "–", "62.5 (1–2)", "2.500 (1–2)", "30.0 (1–2)")
     assert table.errors[1][2][-1] == 0.25
-    at = {
-        "checkpoint": "a",
-        "metric": "mean_error",
-        "value": 0.2,
-        "n": 9,
-        "ci_low": 0.1,
-        "ci_high": 0.3,
-        "flags": ["x"],
-    }
-    (table,) = corruption_tables([*results, at | {"condition": "in-c(severity=3)"}])
+    mean = Figure(0.2, 9, 0.1, 0.3, checkpoint="a").of("in-c(severity=3)", "mean_error", ["x"])
+    (table,) = corruption_tables([*results, mean])
     assert table.means == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
 
 
@@ -282,13 +277,12 @@ def test_lists_of_corruptions() -> None:
         assert said in str(fault.value)
 
 
-def summary(outcomes: dict[str, CorruptionSample], why: str = "") -> list[dict[str, Any]]:
-    """Rows of a summary, as `metrics` makes them."""
-    keys = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
-    made = [dict(zip(keys, row, strict=True)) for row in corruption_rows(outcomes, 1, why)]
+def summary(outcomes: dict[str, CorruptionSample], why: str = "") -> list[Figure]:
+    """Figures of a summary, as `metrics` makes them."""
+    made = [*corruption_rows(outcomes, 1, why)]
     for text, one in outcomes.items():
-        made.append(dict(zip(keys, (text, "top1", 1 - one.wrong.mean(), 1, 0.0, 1.0, []), strict=True)))
-    return [row | {"checkpoint": "vit"} for row in made]
+        made.append(Figure(1 - one.wrong.mean(), 1, 0.0, 1.0).of(text, "top1"))
+    return [replace(row, checkpoint="vit") for row in made]
 
 
 def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardstick() -> None:

@@ -121,16 +121,16 @@ def test_records_are_those_of_a_slow_replica(run: Run) -> None:
 def test_results_count_what_is_right_as_it_is(run: Run) -> None:
     for change, text in TEXTS.items():
         counted = [row for row in _rows(run, text).values() if row["clean_correct"]]
-        figures = {row["metric"]: row for row in run.summary() if row["condition"] == text}
-        assert figures["flipped"]["value"] == pytest.approx(np.mean([row["flipped"] for row in counted]))
-        assert figures["flipped"]["n"] == len(counted) and figures["changed_top1"]["n"] == 24
+        figures = {row.metric: row for row in run.summary() if row.condition == text}
+        assert figures["flipped"].value == pytest.approx(np.mean([row["flipped"] for row in counted]))
+        assert figures["flipped"].n == len(counted) and figures["changed_top1"].n == 24
         changes = [row["mass_after"] - row["mass_before"] for row in counted]
-        assert figures["mass_change"]["value"] == pytest.approx(np.mean(changes))
+        assert figures["mass_change"].value == pytest.approx(np.mean(changes))
         assert ("followed" in figures) == (change != "background")
         for metric in ("flipped", "mass_change"):
             ids, values = CounterfactualsAggregator().per_sample(CheckpointRecords(run, NAME), text, metric)
-            assert len(ids) == len(counted) and values.mean() == pytest.approx(figures[metric]["value"])
-    flips = {row["condition"]: row["value"] for row in run.summary() if row["metric"] == "flipped"}
+            assert len(ids) == len(counted) and values.mean() == pytest.approx(figures[metric].value)
+    flips = {row.condition: row.value for row in run.summary() if row.metric == "flipped"}
     assert flips[TEXTS["colour"]] > 0.8 > 0.3 > flips[TEXTS["background"]]  # the zoo goes by colour
 
 
@@ -163,15 +163,13 @@ def test_images_with_a_constant_map_count_for_flips_and_not_for_mass(
         assert [place for place, row in enumerate(rows) if row["mass_before"] is None] == [0, 12]
         counted = [row for row in rows if row["clean_correct"]]
         reported = [row["mass_after"] - row["mass_before"] for row in counted if row["mass_before"] is not None]
-        figures = {row["metric"]: row for row in flat.summary() if row["condition"] == text}
-        usual = {row["metric"]: row for row in run.summary() if row["condition"] == text}
+        figures = {row.metric: row for row in flat.summary() if row.condition == text}
+        usual = {row.metric: row for row in run.summary() if row.condition == text}
         assert figures["flipped"] == usual["flipped"]
-        assert figures["mass_change"]["value"] == pytest.approx(np.mean(reported)) and len(reported) < len(counted), (
-            change
-        )
+        assert figures["mass_change"].value == pytest.approx(np.mean(reported)) and len(reported) < len(counted), change
         lost = len(counted) - len(reported)
         why = f"{lost} of {len(counted)} images have a map that is constant or not finite; excluded"
-        assert why in figures["mass_change"]["flags"]
+        assert why in figures["mass_change"].flags
         assert len(
             CounterfactualsAggregator().per_sample(CheckpointRecords(flat, NAME), text, "mass_change")[0]
         ) == len(reported)

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 
 def test_figures_by_hand() -> None:
     distances = np.array([0.0, 0.5 / 255, 1 / 255, 1.5 / 255, 3 / 255, math.inf])
-    found = {metric: (value, n) for metric, value, n, _, _ in distance_numbers(distances, "linf")}
+    found = {each.metric: (each.value, each.n) for each in distance_numbers(distances, "linf")}
     assert found["median_distance"] == (1 / 255, 6)
     assert found["distance_area"][0] == pytest.approx((0.5 + 1 + 1.5 + 3 + 16) / 16 / 6)
     standing = {"0.25": 5, "0.5": 4, "1": 3, "2": 2, "3": 1, "4": 1, "16": 1}
     assert {k: round(6 * found[f"accuracy_at({k}/255)"][0]) for k in standing} == standing
-    lost = {metric: value for metric, value, *_ in distance_numbers(np.full(4, math.inf), "l2")}
+    lost = {each.metric: each.value for each in distance_numbers(np.full(4, math.inf), "l2")}
     assert math.isnan(lost["median_distance"]) and lost["accuracy_at(3)"] == lost["distance_area"] == 1
 
 

@@ -86,7 +86,7 @@ def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
     run = RunFolder(tmp_path / "run")
     assert len(run.record_paths("net", text)) == 4 and (run.evidence("net", text) or {})["awaited"] is True
     declined = audit(place, tmp_path / "run", attacks="fgsm", evidence="none")
-    (flags,) = {tuple(row["flags"]) for row in declined.summary() if row["condition"] == text}
+    (flags,) = {tuple(row.flags) for row in declined.summary() if row.condition == text}
     assert "no evidence was collected for this attack: --evidence none was given" in flags
     quick = audit(place, tmp_path / "run", attacks="fgsm").evidence("net", text)
     full = audit(place, tmp_path / "run", attacks="fgsm", evidence="full").evidence("net", text)

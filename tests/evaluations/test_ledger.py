@@ -91,17 +91,17 @@ def test_a_sample_s_figures_do_not_depend_on_its_batch(run: Run, tmp_path: Path)
 
 
 def test_results_are_means_over_the_samples_that_have_a_figure(run: Run) -> None:
-    rows = {(row["checkpoint"], row["metric"]): row for row in run.summary() if row["condition"] == LEDGER}
+    rows = {(row.checkpoint, row.metric): row for row in run.summary() if row.condition == LEDGER}
     for name in NAMES:
         records = run.table(name, LEDGER).to_pylist()
         for metric in METRICS:
             values = [row[metric.name] for row in records if row[metric.name] is not None]
             found = rows[name, metric.name]
-            assert found["n"] == len(values) and found["value"] == pytest.approx(np.mean(values))
+            assert found.n == len(values) and found.value == pytest.approx(np.mean(values))
             if metric.name.startswith("back"):
                 bounds = wilson(int(sum(values)), len(values))
-                assert (found["ci_low"], found["ci_high"]) == pytest.approx(bounds)
-    changed = rows[NAMES[0], "back_with_norms"]["n"]
+                assert (found.low, found.high) == pytest.approx(bounds)
+    changed = rows[NAMES[0], "back_with_norms"].n
     assert 0 < changed < 12
     books = heads_of(run, NAMES[1], LEDGER, LISTS)
     assert books is not None and books.n == 12
@@ -147,12 +147,12 @@ def test_a_comparison_has_the_two_figures_that_answer_and_pairs_samples_that_bot
 def test_the_page_of_figures_is_made_from_runs(run: Run) -> None:
     (table,) = ledger(run)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[4:]]
-    summary = {(row["checkpoint"], row["metric"]): row for row in run.summary() if row["condition"] == LEDGER}
+    summary = {(row.checkpoint, row.metric): row for row in run.summary() if row.condition == LEDGER}
     assert [row[0] for row in rows] == [*NAMES] and rows[0][-1] == "" and ", n = " in rows[1][-1]
     for cells in rows:
-        found = summary[cells[0], "key_norm_share"]["value"], summary[cells[0], "back_with_norms"]
-        assert cells[3] == f"{100 * found[0]:.1f}" and cells[1] == str(found[1]["n"])
-        assert cells[7].startswith(f"{100 * found[1]['value']:.1f} [")
+        found = summary[cells[0], "key_norm_share"].value, summary[cells[0], "back_with_norms"]
+        assert cells[3] == f"{100 * found[0]:.1f}" and cells[1] == str(found[1].n)
+        assert cells[7].startswith(f"{100 * found[1].value:.1f} [")
     (evidence,) = hidden(run)
     assert evidence.count("correct samples stay correct under PGD") == 2 and evidence.count("| none |") == 2
     assert not [*patches(run)]

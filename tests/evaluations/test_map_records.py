@@ -93,7 +93,7 @@ def test_images_without_labels_have_maps_of_what_is_predicted(tmp_path: Path) ->
     )
     rows = run.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
     assert [row["correct"] for row in rows] == [None] * 4
-    assert results(run, "cam(agcam,faithfulness=none,mode=mask)")["cam_iou"]["n"] == 4
+    assert results(run, "cam(agcam,faithfulness=none,mode=mask)")["cam_iou"].n == 4
     assert run.manifest.conditions[0] == "cam(agcam,faithfulness=none)"
     with pytest.raises(DataError, match="its images have no labels"):
         robustkit.audit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from cam.faithfulness import abpc
 from cam.localisation import box_hits, iou_at, max_box_acc, pixel_counts, pxap, rank_correlation, score
 from cam.registry import CONTROLS
 from cam.sensitivity import redrawn_head
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
@@ -75,14 +75,14 @@ def test_results_are_means_over_the_right_samples(
         found = results(run, f"{AGCAM[:-1]},mode={mode})")
         for name in ("pixel_accuracy", "iou", "dice", "precision", "recall"):
             expected = np.mean([row[f"{mode}_{name}"] for row in right])
-            assert found[f"cam_{name}"]["value"] == pytest.approx(expected, abs=1e-6)
-            assert found[f"cam_{name}"]["n"] == len(right)
-        assert found["cam_iou"]["ci_low"] < found["cam_iou"]["value"] < found["cam_iou"]["ci_high"]
+            assert found[f"cam_{name}"].value == pytest.approx(expected, abs=1e-6)
+            assert found[f"cam_{name}"].n == len(right)
+        assert found["cam_iou"].low < found["cam_iou"].value < found["cam_iou"].high
     for metric, column in (("abpc", "abpc"), ("insertion_auc", "insertion"), ("pointing_game", "pointing_game")):
-        assert plain[metric]["value"] == pytest.approx(np.mean([row[column] for row in right]), abs=1e-6)
+        assert plain[metric].value == pytest.approx(np.mean([row[column] for row in right]), abs=1e-6)
     changed = [row["head_correlation"] for row in right]
-    assert plain["head_correlation"]["value"] == pytest.approx(np.mean(changed), abs=1e-6)
-    assert plain["abpc"]["flags"] == [
+    assert plain["head_correlation"].value == pytest.approx(np.mean(changed), abs=1e-6)
+    assert plain["abpc"].flags == [
         f"{12 - len(right)} of 12 samples are misclassified and excluded from the map scores"
     ]
     pooled = pxap(pixel_counts(maps, masks, LEVELS).sum(dim=0)).item()
@@ -104,8 +104,8 @@ def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
         best = max(CONTROLS, key=lambda name: sign * values[name].mean())
         lead = results(run, AGCAM)[f"{metric}_over_control"]
         gaps = sign * (values["agcam"] - values[best])
-        assert (lead["value"], lead["flags"]) == (pytest.approx(gaps.mean(), abs=1e-6), [f"best control: {best}"])
-        assert lead["ci_high"] - lead["ci_low"] == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
+        assert (lead.value, lead.flags) == (pytest.approx(gaps.mean(), abs=1e-6), (f"best control: {best}",))
+        assert lead.high - lead.low == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
     assert [metric.name for metric in METRICS if metric.better < 0] == ["deletion_auc", "road_morf", "infidelity"]
     box = f"{AGCAM[:-1]},mode=box)"
     ours, everything = (run.table(NAME, f"cam({m},faithfulness=all)").to_pylist() for m in ("agcam", "full"))
@@ -115,8 +115,8 @@ def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
         if a["correct"]
     ]
     lead = results(run, box)["cam_pixel_accuracy_over_control"]  # objects are small: marking nothing is the rival
-    assert lead["flags"] == ["best control: nothing"]
-    assert lead["value"] == pytest.approx(np.mean([a - (1 - b) for a, b in pairs]), abs=1e-6)
+    assert lead.flags == ("best control: nothing",)
+    assert lead.value == pytest.approx(np.mean([a - (1 - b) for a, b in pairs]), abs=1e-6)
 
 
 def test_the_best_control_is_found_anew_in_every_resample() -> None:
@@ -126,18 +126,14 @@ def test_the_best_control_is_found_anew_in_every_resample() -> None:
         Figures(MapSpec(name), [str(i) for i in range(40)], {(f"cam({name})", "abpc"): values})
         for name, values in scores.items()
     ]
-    rows = {(condition, metric): row for condition, metric, *row in map_rows(figures)}
-    value, n, low, high, flags = rows["cam(agcam)", "abpc_over_control"]
+    lead = {row.key: row for row in map_rows(figures)}["cam(agcam)", "abpc_over_control"]
     counts = resampled(40)
     means = {name: counts @ values / 40 for name, values in scores.items()}
     leads = means["agcam"] - np.maximum(means["random"], means["centre"])
-    assert (low, high) == pytest.approx(tuple(np.percentile(leads, percentiles(40))), abs=0.005)
+    assert (lead.low, lead.high) == pytest.approx(tuple(np.percentile(leads, percentiles(40))), abs=0.005)
     best = max(("random", "centre"), key=lambda name: scores[name].mean())
-    assert (value, n, flags) == (
-        pytest.approx(scores["agcam"].mean() - scores[best].mean()),
-        40,
-        [f"best control: {best}"],
-    )
+    assert lead.value == pytest.approx(scores["agcam"].mean() - scores[best].mean())
+    assert (lead.n, lead.flags) == (40, (f"best control: {best}",))
 
 
 def resampled(n: int) -> Any:
@@ -147,22 +143,20 @@ def resampled(n: int) -> Any:
 
 def test_hits_and_misses_have_wilsons_interval() -> None:
     hits = {("cam(agcam)", "pointing_game"): np.repeat([1.0, 0.0, np.nan], [59, 1, 1])}
-    ((_, _, value, n, low, high, _),) = map_rows([Figures(MapSpec("agcam"), [str(i) for i in range(61)], hits)])
-    assert (value, n, low, high) == (pytest.approx(59 / 60), 60, *wilson(59, 60))
+    (game,) = map_rows([Figures(MapSpec("agcam"), [str(i) for i in range(61)], hits)])
+    assert (game.value, game.n, game.low, game.high) == (pytest.approx(59 / 60), 60, *wilson(59, 60))
 
 
 def test_few_samples_and_maxima_have_no_interval() -> None:
     nine = Figures(MapSpec("agcam"), list("abcdefghi"), {("cam(agcam)", "abpc"): np.linspace(0, 1, 9)})
-    ((_, _, value, n, low, high, _),) = map_rows([nine])
-    assert (value, n, math.isnan(low), math.isnan(high)) == (pytest.approx(0.5), 9, True, True)
+    (few,) = map_rows([nine])
+    assert (few.value, few.n, few.interval) == (pytest.approx(0.5), 9, "")
     assert list(map_rows([Figures(MapSpec("agcam"), [], {("cam(agcam)", "abpc"): np.zeros(0)})])) == []
     ids = [str(i) for i in range(30)]
     hits = np.tile([[1, 0, 0], [0, 1, 1]], (15, 2))
     counted = Counted("max_box_acc", np.arange(30), lambda: hits)
-    ((_, _, value, n, low, high, _),) = map_rows(
-        [Figures(MapSpec("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})]
-    )
-    assert (value, n, math.isnan(low), math.isnan(high)) == (0.5, 30, True, True)
+    (most,) = map_rows([Figures(MapSpec("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})])
+    assert most == Figure(0.5, 30).of("cam(agcam)", "max_box_acc")
 
 
 def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
@@ -181,11 +175,11 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     held = [row["rank_correlation"] for row in counted if row["held"]]
     fell = [row["rank_correlation"] for row in counted if not row["held"]]
     found = results(run, f"stability(agcam,under={FGSM})")
-    assert (found["rank_correlation_held"]["value"], found["rank_correlation_held"]["n"]) == (
+    assert (found["rank_correlation_held"].value, found["rank_correlation_held"].n) == (
         pytest.approx(np.mean(held), abs=1e-6),
         len(held),
     )
-    assert found["rank_correlation_fell"]["value"] == pytest.approx(np.mean(fell), abs=1e-6)
+    assert found["rank_correlation_fell"].value == pytest.approx(np.mean(fell), abs=1e-6)
     model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
     sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
     pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
@@ -208,13 +202,13 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     shown, control, ahead, *controls = mask.rows
     found = results(run, f"{AGCAM[:-1]},mode=mask)")
     iou, lead = found["cam_iou"], found["cam_iou_over_control"]
-    best = lead["flags"][0].removeprefix("best control: ")
-    counted = str(iou["n"])
+    best = lead.flags[0].removeprefix("best control: ")
+    counted = str(iou.n)
     full = results(run, "cam(full,faithfulness=all,mode=mask)")["cam_iou"]
-    span = "{value:.1f} [{ci_low:.1f}, {ci_high:.1f}]"
-    iou, lead, full = ({key: 100 * row[key] for key in ("value", "ci_low", "ci_high")} for row in (iou, lead, full))
-    assert (shown[1], shown[3], controls[-1][3]) == (counted, span.format(**iou), f"{full['value']:.1f}")
-    assert (control[3], ahead[3]) == (best, span.replace(":", ":+").format(**lead))
+    span = "{:.1f} [{:.1f}, {:.1f}]"
+    iou, lead, full = ([100 * end for end in (row.value, row.low, row.high)] for row in (iou, lead, full))
+    assert (shown[1], shown[3], controls[-1][3]) == (counted, span.format(*iou), f"{full[0]:.1f}")
+    assert (control[3], ahead[3]) == (best, span.replace(":", ":+").format(*lead))
     assert ahead[5:] == ("", "")  # precision or recall alone is nothing to be ahead in
     stable = tables["agcam: alike to the clean map"]
     assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
@@ -223,7 +217,7 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     lost = f"{12 - right} of 12 samples are misclassified and excluded from the map scores"
     found = Results.of(run, run.summary())
     assert f"{NAME}, all maps: {lost}" in remark_lines(found) and not any(lost in line for line in flag_lines(found))
-    assert {lost, f"best control: {best}"} <= {flag for row in found for flag in row["flags"]}
+    assert {lost, f"best control: {best}"} <= {flag for row in found for flag in row.flags}
     raised = verdict(run, f"no flags under {AGCAM}").reason
     assert lost not in raised and "best control" not in raised
     page = (run.path / "report.html").read_text("utf-8")
@@ -247,29 +241,18 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     class Told:
         manifest: ClassVar[Manifest] = whole({"checkpoints": [{"name": "vit"}]})
 
-        def summary(self) -> list[dict[str, Any]]:
+        def summary(self) -> list[Figure]:
             leads = (("mask", "cam_iou", -0.3, -0.1), ("mask", "cam_recall", -0.9, -0.8), ("box", "cam_dice", 0.1, 0.2))
             free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.02, 0.3), ("", "energy_inside", -0.1, -0.0001))
             return [
-                {
-                    "checkpoint": "vit",
-                    "condition": f"cam(agcam{',mode=' * bool(mode)}{mode})",
-                    "metric": f"{metric}_over_control",
-                    "value": (low + high) / 2,
-                    "ci_low": low,
-                    "ci_high": high,
-                    "flags": ["best control: full"],
-                }
+                Figure((low + high) / 2, 9, low, high, checkpoint="vit").of(
+                    f"cam(agcam{',mode=' * bool(mode)}{mode})", f"{metric}_over_control", ["best control: full"]
+                )
                 for mode, metric, low, high in (*leads, *free)
             ] + [
-                {
-                    "checkpoint": "vit",
-                    "condition": "cam(agcam)",
-                    "metric": "max_box_acc_over_control",
-                    **dict.fromkeys(("ci_low", "ci_high")),
-                    "value": 0.053,
-                    "flags": ["best control: centre"],
-                }
+                Figure(0.053, 9, checkpoint="vit").of(
+                    "cam(agcam)", "max_box_acc_over_control", ["best control: centre"]
+                )
             ]
 
     reported: Any = Told()
@@ -290,7 +273,7 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     assert "head redrawn" in page and f"Note: {NAME}, all maps: " in page
     digest = run.manifest.data.digest[:12]
     assert f"12 images of `embedded:shapes` (digest {digest}…)" in page and "-0.000" not in page
-    own = results(run, AGCAM)["pointing_game"]["value"]
+    own = results(run, AGCAM)["pointing_game"].value
     (line,) = (line for line in maps_page.side_by_side(run).splitlines() if line.startswith("| pointing"))
     assert f" {own:.3f} [" in line and line in page
 
@@ -315,6 +298,6 @@ def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Pat
         assert row["energy_inside"] == pytest.approx(other["energy_inside"], abs=1e-4)
     drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
     assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
-    found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
-    assert found["pointing_game"]["n"] == 12
+    found = {r.metric: r for r in again.summary() if r.condition == "cam(agcam,faithfulness=none)"}
+    assert found["pointing_game"].n == 12
     assert "abpc" not in found

@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from robustkit.common import plugins
+from robustkit.common.figure import Figure
 from robustkit.common.plugins import Plugin
 from robustkit.errors import PluginError
 from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS, OWN_KINDS, Vocabulary, vocabulary_of
@@ -53,7 +54,7 @@ class Turns(Family):
         self.words.made = made  # type: ignore[attr-defined]
 
     def numbers(self, read: pa.Table) -> Any:
-        yield self.metric, 1.0, len(read), 1.0, 1.0
+        yield Figure(1.0, len(read), 1.0, 1.0, metric=self.metric) if self.metric else ("kept", 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -108,9 +109,13 @@ def test_a_fault_in_a_family_s_module_is_not_taken_for_an_attack(monkeypatch: py
 @pytest.mark.parametrize("metric", ["top1", "never-declared"])
 def test_its_numbers_are_its_own(metric: str) -> None:
     plug(family := Turns())
-    assert [number[0] for number in checked_numbers(family, "turn", READ)] == ["kept"]
-    with pytest.raises(PluginError, match=f"the family of turn gives '{metric}'; expected one of the metrics"):
+    assert [figure.metric for figure in checked_numbers(family, "turn", READ)] == ["kept"]
+    with pytest.raises(
+        PluginError, match=f"the family of turn gives {metric}; expected a Figure of one of the metrics"
+    ):
         list(checked_numbers(Turns(metric), "turn", READ))
+    with pytest.raises(PluginError, match=r"the family of turn gives \('kept', 1.0\); expected a Figure of one"):
+        list(checked_numbers(Turns(""), "turn", READ))
 
 
 def test_it_makes_conditions_of_its_own_kind() -> None:

@@ -122,23 +122,23 @@ def test_regions_that_complete_each_other_share_the_image(run: Run) -> None:
 
 def test_results_are_of_the_records(run: Run) -> None:
     rows = [row for row in _rows(run, TOP).values() if row["clean_correct"]]
-    figures = {row["metric"]: row for row in run.summary() if row["condition"] == TOP}
+    figures = {row.metric: row for row in run.summary() if row.condition == TOP}
     kept = [row["correct"] for row in rows]
     there = [row["random_correct"] for row in rows]
-    assert figures["region_kept"]["value"] == pytest.approx(np.mean(kept)) and figures["region_kept"]["n"] == len(rows)
-    assert figures["region_random_kept"]["value"] == pytest.approx(np.mean(there))
+    assert figures["region_kept"].value == pytest.approx(np.mean(kept)) and figures["region_kept"].n == len(rows)
+    assert figures["region_random_kept"].value == pytest.approx(np.mean(there))
     gained = sum(k and not t for k, t in zip(kept, there, strict=True))
     lost = sum(t and not k for k, t in zip(kept, there, strict=True))
     lead = figures["region_over_random"]
-    assert lead["value"] == pytest.approx((gained - lost) / len(rows)) and gained != lost
-    assert (lead["ci_low"], lead["ci_high"]) == pytest.approx(of_outcomes(gained, lost, len(rows)))
-    assert figures["region_top1"]["n"] == 24 and figures["region_top1"]["flags"] == [UNCHECKED]
-    alone = {row["metric"] for row in run.summary() if row["condition"].startswith("region-noise(region=random")}
+    assert lead.value == pytest.approx((gained - lost) / len(rows)) and gained != lost
+    assert (lead.low, lead.high) == pytest.approx(of_outcomes(gained, lost, len(rows)))
+    assert figures["region_top1"].n == 24 and [*figures["region_top1"].flags] == [UNCHECKED]
+    alone = {row.metric for row in run.summary() if row.condition.startswith("region-noise(region=random")}
     assert alone == {"region_top1", "region_area", "region_kept"}
     from robustkit.evaluations.records import CheckpointRecords
 
     ids, values = RegionsAggregator().per_sample(CheckpointRecords(run, NAME), TOP, "region_over_random")
-    assert len(ids) == len(rows) and values.mean() == pytest.approx(lead["value"])
+    assert len(ids) == len(rows) and values.mean() == pytest.approx(lead.value)
 
 
 def test_a_run_goes_on_to_the_same_bytes_and_batches_do_not_matter(run: Run, tmp_path: Path) -> None:
@@ -171,15 +171,15 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
     run = robustkit.audit(f"zoo:{MODEL}", region_noise="object,background", **(OPTIONS | {"limit": None}), **where)
     for region, lacking in (("object", "no known object"), ("background", "no background, or no known object")):
         text = OBJECT.replace("object", region)
-        rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
-        assert rows["region_top1"]["n"] == 6
+        rows = {row.metric: row for row in run.summary() if row.condition == text}
+        assert rows["region_top1"].n == 6
         fewer = 13 + (region == "background")
-        assert f"{fewer} of 20 images have {lacking}; not counted" in rows["region_top1"]["flags"]
+        assert f"{fewer} of 20 images have {lacking}; not counted" in rows["region_top1"].flags
         filled = "1 of 20 images are filled by it, so it cannot be moved; not counted"
-        assert (filled in rows["region_top1"]["flags"]) == (region == "object")
+        assert (filled in rows["region_top1"].flags) == (region == "object")
         assert (
             len(RegionsAggregator().per_sample(CheckpointRecords(run, MODEL), text, "region_over_random")[0])
-            == rows["region_over_random"]["n"]
+            == rows["region_over_random"].n
         )
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]
         assert len(without) == fewer

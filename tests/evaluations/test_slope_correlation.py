@@ -54,7 +54,7 @@ def slopes(means: Any, heads: Any = None, ids: Any = None) -> Slopes:
 def found(distances: Any, known: Slopes, ids: Any = None) -> dict[str, tuple[float, int, float, float]]:
     distances = np.asarray(distances, float)
     names = list(map(str, range(len(distances)))) if ids is None else ids
-    return {name: (value, n, low, high) for name, value, n, low, high in correlations(names, distances, known)}
+    return {e.metric: (e.value, e.n, e.low, e.high) for e in correlations(names, distances, known)}
 
 
 def test_each_resample_is_scipy_s_on_its_copies_with_ties_and_endless_distances() -> None:
@@ -172,4 +172,4 @@ def test_without_slopes_there_is_none_and_a_missing_head_is_damage(run: Run, tmp
         slopes_of(lost)
     shutil.rmtree(record.parent)
     assert slopes_of(lost) is None
-    assert not [name for _, name, *_ in DistanceSummary(lost).add(FMN) if name.startswith("slope")]
+    assert not [row for row in DistanceSummary(lost).add(FMN) if row.metric.startswith("slope")]

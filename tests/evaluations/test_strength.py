@@ -72,11 +72,11 @@ HAND: dict[str, Column] = {
 def test_by_hand() -> None:
     """The best curve has 1, 1.5, 2, 4 and one sample that stands; it ends at 4/255. The last sample is wrong clean."""
     ours = strengths(HAND)
-    ((value, n, *bounds),) = ours.optimality(FMN)
-    assert value == pytest.approx((3 + 1) / (3 + 2.5 + 2)) and n == 5 and np.isnan(bounds).all()
+    (best,) = ours.optimality(FMN)
+    assert best.value == pytest.approx((3 + 1) / (3 + 2.5 + 2)) and best.n == 5 and not best.interval
     for text, broke in ((PGD, 2), (FGSM, 1)):
-        ((value, n, low, high),) = ours.found(text)
-        assert (value, n) == (broke / 3, 3) and low < value < high
+        (share,) = ours.found(text)
+        assert (share.value, share.n) == (broke / 3, 3) and share.low < share.value < share.high
 
 
 def area(sizes: list[float], end: float) -> float:
@@ -106,14 +106,16 @@ def test_optimality_is_the_ratio_of_areas_of_curves(seed: int) -> None:
     end = max(size for size in best if size < math.inf)
     values = {}
     for text in (FMN, WEAK):
-        ((value, n, low, high),) = ours.optimality(text)
-        assert value == pytest.approx((end - area(sizes[text], end)) / (end - area(best, end)), abs=1e-9)
-        assert n == sum(right) and low <= value <= high
-        values[text] = value
+        (ratio,) = ours.optimality(text)
+        assert ratio.value == pytest.approx((end - area(sizes[text], end)) / (end - area(best, end)), abs=1e-9)
+        assert ratio.n == sum(right) and ratio.low <= ratio.value <= ratio.high
+        values[text] = ratio.value
     assert 0 < values[WEAK] < values[FMN] < 1
     broken = [min(some) <= 2 for some in zip(*sizes.values(), strict=True)]
-    ((value, n, *_),) = ours.found(PGD)
-    assert n == sum(broken) and value == pytest.approx(sum(size < math.inf for size in sizes[PGD]) / n)
+    (share,) = ours.found(PGD)
+    assert share.n == sum(broken) and share.value == pytest.approx(
+        sum(size < math.inf for size in sizes[PGD]) / share.n
+    )
 
 
 def test_nothing_is_said_where_nothing_stands_beside() -> None:
@@ -125,5 +127,5 @@ def test_nothing_is_said_where_nothing_stands_beside() -> None:
     assert not [*strengths(HAND, clean=[False] * 6).optimality(FMN)]
     none: Column = [None] * 6
     assert not [*strengths({PGD: none, FGSM: none}).found(PGD)]
-    ((value, n, *_),) = strengths({PGD: HAND[PGD], FGSM: HAND[FGSM], NEAR: [None] * 4 + [1, None]}).found(PGD)
-    assert (value, n) == (2 / 4, 4)  # but what it broke counts
+    (share,) = strengths({PGD: HAND[PGD], FGSM: HAND[FGSM], NEAR: [None] * 4 + [1, None]}).found(PGD)
+    assert (share.value, share.n) == (2 / 4, 4)  # but what it broke counts

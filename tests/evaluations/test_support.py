@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def rows_of(run: Run, condition: str) -> dict[str, dict[str, Any]]:
 
 
 def figures(run: Run, condition: str) -> dict[str, dict[str, Any]]:
-    return {row["metric"]: row for row in run.summary() if row["condition"] == condition}
+    return {row.metric: row for row in run.summary() if row.condition == condition}
 
 
 def test_a_part_is_drawn_by_seed_and_id_alone() -> None:
@@ -74,11 +73,11 @@ def test_records_of_a_part_are_those_of_the_whole(run: Run) -> None:
             }
     shown = figures(run, SOME)
     hits = sum(row["correct"] for row in some.values())
-    assert (shown["top1"]["value"], shown["top1"]["n"], shown["top1"]["flags"]) == (hits / 12, 12, [])
-    assert not run.manifest.bad_images and "incomplete" not in json.dumps(run.summary())
+    assert (shown["top1"].value, shown["top1"].n, shown["top1"].flags) == (hits / 12, 12, ())
+    assert not run.manifest.bad_images and all(figure.is_whole for figure in run.summary())
     found = [{name for name, row in rows_of(run, text).items() if row["correct"]} for text in ("clean", PGD, WHOLE)]
     broken = found[0] - (found[1] & found[2])  # of all samples, not of the 5 that all attacks share
-    assert figures(run, WHOLE)["found_of_broken"]["n"] == len(broken) and "found_of_broken" not in shown
+    assert figures(run, WHOLE)["found_of_broken"].n == len(broken) and "found_of_broken" not in shown
 
 
 def test_neither_batches_nor_shards_change_the_part(run: Run, place: Path) -> None:
@@ -111,21 +110,18 @@ def test_a_figure_of_a_part_is_supported_by_what_ran_on_all(tmp_path: Path) -> N
     taken = draw_samples([f"{place:03d}.png" for place in range(n)], 60, seed=0, purpose="part")
     first = np.array([f"{place:03d}.png" in taken for place in range(n)])
     _keep_part(run, part, first)
-    expected = supported_mean(expensive[first] * 1.0, cheap[first] * 1.0, cheap[~first] * 1.0, binary=True)
-    rows = {row["metric"]: row for row in survey(Run(run.path)) if row["condition"] == part}
+    expected, weight = supported_mean(expensive[first] * 1.0, cheap[first] * 1.0, cheap[~first] * 1.0, binary=True)
+    rows = {row.metric: row for row in survey(Run(run.path)) if row.condition == part}
     row = rows["supported_top1"]
-    assert [row[key] for key in ("value", "ci_low", "ci_high", "n")] == [*expected[:3], 60]
-    assert rows[f"support_weight(top1 by {pgd})"]["value"] == expected.weight > 0.5
+    assert (row.value, row.low, row.high, row.n) == (expected.value, expected.low, expected.high, 60)
+    assert rows[f"support_weight(top1 by {pgd})"].value == weight > 0.5
     plain = rows["top1"]
-    assert (
-        plain["value"] == expensive[first].mean()
-        and row["ci_high"] - row["ci_low"] < plain["ci_high"] - plain["ci_low"]
-    )
+    assert plain.value == expensive[first].mean() and row.high - row.low < plain.high - plain.low
     # The gate takes it by its name alone; a rule that does not say `on` means all samples.
-    bound = (plain["value"] + 2 * row["value"]) / 3
-    named = verdict(run, f"supported_top1 under {part} >= {min(bound, row['value'])}")
+    bound = (plain.value + 2 * row.value) / 3
+    named = verdict(run, f"supported_top1 under {part} >= {min(bound, row.value)}")
     assert named.state == "pass" and named.figure is not None and named.figure.value == expected.value
-    assert verdict(run, f"top1 under {part} >= 0.01").figure.value == plain["value"]  # type: ignore[union-attr]
+    assert verdict(run, f"top1 under {part} >= 0.01").figure.value == plain.value  # type: ignore[union-attr]
     assert verdict(run, f"top1 under {attack}) >= 0.01").state == "inconclusive"
     assert verdict(run, f"supported_top1 under {pgd} >= 0.01").state == "inconclusive"
 
@@ -166,7 +162,7 @@ def test_terminal_and_page_show_it_next_to_the_plain_figure(
     show(run, run.summary(), details=True)
     said = capsys.readouterr().out
     line = next(line for line in said.splitlines() if line.lstrip().startswith("net") and f"{SOME}, top1" in line)
-    plain, better = (figures(run, SOME)[metric]["value"] for metric in ("top1", "supported_top1"))
+    plain, better = (figures(run, SOME)[metric].value for metric in ("top1", "supported_top1"))
     assert f"{100 * plain:.1f} [" in line and f"{100 * better:.1f}" in line and WHOLE in line and " 18" in line
     page = (run.path / "report.html").read_text("utf-8")
     assert "Figures of few samples, with support" in page and 'href="#term-supported"' in page
@@ -177,17 +173,17 @@ def test_maps_of_a_part_are_supported_by_confidence(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 80, "attacks": "none", "setup_check": False}
     run = robustkit.audit("zoo:shapes-vit-quest", out=tmp_path / "run", cams="agcam(on=40)", device="cpu", **arguments)
     name, text = run.manifest.names[0], "cam(agcam,on=40)"
-    assert {row["n"] for row in run.summary() if row["condition"] == "clean"} == {80}
+    assert {row.n for row in run.summary() if row.condition == "clean"} == {80}
     table, clean = run.table(name, text), run.table(name, "clean")
     assert len(table) == 40
     kept = [row for row in table.to_pylist() if row["correct"]]
     sure = {row["sample_id"]: row["confidence"] for row in clean.to_pylist() if row["correct"]}
     cheap = np.array([sure.pop(row["sample_id"]) for row in kept])
-    expected = supported_mean(np.array([row["abpc"] for row in kept]), cheap, np.array([*sure.values()]))
-    rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
+    expected, _ = supported_mean(np.array([row["abpc"] for row in kept]), cheap, np.array([*sure.values()]))
+    rows = {row.metric: row for row in run.summary() if row.condition == text}
     found = rows["supported_abpc"]
-    assert found["value"] == pytest.approx(expected.value) and found["n"] == len(kept) == rows["abpc"]["n"]
-    assert rows["support_weight(abpc by clean)"]["value"] == pytest.approx(expected.weight)
+    assert found.value == pytest.approx(expected.value) and found.n == len(kept) == rows["abpc"].n
+    assert rows["support_weight(abpc by clean)"].value == pytest.approx(expected.weight)
     assert "40 samples drawn" in (run.path / "report.html").read_text("utf-8")
 
 

@@ -78,7 +78,7 @@ def test_predictions_and_the_five_likeliest_are_those_of_a_slow_sort(door: str, 
     words = (
         f"{sum(tied)} of 60 samples ({sum(tied) / 60:.1%}) have several largest logits; the first of these classes is"
     )
-    assert any(flag.startswith(words) for flag in run.summary()[0]["flags"])
+    assert any(flag.startswith(words) for flag in run.summary()[0].flags)
 
 
 def test_classes_that_compete_and_samples_without_labels_have_the_same_rule(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_parity_and_flips_of_a_network_with_itself_find_no_difference(tmp_path: 
     networks = {"one": Coarse(), "two": Doubled()}
     options: dict[str, Any] = {"pixels": True, "parity": True, "setup_check": False, "attacks": "none"}
     run = robustkit.audit(networks, (images(), torch.arange(60) % 40), out=tmp_path / "run", **options)
-    values = {row["metric"]: row["value"] for row in run.summary() if row["checkpoint"] == "two"}
+    values = {row.metric: row.value for row in run.summary() if row.checkpoint == "two"}
     assert values["parity"] == 1 and values["top1"] < 1
 
 
@@ -188,7 +188,5 @@ def test_pixels_have_the_same_rule(last: bool, tmp_path: Path) -> None:
     run = robustkit.segment(
         network, (shown, first), pixels=True, attacks="none", out=tmp_path / "run", setup_check=False
     )
-    (value,) = (
-        row["value"] for row in run.summary() if (row["condition"], row["metric"]) == ("clean", "pixel_accuracy")
-    )
+    (value,) = (row.value for row in run.summary() if (row.condition, row.metric) == ("clean", "pixel_accuracy"))
     assert value == 1

@@ -497,8 +497,7 @@ def test_a_flag_on_boxes_is_on_the_scores_of_maps_alone(place: Path, tmp_path: P
     (tmp_path / "b.csv").write_text(HEADER + "".join(f"{name},a,1,1,4,4\n" for name in names))
     run = audit(place, tmp_path / "run", **MAPS, boxes=tmp_path / "b.csv")
     flagged = {
-        each["condition"].partition("(")[0]: any("boxes were assumed" in f for f in each["flags"])
-        for each in run.summary()
+        each.condition.partition("(")[0]: any("boxes were assumed" in f for f in each.flags) for each in run.summary()
     }
     assert flagged == {"clean": False, "cam": True}
     again = audit(place, run.path, **OPTIONS)  # goes on without boxes, and knows them still
@@ -681,4 +680,4 @@ def test_a_run_without_a_readable_truth_has_no_scores_of_maps(place: Path, tmp_p
     for path in (place / "images").rglob("*.png"):
         Image.new("L", (9, 8), 255).save(tmp_path / path.name)
     rows = audit(place, tmp_path / "run", **MAPS, masks=tmp_path).summary()
-    assert not any(each["condition"].startswith("cam(") for each in rows)
+    assert not any(each.condition.startswith("cam(") for each in rows)

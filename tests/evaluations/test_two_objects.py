@@ -90,19 +90,17 @@ def test_records_are_those_of_a_slow_replica(run: Run) -> None:
 def test_results_are_of_the_records_and_a_map_without_a_question_has_half(run: Run) -> None:
     rows = list(_rows(run, AGCAM_TEXT).values())
     for text in (AGCAM_TEXT, ROLLOUT):
-        figures = {row["metric"]: row for row in run.summary() if row["condition"] == text}
+        figures = {row.metric: row for row in run.summary() if row.condition == text}
         rows = list(_rows(run, text).values())
         mean = {key: np.mean([row[key] for row in rows]) for key in ("asked_mass", "other_mass", "centre_mass")}
-        assert figures["asked_over_other"]["value"] == pytest.approx(mean["asked_mass"] - mean["other_mass"])
-        assert figures["asked_over_centre"]["value"] == pytest.approx(mean["asked_mass"] - mean["centre_mass"])
+        assert figures["asked_over_other"].value == pytest.approx(mean["asked_mass"] - mean["other_mass"])
+        assert figures["asked_over_centre"].value == pytest.approx(mean["asked_mass"] - mean["centre_mass"])
         share = figures["asked_share"]
-        assert (
-            share["n"] == 20 and share["ci_low"] <= share["value"] <= share["ci_high"] and share["flags"] == [UNCHECKED]
-        )
+        assert share.n == 20 and share.low <= share.value <= share.high and [*share.flags] == [UNCHECKED]
         if text == ROLLOUT:
-            assert share["value"] == pytest.approx(0.5) and figures["asked_over_other"]["value"] == 0
+            assert share.value == pytest.approx(0.5) and figures["asked_over_other"].value == 0
         else:
-            assert share["ci_low"] > 0.55 and figures["asked_over_other"]["ci_low"] > 0.05
+            assert share.low > 0.55 and figures["asked_over_other"].low > 0.05
     assert {row["random_mass"] for row in _rows(run, AGCAM_TEXT).values()} == {
         row["random_mass"] for row in _rows(run, ROLLOUT).values()
     }
@@ -205,6 +203,6 @@ def test_what_makes_no_pairs_is_refused_in_one_line(place: Path, tmp_path: Path)
     with pytest.raises(ProtocolError, match="unknown parameter of two-object 'threshold'"):
         check_condition("two-object(threshold=0.5)")
     run = audit(place, tmp_path / "run", attacks="none", cams="grad-cam", data_dir=f"pairs:{place / 'images'}")
-    figures = {row["metric"]: row for row in run.summary() if row["condition"] == "two-object(map=grad-cam)"}
-    assert figures["asked_share"]["n"] == 14 and figures["both_found"]["n"] == 14
-    assert figures["asked_mass"]["value"] + figures["other_mass"]["value"] == pytest.approx(1, abs=1e-5)
+    figures = {row.metric: row for row in run.summary() if row.condition == "two-object(map=grad-cam)"}
+    assert figures["asked_share"].n == 14 and figures["both_found"].n == 14
+    assert figures["asked_mass"].value + figures["other_mass"].value == pytest.approx(1, abs=1e-5)

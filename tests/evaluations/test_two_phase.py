@@ -19,6 +19,7 @@ from small_audit import UNCHECKED
 import robustkit
 from attacks import AutoAttack, ThreatModel
 from robustkit.cli.terminal import after_part
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import RecordReader, Results
@@ -101,10 +102,10 @@ def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
 
 
 def test_the_bench_makes_two_phases_from_the_whole_as_they_are_run(run: Run) -> None:
-    figures = {row["condition"]: row for row in run.summary() if row["metric"] == "estimated_top1"}
+    figures = {row.condition: row for row in run.summary() if row.metric == "estimated_top1"}
     for m in (4, 3):
         line, row = bench.from_whole(run, m), figures[two_phase(m)]
-        assert (line.value, line.low, line.high, line.n) == (row["value"], row["ci_low"], row["ci_high"], row["n"])
+        assert (line.value, line.low, line.high, line.n) == (row.value, row.low, row.high, row.n)
         ways = (columns(run, FIRST), columns(run, two_phase(m)))
         for name, found in (("forwards", line.forwards), ("backwards", line.backwards)):
             assert found == sum(value for each in ways for value in each[name] if value is not None)
@@ -124,11 +125,11 @@ class Made:
         assert condition != "clean"
         return pa.table({"forwards": [self.rows, 1, None], "backwards": [2, None, 0]}).select(columns)
 
-    def summary(self) -> list[dict[str, Any]]:
-        ends = {"ci_low": self.share - self.half, "ci_high": self.share + self.half}
+    def summary(self) -> list[Figure]:
+        ends = self.share - self.half, self.share + self.half
         every = [("clean", "top1", 0.9), ("first", "top1", 0.8), ("second", "top1", self.share)]
         every.append(("second", "estimated_top1", self.share))
-        return [{"condition": text, "metric": name, "value": value, **ends} for text, name, value in every]
+        return [Figure(value, 9, *ends).of(text, name) for text, name, value in every]
 
 
 def test_the_bench_compares_estimate_interval_and_passes_with_the_whole(
@@ -248,7 +249,7 @@ def test_an_estimate_has_the_flags_of_both_phases(run: Run) -> None:
         (Exceeding, run.manifest, ["exceeds eps: largest linf perturbation 127.5/255 in pixels, claimed 3/255"]),
         (RecordReader, run.manifest, []),
     ):
-        flags = TwoPhaseSummary(kind(run, said, "shapes-vit-quest", {})).add(two_phase(4))[0][-1]
+        flags = TwoPhaseSummary(kind(run, said, "shapes-vit-quest", {})).add(two_phase(4))[0].flags
         assert sorted(flags) == sorted([UNCHECKED, *reported])
 
 
@@ -269,8 +270,8 @@ class Broken(RecordReader):
 
 def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
     (row,) = TwoPhaseSummary(Broken(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4))
-    assert row[1:4] == ("estimated_top1", 0, 18) and row[4:6] == wilson(0, 18)
-    summary = [dict(each) for each in run.summary() if (each["condition"], each["metric"]) != (two_phase(4), KEPT.name)]
+    assert (row.metric, row.value, row.n, row.low, row.high) == ("estimated_top1", 0, 18, *wilson(0, 18))
+    summary = [each for each in run.summary() if (each.condition, each.metric) != (two_phase(4), KEPT.name)]
     cells = {
         line[1]: line[4:6] for (table,) in [TwoPhasePresenter().tables(Results.of(run, summary))] for line in table.rows
     }
@@ -290,9 +291,9 @@ def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
 
 def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: Run) -> None:
     """With m as it is, no --limit makes the interval narrower than those drawn leave it."""
-    rows = {(row["condition"], row["metric"]): row for row in run.summary()}
+    rows = {(row.condition, row.metric): row for row in run.summary()}
     for name in (ESTIMATE.name, KEPT.name):
-        low, value = (rows[two_phase(3), name][key] for key in ("ci_low", "value"))
+        low, value = rows[two_phase(3), name].low, rows[two_phase(3), name].value
         found = verdict(run, f"{name} under {two_phase(3)} >= {(low + value) / 2} with 95 % confidence")
         assert (found.state, found.needed) == (UNDECIDED, None) and "a larger second phase (second)" in found.reason
 

@@ -19,7 +19,7 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import pattern_of
 from robustkit.gate.output import advice, sentence
 from robustkit.gate.policy import Value, parse_policy
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, judge
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Figure, decide, judge
 from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("pageless")
@@ -91,7 +91,7 @@ def test_the_samples_needed_of_a_mean_shrink_its_interval_to_the_bound(run: Run)
     assert found.needed == math.ceil(100 * ((figure.high - 0.5) / 0.02) ** 2) > 1500
     below = verdict(run, "nll under clean >= 0.48 with 95 % confidence")
     assert below.needed == math.ceil(100 * ((0.5 - figure.low) / 0.02) ** 2)
-    uneven = Measured(0.5, 100, 0.4, 0.8)
+    uneven = Figure(0.5, 100, 0.4, 0.8)
     assert decide(Value("nll", pattern_of("clean"), ">=", 0.45, True), uneven, "nll")[2] == 400
     assert decide(Value("nll", pattern_of("clean"), "<=", 0.6, True), uneven, "nll")[2] == 900
     equal = verdict(run, "nll under clean <= 0.5 with 95 % confidence")
@@ -104,10 +104,8 @@ def test_what_is_no_number_fails_and_never_passes() -> None:
     for value in (math.nan, math.inf, -math.inf):
         for compare in (">=", "<="):
             for sure in (False, True):
-                found = decide(
-                    Value("nll", pattern_of("clean"), compare, 0.0, sure), Measured(value, 9, 0.0, 0.0), "nll"
-                )
-                assert found == (FAIL, f"{value} is not a number to compare", None)
+                found = decide(Value("nll", pattern_of("clean"), compare, 0.0, sure), Figure(value, 9, 0.0, 0.0), "nll")
+                assert found == (FAIL, "nan is not a number to compare", None)
 
 
 def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_path: Path, run: Run) -> None:

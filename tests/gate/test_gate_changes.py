@@ -15,7 +15,7 @@ from paired_oracles import interval_of
 from robustkit.common.differences import of_outcomes, rare_share_bound
 from robustkit.evaluations.condition import pattern_of
 from robustkit.gate.policy import Change, Value
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, figure_of
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Figure, decide, judged_figure
 from robustkit.report.run import Run
 
 
@@ -73,21 +73,21 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
     assert found.state == UNDECIDED and found.figure is not None and found.figure.high == rare_share_bound(20) > 0.16
     assert verdict(run, "mean_error of corruption(fog) <= 0.17 with 95 % confidence").state == PASS
     assert "the figure has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
-    row = {"value": 0.2, "n": 20, "ci_low": 0.2, "ci_high": 0.2, "flags": []}
-    assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + rare_share_bound(20)
-    assert math.isnan(figure_of(row | {"metric": "cam_iou_over_control"}).high)  # a difference, not a share
+    row = Figure(0.2, 20, 0.2, 0.2)
+    assert judged_figure(row.of("cam(agcam)", "cam_iou")).high == 0.2 + rare_share_bound(20)
+    assert math.isnan(judged_figure(row.of("cam(agcam)", "cam_iou_over_control")).high)  # a difference, not a share
 
 
 def test_bounds_are_met_within_rounding_and_samples_needed_are_more_than_there_are() -> None:
     clean = pattern_of("clean")
-    assert decide(Value("nll", clean, ">", 0.3), Measured(0.1 + 0.2, 9), "nll")[0] == FAIL
-    assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Measured(0.3, 9), "nll")[0] == PASS
-    touching = Measured(0.5, 100, 0.4, 0.6)
+    assert decide(Value("nll", clean, ">", 0.3), Figure(0.1 + 0.2, 9), "nll")[0] == FAIL
+    assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Figure(0.3, 9), "nll")[0] == PASS
+    touching = Figure(0.5, 100, 0.4, 0.6)
     assert decide(Value("nll", clean, ">", 0.4, True), touching, "nll")[::2] == (UNDECIDED, 101)
     # However narrow the interval: 381 samples without a change are the fewest that show less than 1 %.
     drop = Change(True, "top1", clean, "<=", 0.01, True)
-    assert decide(drop, Measured(0.0, 50, -0.01, 0.02), "top1")[::2] == (UNDECIDED, 381)
-    assert decide(replace(drop, bound=1.0), Measured(0.0, 2, -1.5, 1.5), "top1")[::2] == (UNDECIDED, 5)
+    assert decide(drop, Figure(0.0, 50, -0.01, 0.02), "top1")[::2] == (UNDECIDED, 381)
+    assert decide(replace(drop, bound=1.0), Figure(0.0, 2, -1.5, 1.5), "top1")[::2] == (UNDECIDED, 5)
 
 
 def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path) -> None:

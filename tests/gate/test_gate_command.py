@@ -25,7 +25,7 @@ from robustkit.errors import NothingEvaluated, RobustkitError, RunError
 from robustkit.gate.draft import draft
 from robustkit.gate.output import advice, as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
-from robustkit.gate.verdicts import Measured, Outcome, judge
+from robustkit.gate.verdicts import Figure, Outcome, judge
 from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
 from robustkit.report.run import Run
 
@@ -106,7 +106,7 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
     def shown(rule: str, value: float, *ends: float) -> str:
         statement = parse_policy(f"[[rule]]\nrequire = '{rule}'", "p").rules[0].statement
-        return figure_text(Measured(value, 9, *ends), statement)
+        return figure_text(Figure(value, 9, *ends), statement)
 
     assert shown("top1 under clean >= 30 %", 0.299996, 0.1, 0.5) == "29.9996 % [10.0, 50.0]"
     assert shown("top1 under clean >= 30 %", 0.3) == "30.0 %"
@@ -115,7 +115,7 @@ def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Pa
     assert shown("drop against baseline <= 2 %", -0.0312) == "-3.1 points"
     assert shown("churn under clean against baseline <= 0.1", 0.25) == "25.0 %"
     assert shown("rise in nll against baseline <= 0.1", 0.25) == "0.25"
-    assert figure_text(Measured(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"
+    assert figure_text(Figure(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"
     odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 

@@ -21,14 +21,14 @@ from robustkit.gate.verdicts import (
     FAIL,
     PASS,
     UNDECIDED,
-    Measured,
+    Figure,
     MeasuredRun,
     Outcome,
     Verdict,
     change_of,
     decide,
-    figure_of,
     judge,
+    judged_figure,
 )
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side
@@ -57,7 +57,7 @@ finite = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.3, 1.0, 1 / 3]), st
 anything = st.one_of(finite, st.sampled_from([math.nan, math.inf, -math.inf, 1e300, -1e300]))
 
 
-def state(text: str, figure: Measured) -> str:
+def state(text: str, figure: Figure) -> str:
     head, sign, bound, more = re.fullmatch(r"(.*) ([<>]=?) (\S+)(.*)", text).groups()  # type: ignore[union-attr]
     statement = None
     for possible in ("0.5", "1.5", "7"):  # any bound that is not refused: `decide` is asked about all of them
@@ -86,7 +86,7 @@ def test_what_holds_of_a_rule_and_its_negation(
 ) -> None:
     """Even of an interval that would leave out its estimate, or is the wrong way round. bound: the value if None."""
     place = ((value if abs(value) < 1e6 else 0.0) if bound is None else bound) + nudge
-    figure = Measured(value, n, *ends)
+    figure = Figure(value, n, *ends)
     rule, opposite = f"{what} {compare} {place:.15f}", f"{what} {NEGATION[compare]} {place:.15f}"
     point, against = state(rule, figure), state(opposite, figure)
     sure, surely_not = state(rule + SURE, figure), state(opposite + SURE, figure)
@@ -111,7 +111,7 @@ def test_what_holds_of_a_rule_and_its_negation(
 @settings(max_examples=100, deadline=None)
 @given(compare=st.sampled_from(sorted(NEGATION)), n=st.integers(1, 200), bound=st.integers(0, 200))
 def test_a_number_of_samples_is_on_one_side(compare: str, n: int, bound: int) -> None:
-    figure = Measured(n, n)
+    figure = Figure(n, n)
     states = [state(f"n under clean {sign} {bound}", figure) for sign in (compare, NEGATION[compare])]
     assert sorted(states) == sorted([PASS, FAIL])
 
@@ -120,7 +120,7 @@ def test_a_number_of_samples_is_on_one_side(compare: str, n: int, bound: int) ->
 def test_a_gate_lets_both_through_only_where_neither_is_decided(undecided: str) -> None:
     """`undecided` changes what stops the gate, never a verdict."""
     for value, low, high in itertools.product((0.2, 0.5, 0.8), (0.1, 0.5, math.nan), (0.5, 0.9, math.nan)):
-        figure, made = Measured(value, 50, low, high), []
+        figure, made = Figure(value, 50, low, high), []
         for sign in (">=", "<"):
             statement = parse_statement(f"nll under clean {sign} 0.5{SURE}")
             assert isinstance(statement, Value)
@@ -159,7 +159,7 @@ def _can_fail(text: str) -> bool:
     return True
 
 
-def _bounds(figure: Measured) -> list[str]:
+def _bounds(figure: Figure) -> list[str]:
     """At a figure, the ends of its interval, and between them."""
     points = sorted({p for p in (figure.value, figure.low, figure.high) if math.isfinite(p)})
     return [f"{point:.15f}" for point in (*points, *((a + b) / 2 for a, b in itertools.pairwise(points)))]
@@ -169,11 +169,11 @@ def _bounds(figure: Measured) -> list[str]:
 def test_of_runs_neither(tmp_path: Path, seed: int) -> None:
     """From records to verdicts: figures of a run, and changes against another."""
     run, baseline = _runs(tmp_path, seed)
-    results = [one for one in MeasuredRun(run).results if "fog,s" not in one["condition"]]
-    assert {"top1", "nll", "ece", "mean_error"} <= {one["metric"] for one in results}
-    wanted: dict[str, Measured] = {}
+    results = [one for one in MeasuredRun(run).results if "fog,s" not in one.condition]
+    assert {"top1", "nll", "ece", "mean_error"} <= {one.metric for one in results}
+    wanted: dict[str, Figure] = {}
     for found in results:
-        figure = wanted[f"{found['metric']} under {found['condition']}"] = figure_of(found)
+        figure = wanted[f"{found.metric} under {found.condition}"] = judged_figure(found)
         assert math.isnan(figure.low) or figure.low <= figure.value <= figure.high, found
     sides = Side(baseline, NAME), Side(run, NAME)
     for what, condition in (
@@ -181,10 +181,10 @@ def test_of_runs_neither(tmp_path: Path, seed: int) -> None:
         ("rise in nll", "clean"),
         ("rise in mean_error", "corruption(fog)"),
     ):
-        figure = change_of(*sides, condition, what.split()[-1], what.startswith("drop"))
+        figure = change_of(*sides, condition, what.split()[-1], what.startswith("drop")).figure
         wanted[f"{what} under {condition} against baseline"] = figure
         assert figure.low <= figure.value <= figure.high
-    wanted["drop against baseline"] = Measured(0.01, 1, -0.1, 0.1)
+    wanted["drop against baseline"] = Figure(0.01, 1, -0.1, 0.1)
     texts = [
         f"{what} {sign} {bound}{sure}"
         for what, figure in wanted.items()

@@ -18,6 +18,7 @@ from torch import nn
 
 import robustkit
 from robustkit.cli import app as cli
+from robustkit.common.figure import Figure
 from robustkit.errors import RunError
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
@@ -119,10 +120,8 @@ def judged(run: Path, rule: str) -> Outcome:
     return judge(parse_policy(f"[[rule]]\nrequire = '{rule}'\n", "p.toml"), Run(run))
 
 
-def figures(run: Path) -> dict[tuple[str, str, str], tuple[Any, ...]]:
-    keys = ("value", "n", "ci_low", "ci_high", "flags")
-    rows = Run(run).summary()
-    return {(row["checkpoint"], row["condition"], row["metric"]): tuple(map(repr, map(row.get, keys))) for row in rows}
+def figures(run: Path) -> dict[tuple[str, str, str], Figure]:
+    return {(row.checkpoint, *row.key): row for row in Run(run).summary()}
 
 
 KINDS: dict[str, tuple[Callable[[Path], list[str]], str]] = {

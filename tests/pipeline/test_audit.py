@@ -544,6 +544,6 @@ def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
     for net, odd in ((tmp_path, flagged), (place, False)):
         own = options | {"model": model | {"arch": f"{net / 'net.py'}:build"}}
         run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{net.name}", **own)
-        (row,) = (row for row in run.summary() if row["metric"] == "top1")
-        said = [flag for flag in row["flags"] if flag.startswith("predictions depend on the other samples")]
+        (row,) = (row for row in run.summary() if row.metric == "top1")
+        said = [flag for flag in row.flags if flag.startswith("predictions depend on the other samples")]
         assert bool(said) is odd

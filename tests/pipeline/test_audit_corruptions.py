@@ -175,9 +175,9 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
         audit(**clean, corrupted_dir=tmp_path / "one", variant="bethgelab")
     for name, asked in (("one", "contrast(severity=1+2)"), ("two", "contrast(severity=3+4+5)")):
         run = audit(**clean, corrupted_dir=tmp_path / name, corruptions=asked)
-    (row,) = (row for row in run.summary() if row["metric"] == "mean_error")
-    assert row["condition"] == "corruption(contrast,source=released)"
-    assert row["flags"] == [
+    (row,) = (row for row in run.summary() if row.metric == "mean_error")
+    assert row.condition == "corruption(contrast,source=released)"
+    assert [*row.flags] == [
         "released files of 72x80 were resized to 64x64",
         f"released files of several trees: {tmp_path / 'one'}, {tmp_path / 'two'}",
     ]

@@ -212,7 +212,7 @@ def test_an_audit_in_python_leaves_no_plug_in_loaded(
     plugins._installed.cache_clear()
     before = [*metrics()]
     made = audit(furnish(tmp_path), tmp_path / "run", attacks="none", evaluations="rotation(degrees=15)", browse=0)
-    assert "kept" in {row["metric"] for row in made.summary()}
+    assert "kept" in {row.metric for row in made.summary()}
     assert [*metrics()] == before and not plugins.loaded_plugins()
     plugins._installed.cache_clear()
 

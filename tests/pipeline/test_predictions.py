@@ -56,7 +56,7 @@ def with_probabilities(sample: str, label: int, p: Sequence[float], **more: Any)
 
 
 def figures(run: Run) -> dict[tuple[str, str], float]:
-    return {(row["condition"], row["metric"]): row["value"] for row in run.summary()}
+    return {(row.condition, row.metric): row.value for row in run.summary()}
 
 
 def command(*words: object) -> tuple[int, str]:
@@ -108,7 +108,7 @@ def test_another_system_predicts_on_the_exported_images_as_our_own_run_does(tmp_
     ours = {key: value for key, value in ours.items() if not key[1].startswith(("linf", "l2"))}  # not known of theirs
     assert found.keys() == ours.keys() and {("clean", "ece"), (FOG, "nll")} < found.keys()
     assert found == pytest.approx(ours, abs=2e-6)
-    assert {flag for row in theirs.summary() for flag in row["flags"]} == {"computed elsewhere"}
+    assert {flag for row in theirs.summary() for flag in row.flags} == {"computed elsewhere"}
     assert theirs.manifest.data.digest == own.manifest.data.digest
     before = files(theirs.path)
     again = robustkit.audit(f"predictions:{file}", "embedded:shapes", out=tmp_path / "theirs", **options)
@@ -166,7 +166,7 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     status, said = command("audit", *given, "--out", tmp_path / "run", "--num-classes", 3)
     assert status == 0, said
     run = Run(tmp_path / "run")
-    values = {(row["checkpoint"], row["condition"], row["metric"]): row["value"] for row in run.summary()}
+    values = {(row.checkpoint, row.condition, row.metric): row.value for row in run.summary()}
     fgsm = "fgsm(eps=1/255)"
     assert run.manifest.conditions == ("clean", fgsm) and run.manifest.claims[fgsm].eps == 1 / 255
     assert values == {
@@ -256,12 +256,12 @@ def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_fi
     read = run.table("p", "clean").to_pydict()
     assert read["prediction"] == [0] * 12 and read["nll"] == pytest.approx([-math.log(0.2)] * 12)
     assert any("columns not read: 'logit_0', 'logit_1', 'logit_2'" in line for line in lines)
-    assert any("12 of 12 samples (100.0%) have several" in flag for flag in run.summary()[0]["flags"])
+    assert any("12 of 12 samples (100.0%) have several" in flag for flag in run.summary()[0].flags)
     for row in rows:
         row["prediction"] = 1
     stated = robustkit.audit(f"predictions:{written(tmp_path / 'q.csv', rows)}", out=tmp_path / "b")
     assert stated.table("q", "clean")["prediction"].to_pylist() == [1] * 12
-    flags = stated.summary()[0]["flags"]
+    flags = stated.summary()[0].flags
     assert any("stated predictions are taken where an earlier" in flag for flag in flags)
     assert not any("several largest" in flag for flag in flags)  # the other system has its own rule
 

@@ -56,7 +56,7 @@ def test_a_call_from_python_tells_the_logger_and_prints_nothing(
     reported = lines(said)
     titles = [*run.manifest.conditions]
     assert [line[:4] for line in reported] == [(str(n), "7", title, "30") for n, title in enumerate(titles, 1)]
-    top1 = {row["condition"]: f"{100 * row['value']:.1f}" for row in run.summary() if row["metric"] == "top1"}
+    top1 = {row.condition: f"{100 * row.value:.1f}" for row in run.summary() if row.metric == "top1"}
     assert [line[4] for line in reported] == [top1.get(title) for title in titles]
     assert said.count("to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work") == 1
     assert sum(" on cpu" in line for line in said) == 1 and said[-1].startswith("done in 0:")

@@ -128,7 +128,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     out, policy = tmp_path / "run", tmp_path / "run.toml"
     call(monkeypatch, words(many, out, [CLEAN_RULE, f"top1 under {FGSM} >= 0.1"], "--junit", str(tmp_path / "j.xml")))
     run, dataset = Run(out), in_order(many)
-    flags = {flag for row in run.summary() for flag in row["flags"]}
+    flags = {flag for row in run.summary() for flag in row.flags}
     assert any(flag.startswith("incomplete") for flag in flags)
     assert any(flag.startswith("this run stopped as soon as its rules were decided") for flag in flags)
     page = page_of(run)
@@ -150,7 +150,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     model = {"arch": f"{many / 'net.py'}:build", "num_classes": 3}
     whole = robustkit.audit(many / "net.pth", data_dir=many / "images", out=tmp_path / "w", model=model, **options)
     assert files(out) == files(whole.path)
-    assert not any("ended the run" in flag for row in Run(out).summary() for flag in row["flags"])
+    assert not any("ended the run" in flag for row in Run(out).summary() for flag in row.flags)
     assert Run(out).manifest.is_sequential and not whole.manifest.is_sequential
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 0
     assert [sample.id for sample in dataset.samples] != sorted(sample.id for sample in dataset.samples)

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from figures import figure
 from manifests import whole
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
@@ -32,7 +33,7 @@ def keys(text: str) -> list[str]:
 
 
 def test_a_quest_run_names_each_paper_once() -> None:
-    text = bibtex(whole(QUEST), [{"metric": "top1"}, {"metric": "top1"}, {"metric": "road"}])
+    text = bibtex(whole(QUEST), [figure({"metric": name}) for name in ("top1", "top1", "road")])
     assert keys(text) == [
         *("robustkit", "govindarajan2026quest", "madry2018towards", "croce2020reliable", "croce2020minimally"),
         *("andriushchenko2020square", "hendrycks2019benchmarking", "leem2024attention", "rong2022consistent"),
@@ -44,7 +45,7 @@ def test_a_quest_run_names_each_paper_once() -> None:
 @pytest.mark.parametrize("conditions", [["clean"], ["clean", "cam(random)"], ["clean", "mine(eps=1/255)"]])
 def test_what_nobody_published_has_no_paper(conditions: list[str]) -> None:
     manifest = whole({"checkpoints": [{"name": "a", "attention": "standard"}], "conditions": conditions})
-    assert keys(bibtex(manifest, [{"metric": "top1"}])) == ["robustkit"]
+    assert keys(bibtex(manifest, [figure({"metric": "top1"})])) == ["robustkit"]
 
 
 def test_corruptions_are_those_of_imagenet_c_unless_a_plug_in_brings_them() -> None:

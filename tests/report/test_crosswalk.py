@@ -1,17 +1,18 @@
 """Which clauses figures are evidence for: only those of figures that the run has, in careful words."""
 
 from pathlib import Path
-from typing import Any
 
+from figures import figure
+
+from robustkit.common.figure import Figure
 from robustkit.report.card import clauses, evidence_of
 from robustkit.tasks.registry import find_metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "standards.md"
 
 
-def row(condition: str, metric: str, value: float | None, flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    bounds = {"ci_low": None, "ci_high": None}
-    return {"condition": condition, "metric": metric, "value": value, "n": 50, "flags": flags, **bounds}
+def row(condition: str, metric: str, value: float | None, flags: tuple[str, ...] = ()) -> Figure:
+    return figure({"condition": condition, "metric": metric, "value": value, "n": 50, "flags": flags})
 
 
 def test_the_worst_of_several_is_shown_with_its_flags() -> None:

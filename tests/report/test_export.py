@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli.app import cli
 from robustkit.cli.commands.runs import _FORMATS
+from robustkit.common.figure import Figure, mean_of, proportion
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
 from robustkit.report.card import write_cards
@@ -28,7 +30,7 @@ from robustkit.report.run import Run
 from robustkit.results.compared import compare
 from robustkit.results.every_eval_ever import Origin
 from robustkit.results.published import read_published
-from robustkit.results.survey import as_in_json, survey, write_summary
+from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
 from robustkit.tasks.registry import metric_of, metrics
 
@@ -71,19 +73,20 @@ def lacking(log: Any) -> str:
 
 def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Path) -> None:
     path, log = log_of(run, tmp_path / "out")
-    rows = [row for row in as_in_json(survey(run)) if row["checkpoint"] == "vit"]
+    rows = [row for row in survey(run) if row.checkpoint == "vit"]
     assert lacking(log) == "" and len(rows) == len(log["evaluation_results"])
     parts = path.relative_to(tmp_path / "out").parts
     assert parts[:-1] == ("data", "val", "unknown", "vit") and log["model_info"]["id"] == "unknown/vit"
     for row, result in zip(rows, log["evaluation_results"], strict=True):
         score, config = result["score_details"], result["metric_config"]
         named = (result["evaluation_name"], config["additional_details"]["robustkit_metric"])
-        assert named == (row["condition"], row["metric"]) and score["score"] == row["value"]
+        assert named == row.key and score["score"] == row.value
         spread, details = score["uncertainty"], score["details"]
-        assert spread["num_samples"] == row["n"]
-        ends = spread.get("confidence_interval", {"lower": None, "upper": None})
-        assert (ends["lower"], ends["upper"]) == (row["ci_low"], row["ci_high"])
-        assert json.loads(details.get("flags", "[]")) == row["flags"]
+        assert spread["num_samples"] == row.n
+        ends = spread.get("confidence_interval", {"lower": math.nan, "upper": math.nan, "method": ""})
+        assert [ends["lower"], ends["upper"]] == pytest.approx([row.low, row.high], nan_ok=True)
+        assert ends["method"] == row.interval
+        assert tuple(json.loads(details.get("flags", "[]"))) == row.flags
         assert details["protocol"] == "standard@1:96fe6f4a" and details["data_digest"] == "d1" * 32
         assert details["checkpoint_sha256"] == "0" * 64 and details["seed"] == "7"
         known = {"protocol", "protocol_digest", "data_digest", "checkpoint_sha256", "seed"}
@@ -179,25 +182,12 @@ def test_names_and_units_of_metrics(run: Run, tmp_path: Path) -> None:
         assert "linf_max" not in read_published(str(path)).figures["quest"][PGD]
 
 
-@pytest.mark.parametrize("name", ["top1", "nll", "mce", "miou"])
-def test_an_interval_is_called_wilsons_only_where_it_is(name: str) -> None:
-    """A share of 8 in 10 with other ends is none, nor is one of another figure in [0, 1]."""
-    low, high = wilson(8, 10)
-    metric = metric_of(name)
-    for ends, n, is_wilson in (
-        ((low, high), 10, True),
-        ((low, high), 11, False),  # of another number of samples
-        ((low, math.nextafter(high, 0)), 10, False),
-        ((0.5, 0.9), 10, False),
-        ((0.0, 1.0), 0, False),  # of no sample
-    ):
-        row: Any = {"value": 0.8, "ci_low": ends[0], "ci_high": ends[1], "n": n}
-        interval = interval_of(row, metric)["confidence_interval"]
-        assert interval["lower"] == ends[0] and interval["confidence_level"] == 0.95
-        assert (interval.get("method") == "Wilson score") == (is_wilson and metric.ends == (0.0, 1.0))
+def test_an_interval_says_how_it_was_computed_and_is_left_out_where_there_is_none() -> None:
+    for figure in (proportion(8, 10), mean_of(np.linspace(0, 1, 12)), Figure(1.0, 9, 0.5, 2.0, "Student's t")):
+        ends = {"lower": figure.low, "upper": figure.high, "confidence_level": 0.95, "method": figure.interval}
+        assert interval_of(figure) == {"confidence_interval": ends} and figure.interval
     for low, high in ((math.nan, 0.9), (0.1, math.nan), (math.inf, math.inf)):
-        row = {"value": 0.8, "ci_low": low, "ci_high": high, "n": 10}
-        assert interval_of(row, metric) == {}
+        assert interval_of(Figure(0.8, 10, low, high, "bootstrap")) == {}
 
 
 def test_a_figure_that_is_neither_better_nor_worse_says_so() -> None:
@@ -362,13 +352,13 @@ def test_what_goes_out_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
     read = read_published(str(path))
     (side,) = sides_of([run], ["vit"])
     found = found_among(side, read)
-    rows = [row for row in side.results if row["value"] is not None]
+    rows = [row for row in side.results if row.value is not None]
     assert len(found) == len(rows) > 20 and read.unmatched == ()
-    assert all(each.levels == {"quest": each.row["value"]} for each in found)
+    assert all(each.levels == {"quest": each.row.value} for each in found)
     (table,) = among_tables([side], read)
     figure, published = table.headings.index("here [95 %]"), table.headings.index("quest")
     assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows)
-    flags = dict.fromkeys(flag for row in rows for flag in row["flags"])
+    flags = dict.fromkeys(flag for row in rows for flag in row.flags)
     assert len(flags) > 1 and [line.partition(" (")[0] for line in table.flags] == [
         f"published with a flag: {flag}".partition(" (")[0] for flag in flags
     ]
@@ -509,7 +499,7 @@ def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:
         "published on val, digest d1d1d1d1, here val, digest d2d2d2d2",
         "published for n = 10, here n = 20",
         "published with a flag: unfinished: 6 of 7 units are missing",
-        *(f"published with a flag: {flag}" for flag in survey(run).cells["other"]["clean", "top1"]["flags"]),
+        *(f"published with a flag: {flag}" for flag in survey(run).cells["other"]["clean", "top1"].flags),
     )
     path, log = log_of(run, tmp_path / "out", "vit")
     (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
@@ -624,9 +614,9 @@ def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: 
     assert done.exit_code == 0 and "logged: mlflow" in done.output
     export(run, "wandb", checkpoint="other")
     assert [given[2] for given in logged] == [("mlflow:sqlite:///x.db",), ("wandb",)]
-    rows = as_in_json(survey(run))
+    rows = survey(run)
     assert list(logged[0][1]) == list(rows)
-    assert list(logged[1][1]) == [row for row in rows if row["checkpoint"] == "other"]
+    assert list(logged[1][1]) == [row for row in rows if row.checkpoint == "other"]
     assert set(_FORMATS) == set(FORMATS)
 
 

@@ -13,6 +13,7 @@ from manifests import write_plain
 from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
+from robustkit.common.figure import Figure
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.presenting import Gap, flags_of, gaps_of, unfinished_line
 from robustkit.report.front import FrontPage, Line, front_of
@@ -107,10 +108,7 @@ def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
 
 
 def flagged(run: Run, *rows: tuple[str, str, str, str]) -> list[tuple[str, str, str]]:
-    plain: list[dict[str, Any]] = [
-        {"checkpoint": who, "condition": where, "metric": metric, "flags": [flag] if flag else []}
-        for who, where, metric, flag in rows
-    ]
+    plain = [Figure(0.5, 9, checkpoint=who).of(at, metric, [flag] if flag else []) for who, at, metric, flag in rows]
     return [(flag.who, flag.where, flag.text) for flag in flags_of(Results(run, plain))]
 
 

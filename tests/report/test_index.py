@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -62,31 +64,28 @@ def test_every_run_is_listed_and_nothing_else_is_opened(folder: Path) -> None:
     assert why.keys() == {"broken", "altered", "half-linked"}
     assert "cannot be read" in why["broken"] and "was modified after it was written" in why["altered"]
     assert "run.json is a link to " in why["half-linked"]
-    assert listed.runs["forged"].problem.startswith("summary.json is not as an audit writes it (Expected `str`")
+    assert listed.runs["forged"].problem.startswith("is not as an audit writes it (Expected `str`")
     assert (listed.runs["half"].missing, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
     assert listed.runs["early"].problem.startswith("no results yet: robustkit report")
 
 
 def test_figures_are_those_of_the_summary(folder: Path) -> None:
     (checkpoint,) = list_runs(folder).runs["vit/b"].checkpoints
-    rows = {(row["condition"], row["metric"]): row for row in RunFolder(folder / "vit" / "b").summary()}
-    assert [(f.condition, f.metric, f.chief) for f in checkpoint.figures] == [
+    rows = {(row.condition, row.metric): row for row in RunFolder(folder / "vit" / "b").summary()}
+    assert [(*f.figure.key, f.chief) for f in checkpoint.figures] == [
         ("clean", "top1", True),
         (PGD, "top1", True),
     ]
-    for figure in checkpoint.figures:
-        row = rows[figure.condition, figure.metric]
-        assert (figure.value, figure.low, figure.high, figure.n) == tuple(
-            row[k] for k in ("value", "ci_low", "ci_high", "n")
-        )
+    for indexed in checkpoint.figures:
+        assert indexed.figure == replace(rows[indexed.figure.key], flags=())
 
 
 @pytest.mark.parametrize("count", [12, 13])
 def test_flags_are_bounded_counted_and_named_with_their_conditions(tmp_path: Path, count: int) -> None:
     run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
-    rows = [{**row, "flags": ["of both"]} for row in run.summary()]
-    clean = next(row for row in rows if row["condition"] == "clean")
-    clean["flags"] = ["of both", *(f"doubt {place}" for place in range(count - 1))]
+    rows = [replace(row, flags=("of both",)) for row in run.summary()]
+    place = next(place for place, row in enumerate(rows) if row.condition == "clean")
+    rows[place] = replace(rows[place], flags=("of both", *(f"doubt {place}" for place in range(count - 1))))
     run.write_summary(rows)
     (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
     assert (len(checkpoint.flags), checkpoint.flagged) == (12, count)
@@ -95,15 +94,15 @@ def test_flags_are_bounded_counted_and_named_with_their_conditions(tmp_path: Pat
 
 def test_figures_that_no_rule_is_drafted_on_and_those_without_a_value_are_left_out(tmp_path: Path) -> None:
     run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
-    (row,) = (row for row in run.summary() if (row["condition"], row["metric"]) == ("clean", "top1"))
-    attacked = {**row, "condition": PGD, "value": 0.25}
+    (row,) = (row for row in run.summary() if (row.condition, row.metric) == ("clean", "top1"))
+    attacked = replace(row, condition=PGD, value=0.25)
     for rows, kept in (
-        ([row, attacked, {**row, "metric": "nll", "value": 0.5}], [("clean", "top1"), (PGD, "top1")]),
-        ([{**row, "value": None}, attacked], [(PGD, "top1")]),
+        ([row, attacked, replace(row, metric="nll", value=0.5)], [("clean", "top1"), (PGD, "top1")]),
+        ([replace(row, value=math.nan), attacked], [(PGD, "top1")]),
     ):
         run.write_summary(rows)
         (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
-        assert [(figure.condition, figure.metric) for figure in checkpoint.figures] == kept
+        assert [indexed.figure.key for indexed in checkpoint.figures] == kept
 
 
 def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:
@@ -210,7 +209,7 @@ def test_finished_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     listed = list_runs(place)
     assert set(read) == {"half", "early", "forged", "broken", "altered"} and "vit/a" in listed.runs
     rows = RunFolder(place / "vit" / "a").summary()
-    forged(RunFolder(place / "vit" / "a"), rows[:1])  # type: ignore[arg-type]
+    forged(RunFolder(place / "vit" / "a"), [rows[0].to_plain()])
     read.clear()
     assert "vit/a" in list_runs(place).unreadable and "a" in read
     cache = place / ".robustkit-view" / "cache.json"
@@ -476,6 +475,6 @@ def test_view_alone_takes_the_usual_folder_and_calls_conditions_as_the_page_does
     (tmp_path / "runs").mkdir()
     assert folder_of_runs() == Path("robustkit-runs")  # the first that has runs
     figures = [figure for one in read_run(copied).checkpoints for figure in one.figures]
-    names = {figure.condition: figure_name(figure) for figure in figures}
+    names = {indexed.figure.condition: figure_name(indexed) for indexed in figures}
     assert names["clean"] == "top-1 %, clean"
     assert all(text not in name for text, name in names.items() if "(" in text)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from figures import figure
 from manifests import whole
 from msgspec.structs import replace
 
+from robustkit.common.figure import Figure
 from robustkit.errors import ProtocolError, RunError
 from robustkit.report.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
 from robustkit.report.run import Run
@@ -52,9 +54,9 @@ class Recording:
         self.reported.append("finish")
 
 
-def row(condition: str, metric: str, *figures: float | None, flags: tuple[str, ...] = ()) -> dict[str, Any]:
+def row(condition: str, metric: str, *figures: float | None, flags: tuple[str, ...] = ()) -> Figure:
     known = dict(zip(("value", "ci_low", "ci_high"), figures, strict=True))
-    return {"checkpoint": "vit", "condition": condition, "metric": metric, "n": 8, "flags": [*flags]} | known
+    return figure({"checkpoint": "vit", "n": 8} | known).of(condition, metric, flags)
 
 
 ROWS = [

@@ -1,9 +1,9 @@
 """Figures: what they show, from rows and records made by hand; and that their markup is fit for any page."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,15 +12,16 @@ import matplotlib
 import numpy as np
 import pyarrow as pa
 import pytest
+from figures import figure
 from manifests import whole
 from sealing import put, seal
 
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import calibration_error, wilson
 from robustkit.display.svg import (
     INK,
     PALETTE,
-    Figure,
-    Point,
+    Plot,
     dots,
     labels,
     list_some,
@@ -45,20 +46,24 @@ PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(e
 NASTY = "<script>alert('x')</script>&amp;\"$\\frac{a}{b}$_^ \u202e日本\x00\n" + "x" * 300
 
 
-def figures(run: Run, rows: Any) -> list[Figure]:
+def figures(run: Run, rows: Any) -> list[Plot]:
     """Return all figures of a run, in the order of a page."""
     return [figure for section in sections_of(run, rows) for figure in section.figures]
 
 
-def row(condition: str, metric: str, value: float | None, **others: Any) -> dict[str, Any]:
+def row(condition: str, metric: str, value: float | None, **others: Any) -> Figure:
     low, high = (None, None) if value is None else (value - 0.125, value + 0.0625)
     base = {"checkpoint": "a", "condition": condition, "metric": metric, "value": value, "n": 40, "flags": []}
-    return base | {"ci_low": low, "ci_high": high, "protocol": "standard@1"} | others
+    return figure(base | {"ci_low": low, "ci_high": high, "protocol": "standard@1"} | others)
 
 
-def point(value: float, n: int = 40) -> Point:
-    """Of such a row."""
-    return Point(value, value - 0.125, value + 0.0625, n)
+def point(value: float, n: int = 40) -> Figure:
+    """Return what such a row is drawn as."""
+    return Figure(value, n, value - 0.125, value + 0.0625)
+
+
+def bare(found: Figure | None) -> Figure | None:
+    return found and Figure(found.value, found.n, found.low, found.high)
 
 
 def claim(eps: float, norm: str = "linf", early_stop: bool = False) -> dict[str, Any]:
@@ -133,7 +138,9 @@ def test_a_curve_is_an_attack_with_its_other_parameters_from_clean_through_its_r
     claims = CLAIMS | {"pgd(eps=1/255,steps=20)": claim(1 / 255), "pgd(eps=0.5,steps=20,norm=l2)": claim(0.5, "l2")}
     clean = point(0.75)
     half, quarter = point(0.5), point(0.25, 38)
-    assert curves(rows, {text: Claim(**values) for text, values in claims.items()}) == [
+    found = curves(rows, {text: Claim(**values) for text, values in claims.items()})
+    drawn = [replace(curve, points=tuple((eps, bare(at)) for eps, at in curve.points)) for curve in found]
+    assert drawn == [
         Curve("a", "pgd, steps=20", "linf", ((0.0, clean), (1 / 255, half), (4 / 255, quarter))),
         Curve("a", "pgd, steps=100", "linf", ((0.0, clean), (4 / 255, point(0.125)))),
         Curve("a", "pgd, steps=20", "l2", ((0.0, clean), (0.5, point(0.4)))),
@@ -171,14 +178,14 @@ def texts(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("across", [False, True])
 def test_markers_and_intervals_stand_where_the_numbers_are(across: bool) -> None:
-    points = [Point(0.0, 0.0, 0.5, 9), Point(0.25, 0.25, 0.5, 9), Point(1.0, math.nan, math.nan, 9)]
+    points = [Figure(0.0, 9, 0.0, 0.5), Figure(0.25, 9, 0.25, 0.5), Figure(1.0, 9)]
 
     def paint(canvas: Any) -> None:
         (axes,) = panels(canvas, 1)
         dots(axes, [0, 1, 4], points, style(0), across=across)
         axes.set(xlim=(0, 100) if across else (0, 4), ylim=(0, 4) if across else (0, 100))
 
-    root = ElementTree.fromstring(Figure("attacks", "t", 300, paint, alt="", caption="").svg)
+    root = ElementTree.fromstring(Plot("attacks", "t", 300, paint, alt="", caption="").svg)
     found = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in root.iter() if e.tag.endswith("use")]
     marks = found[-3:]  # the ticks come first
     along, up = (1, 0) if across else (0, 1)
@@ -198,10 +205,10 @@ def test_series_at_one_place_are_drawn_apart_by_what_was_asked() -> None:
     def paint(canvas: Any) -> None:
         (axes,) = panels(canvas, 1)
         for place in range(2):
-            dots(axes, [1], [Point(0.5, 0.4, 0.6, 9)], style(place), shift=7 * place)
+            dots(axes, [1], [Figure(0.5, 9, 0.4, 0.6)], style(place), shift=7 * place)
         axes.set(xlim=(0, 2), ylim=(0, 100))
 
-    root = ElementTree.fromstring(Figure("attacks", "t", 300, paint, alt="", caption="").svg)
+    root = ElementTree.fromstring(Plot("attacks", "t", 300, paint, alt="", caption="").svg)
     first, second = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in root.iter() if e.tag.endswith("use")][-2:]
     assert (second[0] - first[0], second[1] - first[1]) == (pytest.approx(7, abs=0.02), 0)
 
@@ -230,10 +237,11 @@ def test_bars_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Pa
         row("corruption(fog,severity=1,preset=cifar)", "top1", 0.1, checkpoint="b"),
     ]
     ours, other = accuracy_bars(rows)
-    assert ours.checkpoint == "a" and ours.clean == point(0.9)
+    assert ours.checkpoint == "a" and bare(ours.clean) == point(0.9)
     fog, over = ours.bars["fog"]
     assert over == "" and (fog.value, fog.low, fog.high) == pytest.approx((0.3, 0.25, 0.4))
-    assert ours.bars["snow"] == (point(0.4), "3")
+    snow, over = ours.bars["snow"]
+    assert bare(snow) == point(0.4) and over == "3"
     frost, over = ours.bars["frost"]
     assert over == "1,5" and frost.value == pytest.approx(0.4) and math.isnan(frost.low) and frost.n == 39
     assert (other.checkpoint, other.definition, other.clean) == ("b", "(preset=cifar)", None)
@@ -255,7 +263,8 @@ def test_retention_of_all_severities_goes_before_that_of_some() -> None:
     ]
     for order in (rows, rows[::-1]):
         (found,) = retention_bars(order)
-        assert found.bars == {"gaussian_noise": (point(0.5), "")} and found.clean is None
+        ((name, (kept, over)),) = found.bars.items()
+        assert (name, bare(kept), over, found.clean) == ("gaussian_noise", point(0.5), "", None)
     (found,) = retention_bars(rows[:1])
     assert found.bars["gaussian_noise"][1] == "1–3"
 
@@ -317,7 +326,7 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
         ("", "ABPC", ["agcam"]),
         ("", "deletion ↓", ["agcam"]),
     ]
-    assert found[2].controls == {"full": 0.25, "centre": 0.375} and found[2].points["agcam"] == point(0.5)
+    assert found[2].controls == {"full": 0.25, "centre": 0.375} and bare(found[2].points["agcam"]) == point(0.5)
     odd, plain_kind = figures(make_run(tmp_path), rows)
     assert odd.title == "Scores of maps (threshold=0.3)" and "↓" not in odd.caption
     assert plain_kind.alt == (
@@ -332,7 +341,7 @@ def test_classes_of_a_segmenter_clean_attacked_and_corrupted(tmp_path: Path) -> 
     rows += [row(condition, "iou(pole)", value / 2, n=3) for condition, value in conditions.items()]
     (found,) = class_ious(rows, CLAIMS).values()
     assert list(found) == ["clean", "noise", "blur", FGSM]
-    assert found[FGSM]["pole"] == point(0.15, 3)
+    assert bare(found[FGSM]["pole"]) == point(0.15, 3)
     whole = [*rows, row("in-c", "miou", 0.5), row("in-c", "iou(pole)", 0.2)]
     assert list(next(iter(class_ious(whole, CLAIMS).values()))) == ["clean", "in-c", FGSM]
     many = [row("clean", f"iou({i:03d})", i / 100) for i in range(MOST + 6)]
@@ -347,7 +356,7 @@ def test_classes_of_a_segmenter_clean_attacked_and_corrupted(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict[str, Any]]]:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Figure]]:
     """A run with all kinds of results, of two checkpoints with names that attack."""
     names, aa = (
         [NASTY, NASTY[:99] + "y" + NASTY, "_hidden", "<b>&amp;</b> $x$"],
@@ -362,20 +371,20 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict
         own = [row(condition, "top1", 0.5) for condition in ("clean", *claims, "corruption(fog,severity=2)")]
         own += [row(aa, f"top1_after_{stage}", 0.4) for stage in ("clean", "apgd-ce")]
         own += [row(f"cam({method})", "abpc", 0.4) for method in ("agcam", "random")]
-        rows += [one | {"checkpoint": name} for one in own]
+        rows += [replace(one, checkpoint=name) for one in own]
     return run, rows
 
 
-def test_figures_are_fit_for_any_page(everything: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_figures_are_fit_for_any_page(everything: tuple[Run, list[Figure]]) -> None:
     found = figures(*everything)
     assert [f.section for f in found] == ["attacks", "corruptions", *["calibration"] * 4, "stages", "maps"]
     ids: list[str] = []
-    for figure in found:
-        root = ElementTree.fromstring(figure.svg)
-        assert figure.svg.startswith("<svg ") and "<!" not in figure.svg and "<?" not in figure.svg
+    for drawn in found:
+        root = ElementTree.fromstring(drawn.svg)
+        assert drawn.svg.startswith("<svg ") and "<!" not in drawn.svg and "<?" not in drawn.svg
         tags = {element.tag.rpartition("}")[2] for element in root.iter()}
         assert tags <= {"svg", "g", "defs", "path", "use", "clipPath", "rect", "text", "tspan"}
-        assert root.get("role") == "img" and root.get("aria-label") == shorten_name(figure.alt, 10_000) != ""
+        assert root.get("role") == "img" and root.get("aria-label") == shorten_name(drawn.alt, 10_000) != ""
         assert (
             root.get("width") == "100%"
             and root.get("height") is None
@@ -388,11 +397,9 @@ def test_figures_are_fit_for_any_page(everything: tuple[Run, list[dict[str, Any]
                 if "href" in key or "url(" in value:
                     wanted = re.findall(r"#([^)\s;\"]+)", value) if "url(" in value else [value.removeprefix("#")]
                     assert wanted and set(wanted) <= set(own)
-        assert "currentColor" in figure.svg and INK not in figure.svg and "DejaVu" not in figure.svg
+        assert "currentColor" in drawn.svg and INK not in drawn.svg and "DejaVu" not in drawn.svg
         assert (
-            "fill: #ffffff" not in figure.svg
-            and "onload" not in figure.svg
-            and "http://www.w3.org/1999" not in figure.svg
+            "fill: #ffffff" not in drawn.svg and "onload" not in drawn.svg and "http://www.w3.org/1999" not in drawn.svg
         )
     assert len(ids) == len(set(ids)) > 10
     shown = texts(found[0])
@@ -402,17 +409,17 @@ def test_figures_are_fit_for_any_page(everything: tuple[Run, list[dict[str, Any]
 
 
 def test_the_same_results_are_the_same_bytes_whatever_a_user_has_set(
-    everything: tuple[Run, list[dict[str, Any]]],
+    everything: tuple[Run, list[Figure]],
 ) -> None:
     run, rows = everything
-    chosen = [one for one in rows if "_after_" in one["metric"] or one["condition"] == PGD]
+    chosen = [one for one in rows if "_after_" in one.metric or one.condition == PGD]
     once = figures(run, chosen)
     with matplotlib.rc_context({"axes.grid": False, "svg.fonttype": "path", "font.size": 30, "lines.linewidth": 9}):
         before = dict(matplotlib.rcParams)
-        again = figures(run, json.loads(json.dumps(chosen)))
+        again = figures(run, [Figure.from_plain(one.to_plain()) for one in chosen])
         assert dict(matplotlib.rcParams) == before
     assert once == again
-    with_nan = [one | {"value": math.nan, "condition": FGSM} for one in chosen if one["metric"] == "top1"]
+    with_nan = [replace(one, value=math.nan, condition=FGSM) for one in chosen if one.metric == "top1"]
     assert figures(run, [*chosen, *with_nan]) == once
 
 
@@ -427,9 +434,9 @@ def test_text_is_text_and_figures_of_one_title_have_ids_of_their_own() -> None:
         axes.plot([0, 1], marker="o", color=PALETTE[0])
         axes.set_title("a_b^c $x$ #010203 'DejaVu Sans'")
 
-    one = Figure("attacks", "t", 200, paint, alt='a <b> & "c"', caption="", name="1")
+    one = Plot("attacks", "t", 200, paint, alt='a <b> & "c"', caption="", name="1")
     assert "a_b^c $x$ #010203 'DejaVu Sans'" in texts(one) and 'aria-label="a &lt;b&gt; &amp; &quot;c&quot;"' in one.svg
-    other = Figure("attacks", "t", 200, paint, alt="", caption="", name="2")
+    other = Plot("attacks", "t", 200, paint, alt="", caption="", name="2")
     assert not set(_ids(one)) & set(_ids(other)) and set(_ids(one))
     assert "system-ui" in one.svg
 

@@ -103,8 +103,8 @@ def test_it_is_one_of_the_families(run: Run) -> None:
 
 def test_it_is_on_the_page_and_in_the_terminal(run: Run) -> None:
     rows = refresh(run)
-    (one,) = (r for r in rows if (r["checkpoint"], r["condition"], r["metric"]) == ("one", TURNED[0], "agreement"))
-    assert (one["value"], one["n"]) == (0.5, 3)
+    (one,) = (r for r in rows if (r.checkpoint, r.condition, r.metric) == ("one", TURNED[0], "agreement"))
+    assert (one.value, one.n) == (0.5, 3)
     page = page_of(run)
     text = page.text()
     assert "Rotations" in text and "predictions that stay" in text

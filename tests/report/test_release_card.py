@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from figures import EMPTY, figure
 from manifests import whole
 from markdown_it import MarkdownIt
 from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli import app as cli
+from robustkit.common.figure import Figure
 from robustkit.display.text import code, escape_markdown, table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.evaluations.aggregate import Results
@@ -214,7 +216,7 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
     metrics = yaml.safe_load(front.read_text("utf-8"))["model-index"][0]["results"][0]["metrics"]
     assert [(m["type"], m["args"]["condition"]) for m in metrics][2:] == [("mean_error", "corruption(fog)")]
     assert metrics[2]["value"] == 0.3
-    row = {"metric": "mean_error", "value": 0.5, "n": 1, "ci_low": None, "ci_high": None, "protocol": "p", "flags": []}
+    row = EMPTY | {"metric": "mean_error", "value": 0.5, "n": 1, "protocol": "p", "flags": []}
     found = {"checkpoint": {"name": "a", "sha256": "b", "weights": "bare"}, "seed": 0, "setup": "as it is"}
     found |= {"data": {"name": "c", "n": 1, "digest": "d"}}
     for given, kept in (
@@ -313,18 +315,17 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]
 
 
-def row(condition: str, value: float | None, metric: str = "top1", flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"condition": condition, "metric": metric, "value": value, "n": 50, "ci_low": 0.1, "ci_high": 0.2} | {
-        "protocol": "standard@1",
-        "flags": list(flags),
-    }
+def row(condition: str, value: float | None, metric: str = "top1", flags: tuple[str, ...] = ()) -> Figure:
+    return figure({"value": value, "n": 50, "ci_low": 0.1, "ci_high": 0.2, "protocol": "standard@1"}).of(
+        condition, metric, flags
+    )
 
 
 def test_the_badge_is_of_the_attack_that_leaves_the_least() -> None:
     def said(
-        *rows: dict[str, Any], space: str = "pixels", norm: str = "linf", eps: float = 1 / 255, task: str | None = None
+        *rows: Figure, space: str = "pixels", norm: str = "linf", eps: float = 1 / 255, task: str | None = None
     ) -> tuple[str, str]:
-        claims = {one["condition"]: {"norm": norm, "eps": eps} for one in rows if "eps" in one["condition"]}
+        claims = {one.condition: {"norm": norm, "eps": eps} for one in rows if "eps" in one.condition}
         protocol = {"space": space, "task": task or "classification"}
         return headline(whole({"claims": claims, "protocol": protocol, "checkpoints": [{"name": "vit"}]}), rows)[:2]
 
@@ -347,7 +348,7 @@ def test_the_badge_is_of_the_attack_that_leaves_the_least() -> None:
     assert said(row(PGD, 0.0), space="normalised")[0] == "PGD-20 1/255 normalised"
     first = row("autoattack(eps=1/255,version=standard,only=apgd-ce)", 0.3)
     rest = row("two-phase(autoattack(eps=1/255,version=standard),first=apgd-ce,m=9)", 0.3, "estimated_top1")
-    kept = row(rest["condition"], 0.1, "kept_in_second")
+    kept = row(rest.condition, 0.1, "kept_in_second")
     assert said(clean, first, rest, kept) == ("AutoAttack, 1/255, two-phase(m=9)", "30.0 %")
     whole_attack = row("autoattack(eps=1/255,version=standard)", 0.31)
     assert said(clean, whole_attack, rest, kept) == ("AutoAttack 1/255", "31.0 %")

@@ -2,15 +2,18 @@
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from figures import figure
 from manifests import whole
 from sealing import put, seal
 
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import wilson
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import Headline, verdicts
@@ -22,10 +25,10 @@ PGD, FGSM = "pgd(eps=4/255,steps=20)", "fgsm(eps=1/255)"
 CLAIMS = {FGSM: {"eps": 1 / 255, "norm": "linf"}, PGD: {"eps": 4 / 255, "norm": "linf"}}
 
 
-def row(condition: str, metric: str, value: float | None, *interval: float, n: int = 60, **more: Any) -> dict[str, Any]:
+def row(condition: str, metric: str, value: float | None, *interval: float, n: int = 60, **more: Any) -> Figure:
     low, high = interval or (None, None)
     base = {"checkpoint": "a", "condition": condition, "metric": metric, "value": value, "n": n, "flags": []}
-    return base | {"ci_low": low, "ci_high": high, "protocol": "standard@1"} | more
+    return figure(base | {"ci_low": low, "ci_high": high, "protocol": "standard@1"} | more)
 
 
 CLEAN = row("clean", "top1", 0.9333, 0.841, 0.974)
@@ -43,7 +46,7 @@ def make_run(folder: Path, **manifest: Any) -> Run:
     return run
 
 
-def sentence(folder: Path, *rows: dict[str, Any], **manifest: Any) -> str:
+def sentence(folder: Path, *rows: Figure, **manifest: Any) -> str:
     (found,) = verdicts(make_run(folder, **manifest), list(rows))
     return found.sentence
 
@@ -104,10 +107,10 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     only = clean + "the only attack, PGD at 4/255, leaves 30.0 % [20.0, 41.0] of 50 images"
     alone = {"claims": {PGD: CLAIMS[PGD]}}
     assert sentence(tmp_path, CLEAN, attacked, **alone) == only + wide
-    assert sentence(tmp_path, CLEAN, attacked | {"ci_high": 0.39}, **alone) == only.replace(
+    assert sentence(tmp_path, CLEAN, replace(attacked, high=0.39), **alone) == only.replace(
         "41.0", "39.0"
     ) + wide.split(";")[0] + ("; no corruptions were evaluated.")
-    few = sentence(tmp_path, CLEAN | {"ci_low": math.nan, "ci_high": math.nan})
+    few = sentence(tmp_path, replace(CLEAN, low=math.nan, high=math.nan))
     assert few.startswith("93.3 % right on 60") and few.endswith("; too few samples for intervals.")
     # A checkpoint without rows says so, the others are not touched by it.
     two = verdicts(make_run(tmp_path, checkpoints=[{"name": "b"}, {"name": "a"}]), [CLEAN])
@@ -122,24 +125,30 @@ def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_p
     start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
     for rows, said in (
         ([weak], "FGSM at 1/255 leaves 70.0 % [60.0, 78.0] so far (unfinished attacks: 1 of 2); no corr"),
-        ([strong | {"flags": part}, weak], "PGD at 4/255 leaves 13.3 % [6.9, 24.2], the least so far (unfinished att"),
         (
-            [strong | {"flags": part}],
+            [replace(strong, flags=part), weak],
+            "PGD at 4/255 leaves 13.3 % [6.9, 24.2], the least so far (unfinished att",
+        ),
+        (
+            [replace(strong, flags=part)],
             "PGD at 4/255 leaves 13.3 % [6.9, 24.2] so far (unfinished attacks: 2 of 2); no c",
         ),
     ):
         assert sentence(tmp_path, CLEAN, *rows).startswith(start + said)
     fog, snow = (row(f"corruption({name},severity=5)", "top1", 0.5, 0.4, 0.6) for name in ("fog", "snow"))
-    asked = {"conditions": [fog["condition"], snow["condition"]]}
+    asked = {"conditions": [fog.condition, snow.condition]}
     noise = row("noise", "mean_error", 0.5, 0.4, 0.6)
     for rows, said in (
         ([fog], "corruption is so far largest under fog at severity 5 with 50.0 %;"),
-        ([fog, snow | {"flags": part}, noise], "(mean over noise, the worst set so far), so far most under fog at sev"),
+        (
+            [fog, replace(snow, flags=part), noise],
+            "(mean over noise, the worst set so far), so far most under fog at sev",
+        ),
         ([fog, snow, noise], "(mean over noise, the worst set), most under fog at sev"),
     ):
         assert said in sentence(tmp_path, CLEAN, *rows, **asked)
     segmentation = {"tag": "segmentation@1", "task": "segmentation"}
-    left = row("noise", "retention", 0.5, 0.4, 0.6), fog | {"metric": "miou"}
+    left = row("noise", "retention", 0.5, 0.4, 0.6), replace(fog, metric="miou")
     assert "(noise), so far worst fog at" in sentence(tmp_path, *left, **asked, protocol=segmentation)
     assert "Under corruption it is so far lowest under" in sentence(tmp_path, left[1], **asked, protocol=segmentation)
 
@@ -185,7 +194,7 @@ def test_a_segmenter_in_one_sentence(tmp_path: Path) -> None:
 
 def test_doubts_are_given_once_with_what_bears_them(tmp_path: Path) -> None:
     doubt, other = "exceeds eps", "incomplete: 3 of 4 samples"
-    rows = [CLEAN | {"flags": [other]}, row(FGSM, "top1", 0.5, flags=[doubt]), row(FGSM, "nll", 0.5, flags=[doubt])]
+    rows = [replace(CLEAN, flags=[other]), row(FGSM, "top1", 0.5, flags=[doubt]), row(FGSM, "nll", 0.5, flags=[doubt])]
     rows += [row(PGD, "top1", None, flags=[other]), row("cam(agcam)", "x", 0.5, flags=["best control: full"])]
     (found,) = verdicts(make_run(tmp_path), rows)
     assert found.flags == ("incomplete: 3 of 4 samples (2 conditions)", "exceeds eps (fgsm(eps=1/255))")

@@ -78,7 +78,7 @@ def test_a_mean_error_is_over_all_conditions_of_each_sample(run: Run) -> None:
                 expected += sign * sum(1 - value for value in wrong) / 24 / 15
     found = between(run, *PAIR, "noise", "mean_error")
     assert (found.value, found.n) == (pytest.approx(expected), 24)
-    summary = {(row["checkpoint"], row["metric"]): row["value"] for row in run.summary() if row["condition"] == "noise"}
+    summary = {(row.checkpoint, row.metric): row.value for row in run.summary() if row.condition == "noise"}
     assert found.value == pytest.approx(summary[PAIR[1], "mean_error"] - summary[PAIR[0], "mean_error"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from paired_oracles import interval_of
 from scipy import stats
 
 from robustkit.common.differences import holm
+from robustkit.common.figure import Figure
 from robustkit.errors import RunError
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.run import Run
@@ -431,7 +433,7 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
             ("third", PGD, "nll", ["weak"]),
         ]
     ]
-    rows = [dict(zip(("checkpoint", "condition", "metric", "flags"), one, strict=True)) for one in reported]
+    rows = [Figure(0.5, 40, checkpoint=name).of(*of) for name, *of in reported]
     run.write_summary(rows)
     found = compared(run)
     pgd = "PGD, 1/255, 20 steps"
@@ -439,7 +441,7 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
     assert [own_flags([pair]) for pair in found.pairs] == [[odd], [odd, weak]]
     assert own_flags(found.pairs) == [odd, weak]  # each once, in words as on the page
     assert [table.flags for table in tables(found)] == [(), (odd, weak)]
-    run.write_summary([row | {"flags": ["odd"]} for row in rows if row["condition"] == PGD and row["metric"] != "top5"])
+    run.write_summary(replace(row, flags=("odd",)) for row in rows if row.condition == PGD and row.metric != "top5")
     assert own_flags(compared(run).pairs) == [f"plain; third, {pgd}: odd"]
 
 
@@ -447,7 +449,7 @@ def test_the_tables_of_a_report(tmp_path: Path) -> None:
     records = records_of("clean", PGD, names=(*NAMES, "third"))
     del records["third", "clean"], records["third", PGD]
     run = run_of(tmp_path, records, lambda m: m["checkpoints"].append(m["checkpoints"][0] | {"name": "third"}))
-    odd = {"checkpoint": "plain", "condition": "clean", "metric": "top1", "flags": ["odd"]}
+    odd = Figure(0.5, 40, checkpoint="plain").of("clean", "top1", ["odd"])
     (table,) = report_tables(run, [odd])
     run.write_summary([odd])
     assert report_tables(Run(run.path), [odd]) == [table] and table.flags == ()
@@ -463,7 +465,7 @@ def test_the_tables_of_a_report(tmp_path: Path) -> None:
         "Holm's p corrects for all 4 rows."
     )
     alone = run_of(tmp_path / "alone", records_of("clean", names=("plain",)))
-    assert report_tables(alone, [{}]) == [] == report_tables(run, [])
+    assert report_tables(alone, [odd]) == [] == report_tables(run, [])
 
 
 def test_of_few_samples_no_change_is_not_known_to_be_none(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from compared_runs import run_of
 from gate_runs import PGD, make, verdict
 
+from robustkit.common.figure import proportion
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.gate.policy import Change, parse_statement
@@ -29,8 +30,8 @@ def test_flips_are_counted_by_sample_with_their_intervals(tmp_path: Path) -> Non
     old, new = make(tmp_path / "old", {"vit": {"clean": BEFORE}}), make(tmp_path / "new", {"vit": {"clean": NOW}})
     found = flips_of(Side(old, "vit"), Side(new, "vit"), "clean")
     assert found.negative.ids == ("009.png", "010.png", "011.png") and found.positive.ids == ("012.png",)
-    assert (found.negative.value, found.positive.value, found.churn.value) == (0.15, 0.05, 0.2)
-    assert found.negative.interval == wilson(3, 20)
+    assert (found.negative.share.value, found.positive.share.value, found.churn.share.value) == (0.15, 0.05, 0.2)
+    assert found.negative.share == proportion(3, 20)
     assert [found.before[name] for name in found.negative.ids] == [0] * 3
     assert [found.now[name] for name in found.negative.ids] == [1] * 3
     back = flips_of(Side(new, "vit"), Side(old, "vit"), "clean")
@@ -121,7 +122,7 @@ def test_samples_without_a_label_on_either_side_are_left_out(tmp_path: Path) -> 
     run = predicted(tmp_path / "run", {"plain": before, "other": now})
     found = flips_of(Side(run, "plain"), Side(run, "other"), "clean")
     assert (found.negative.ids, found.positive.ids, found.churn.ids) == (("000",), (), ("000", "004", "005"))
-    assert (found.negative.n, found.negative.value, found.churn.value) == (3, 1 / 3, 1)
+    assert (found.negative.share.n, found.negative.share.value, found.churn.share.value) == (3, 1 / 3, 1)
     assert found.before == {"000": 0, "005": 1} and found.now == {"000": 1, "004": 0, "005": 2}  # None is no class
     none = predicted(tmp_path / "none", {"plain": [(None, 0), (True, 0)], "other": [(True, 0), (None, 1)]})
     with pytest.raises(RunError, match="no labelled sample is common under clean; expected the same labelled data"):
@@ -149,4 +150,4 @@ def test_the_first_negative_flips_are_listed_by_the_names_of_their_classes(tmp_p
     named = flipped_grid(pair[1], [flips_of(*pair, "clean")])
     assert named is not None and named.rows[0][2:] == ("Katze", "Hund")  # as the checkpoint calls its outputs
     back = flips_of(side, Side(run, "plain"), "clean")
-    assert flipped_grid(Side(run, "plain"), [back]) is None and back.negative.interval == wilson(0, count)
+    assert flipped_grid(Side(run, "plain"), [back]) is None and back.negative.share == proportion(0, count)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from row_runs import make_run, row
 from scipy import stats
 
+from robustkit.common.figure import Figure, mean_of, proportion, share_of
 from robustkit.common.intervals import (
     bootstrap,
     calibration_error,
@@ -23,7 +24,6 @@ from robustkit.common.intervals import (
     resampled_figures,
     wilson,
 )
-from robustkit.evaluations.aggregate import mean_of, share_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, judge
 from robustkit.results.survey import survey
@@ -54,14 +54,15 @@ def test_it_covers_whatever_the_model(confidence: str, right: str) -> None:
 def test_the_interval_of_a_mean_covers_from_ten_samples_on() -> None:
     """Plain percentiles hold the mean of 10 normal samples in 89 %; of hits the interval is Wilson's."""
     draws = np.random.default_rng(0)
-    held = [low <= 0 <= high for *_, low, high in (mean_of(draws.normal(size=10)) for _ in range(1500))]
+    held = [mean.low <= 0 <= mean.high for mean in (mean_of(draws.normal(size=10)) for _ in range(1500))]
     assert 0.93 <= np.mean(held) <= 0.965
     low, high = percentiles(10)
     reach = np.sqrt(10 / 9) * stats.t(9).ppf(0.975)
     assert (low, high) == pytest.approx((100 * stats.norm.cdf(-reach), 100 * stats.norm.cdf(reach)))
     assert percentiles(100_000) == pytest.approx((2.5, 97.5), abs=1e-3) and percentiles(1) == (0, 100)
-    assert np.isnan(mean_of(np.linspace(0, 1, 9))[2:]).all() and mean_of(np.ones(10)) == (1, 10, 1, 1)
-    assert share_of(np.array([True, True, False])) == (2 / 3, 3, *wilson(2, 3))
+    assert mean_of(np.linspace(0, 1, 9)) == Figure(0.5, 9) and mean_of(np.ones(10)) == Figure(1, 10, 1, 1, "bootstrap")
+    assert share_of(np.array([True, True, False])) == Figure(2 / 3, 3, *wilson(2, 3), "Wilson score")
+    assert proportion(0, 0) == Figure(math.nan, 0)
 
 
 def test_the_interval_over_draws_knows_of_other_draws_and_other_samples() -> None:
@@ -71,7 +72,8 @@ def test_the_interval_over_draws_knows_of_other_draws_and_other_samples() -> Non
         chances = 0.6 + 0.08 * stream.normal(size=5) + 0.1 * stream.normal(size=(60, 1))
         figures = (stream.random((60, 5)) < chances).astype(float)
         held.append(within(0.6, draws_interval(figures)))
-        alone.append(within(0.6, mean_of(figures.mean(axis=1))[2:]))
+        mean = mean_of(figures.mean(axis=1))
+        alone.append(within(0.6, (mean.low, mean.high)))
     assert 0.93 <= np.mean(held) <= 0.99 and np.mean(alone) < 0.85
     parts = figures.mean(axis=1).var(ddof=1) / 60, figures.mean(axis=0).var(ddof=1) / 5
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / 59 + parts[1] ** 2 / 4)
@@ -145,9 +147,9 @@ def test_no_bound_on_the_calibration_error_is_both_kept_and_broken(tmp_path: Pat
     confidence = stream.uniform(0.1, 1, 60)
     rows = [row(i, bool(stream.random() < c), confidence=float(c)) for i, c in enumerate(confidence)]
     run = make_run(tmp_path, {"clean": rows})
-    found = next(r for r in survey(run) if r["metric"] == "ece")
-    assert found["ci_low"] <= found["value"] <= found["ci_high"] and found["ci_low"] == 0
-    bounds = [*np.linspace(0.01, 0.4, 40), found["value"] + 1e-6, found["value"] - 1e-6]
+    found = next(r for r in survey(run) if r.metric == "ece")
+    assert found.low <= found.value <= found.high and found.low == 0
+    bounds = [*np.linspace(0.01, 0.4, 40), found.value + 1e-6, found.value - 1e-6]
     rules = [f"ece under clean {sign} {b:.9f}{sure}" for b in bounds for sure in ("", SURE) for sign in (">=", "<")]
     policy = parse_policy("".join(f"[[rule]]\nrequire = '{rule}'\n" for rule in rules), "p")
     states = [verdict.state for verdict in judge(policy, run).verdicts]

@@ -20,8 +20,8 @@ from robustkit.results.survey import survey, write_summary
 
 def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"clean": [row(i, True, nll=float("inf") if i == 0 else 0.5) for i in range(6)]})
-    found = {one["metric"]: one for one in survey(run)}
-    assert found["nll"]["value"] == float("inf") and found["top1"]["value"] == 1.0
+    found = {one.metric: one for one in survey(run)}
+    assert math.isnan(found["nll"].value) and found["top1"].value == 1.0
 
 
 def test_wilson_equals_scipy() -> None:
@@ -54,16 +54,16 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
     clean = [row(0, True), row(1, False, nll=1.25, top5=False), row(2, True)]
     clean.append({"sample_id": "003", "label": 1, "error": "003: not an image"})
     run = make_run(tmp_path, {"clean": clean, PGD: [row(i, False, linf=1.2e-2, nll=float("nan")) for i in range(4)]})
-    rows = {(r["condition"], r["metric"]): r for r in survey(run)}
+    rows = {(r.condition, r.metric): r for r in survey(run)}
     top1 = rows["clean", "top1"]
-    assert (top1["value"], top1["n"], top1["protocol"]) == (2 / 3, 3, "standard@1:00")
-    assert (top1["ci_low"], top1["ci_high"]) == pytest.approx(wilson(2, 3))
-    assert rows["clean", "top5"]["value"] == pytest.approx(2 / 3)
-    assert rows["clean", "nll"]["value"] == pytest.approx((0.25 + 1.25 + 0.25) / 3)
-    assert top1["flags"] == ["1 of 4 images could not be read; excluded"]
+    assert (top1.value, top1.n, top1.protocol) == (2 / 3, 3, "standard@1:00")
+    assert (top1.low, top1.high) == pytest.approx(wilson(2, 3))
+    assert rows["clean", "top5"].value == pytest.approx(2 / 3)
+    assert rows["clean", "nll"].value == pytest.approx((0.25 + 1.25 + 0.25) / 3)
+    assert [*top1.flags] == ["1 of 4 images could not be read; excluded"]
     assert ("clean", "linf_max") not in rows
-    assert rows[PGD, "linf_max"]["value"] == pytest.approx(1.2e-2)
-    assert rows[PGD, "top1"]["flags"] == [
+    assert rows[PGD, "linf_max"].value == pytest.approx(1.2e-2)
+    assert [*rows[PGD, "top1"].flags] == [
         "exceeds eps: largest linf perturbation 3.06/255 in pixels, claimed 1/255",
         "4 of 4 samples have non-finite logits; counted as wrong",
     ]
@@ -71,19 +71,19 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
 
 def test_eps_of_another_space_is_flagged_with_its_size_in_pixels(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=0.5 / 255)]}, space="normalised")
-    assert survey(run)[0]["flags"] == [
+    assert [*survey(run)[0].flags] == [
         "eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"
     ]
 
 
 def test_an_excess_in_normalised_units_is_flagged_too(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=0.8 / 255)]}, space="normalised")  # std 0.5: 0.5/255 is allowed
-    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in survey(run)[0]["flags"]
+    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in survey(run)[0].flags
 
 
 def test_rounding_is_not_an_excess(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=1 / 255 + 5e-7)]})
-    assert survey(run)[0]["flags"] == []
+    assert survey(run)[0].flags == ()
 
 
 def test_files_agree_with_each_other_and_escape_what_they_show(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_files_agree_with_each_other_and_escape_what_they_show(tmp_path: Path) -
     stored = json.loads((tmp_path / "summary.json").read_text())["results"]
     with (tmp_path / "summary.csv").open() as file:
         sheet = list(csv.DictReader(file))
-    assert [r["metric"] for r in stored] == [r["metric"] for r in rows] == [r["metric"] for r in sheet]
-    assert [float(r["value"]) for r in sheet] == pytest.approx([r["value"] for r in rows])
-    assert run.results()["value"].tolist() == pytest.approx([r["value"] for r in rows])
+    assert [r["metric"] for r in stored] == [r.metric for r in rows] == [r["metric"] for r in sheet]
+    assert [float(r["value"]) for r in sheet] == pytest.approx([r.value for r in rows])
+    assert run.results()["value"].tolist() == pytest.approx([r.value for r in rows])
     page = (tmp_path / "report.html").read_text()
     assert page.count("<script>") == 1 and "vit <b>" not in page and "vit &lt;b&gt;&amp;" in page
 
@@ -126,13 +126,13 @@ def test_the_interval_of_nll_is_that_of_resampled_samples(tmp_path: Path) -> Non
     stream = np.random.Generator(np.random.PCG64(5))
     confidence, correct, nll = stream.uniform(0.1, 1, 40), stream.random(40) < 0.6, stream.exponential(1, 40)
     rows = [row(i, bool(correct[i]), confidence=float(confidence[i]), nll=float(nll[i])) for i in range(40)]
-    found = {r["metric"]: r for r in survey(make_run(tmp_path, {"clean": rows}))}
+    found = {r.metric: r for r in survey(make_run(tmp_path, {"clean": rows}))}
     draws = np.random.Generator(np.random.PCG64(0))
     figures = []
     for _ in range(1000):
         index = draws.integers(0, 40, 40)
         figures.append(nll[index].mean())
     low, high = np.percentile(figures, percentiles(40))
-    assert (found["nll"]["ci_low"], found["nll"]["ci_high"]) == pytest.approx((low, high), rel=1e-5)
+    assert (found["nll"].low, found["nll"].high) == pytest.approx((low, high), rel=1e-5)
     seen = np.float32(confidence).astype(float), correct.astype(float)
-    assert (found["ece"]["ci_low"], found["ece"]["ci_high"]) == calibration_interval(*seen)
+    assert (found["ece"].low, found["ece"].high) == calibration_interval(*seen)

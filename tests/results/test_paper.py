@@ -7,12 +7,14 @@ import io
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from compared_runs import PGD, Change, N, Rows, change_of, rows_of, run_of
+from figures import figure
 from scipy import stats
 
 import robustkit
@@ -39,7 +41,7 @@ def made(folder: Path, flags: Any = (), change: Change = lambda manifest: None, 
         | {"ci_high": 0.75, "protocol": run.manifest.protocol.tag, "flags": list(flags) if text == PGD else []}
         for (name, text), right in counted.items()
     ]
-    run.write_summary(rows)
+    run.write_summary(map(figure, rows))
     return run
 
 
@@ -148,8 +150,8 @@ def test_two_checkpoints_are_one_pair_and_the_caption_says_of_how_many_samples(t
     assert [[cell.mark for cell in row] for row in table.cells] == [["best", "best"], ["close", "best"]]
     assert "(n = 40 images)" in table.caption and "after Holm's correction for 1 pairs)" in table.caption
     rows = run.summary()
-    more = [{**rows[0], "metric": "nll", "value": 0.5, "n": 7}]
-    run.write_summary([*({**row, "n": 30} if row["condition"] == PGD else row for row in rows), *more])
+    more = [replace(rows[0], metric="nll", value=0.5, n=7)]
+    run.write_summary([*(replace(row, n=30) if row.condition == PGD else row for row in rows), *more])
     table = run.tabulate(columns="clean,pgd,clean:nll")
     assert "(n = 30–40 images)" in table.caption and table.headings == ("clean", "PGD-20", "clean: NLL ↓")
 
@@ -161,7 +163,7 @@ def test_radii_stand_in_headings_where_there_are_several(tmp_path: Path) -> None
     run = run_of(tmp_path, records, change_of("claims", to=claims))
     row: dict[str, Any] = {"checkpoint": "one", "metric": "top1", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75}
     protocol = run.manifest.protocol.tag
-    run.write_summary([row | {"condition": text, "protocol": protocol, "flags": []} for _, text in records])
+    run.write_summary(figure(row | {"condition": text, "protocol": protocol}) for _, text in records)
     assert run.tabulate().headings == ("clean", "PGD-20 2/255", "PGD-20 1/255")
     assert run.tabulate(columns=["clean", PGD]).headings == ("clean", "PGD-20")
 
@@ -173,7 +175,8 @@ def test_figures_are_named_by_conditions_of_any_kind(tmp_path: Path) -> None:
     row: dict[str, Any] = {"checkpoint": "one", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75, "flags": []}
     row["protocol"] = run.manifest.protocol.tag
     names = ("top1", "linf_max")
-    run.write_summary([row | {"condition": text, "metric": name} for text in ("clean", fog, some) for name in names])
+    texts = ("clean", fog, some)
+    run.write_summary(figure(row | {"condition": text, "metric": name}) for text in texts for name in names)
     (heading,) = run.tabulate(columns=[fog]).headings
     assert heading.startswith("fog") and "linf" not in heading
     for asked in ("pgd", some, PGD):
@@ -189,14 +192,14 @@ def test_a_checkpoint_that_is_called_as_a_set_of_figures_is_not_meant_by_it(tmp_
 
 def test_a_flag_of_all_figures_of_a_checkpoint_marks_none_and_is_told_once(tmp_path: Path) -> None:
     run = made(tmp_path)
-    rows = [{**row, "flags": ["of all"]} for row in run.summary()]
+    rows = [replace(row, flags=("of all",)) for row in run.summary()]
     run.write_summary(rows)
     table = run.tabulate()
     assert not any(cell.flagged for row in table.cells for cell in row) and "†" not in table.caption
     assert [line for line in table.flags if "of all" in line] == [
         "all 3 checkpoints, clean; PGD, 1/255, 20 steps: of all"
     ]
-    rows[0] = {**rows[0], "flags": ["of all", "of one"]}  # of the first checkpoint under one condition
+    rows[0] = replace(rows[0], flags=("of all", "of one"))  # of the first checkpoint under one condition
     run.write_summary(rows)
     table = run.tabulate()
     assert [[cell.flagged for cell in row] for row in table.cells] == [[True, False], [False] * 2, [False] * 2]

@@ -88,7 +88,7 @@ def run(nets: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def agreement(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(row["checkpoint"], row["condition"]): row for row in run.summary() if row["metric"] == "parity"}
+    return {(row.checkpoint, row.condition): row for row in run.summary() if row.metric == "parity"}
 
 
 def test_agreement_is_the_share_of_equal_predictions(run: Run, nets: Path) -> None:
@@ -98,14 +98,14 @@ def test_agreement_is_the_share_of_equal_predictions(run: Run, nets: Path) -> No
     images = [_flat(Image.open(path)) for path in sorted((nets / "images").rglob("*.png"))]
     said = {name: (torch.stack(images) @ weight.T).argmax(1) for name, weight in weights.items()}
     equal = int((said["float"] == said["rough"]).sum())
-    assert 0 < equal < 60 and rows["rough", "clean"]["value"] == equal / 60
-    assert (rows["rough", "clean"]["ci_low"], rows["rough", "clean"]["ci_high"]) == pytest.approx(wilson(equal, 60))
+    assert 0 < equal < 60 and rows["rough", "clean"].value == equal / 60
+    assert (rows["rough", "clean"].low, rows["rough", "clean"].high) == pytest.approx(wilson(equal, 60))
     shared = {"clean", CONTRAST, SQUARE, PASSED, f"transfer({SQUARE},from=float)"}
     assert set(rows) == {(name, text) for name in ("same", "rough") for text in shared}
-    assert all(row["value"] == 1 for (name, text), row in rows.items() if name == "same")  # the seed is the same, too
+    assert all(row.value == 1 for (name, text), row in rows.items() if name == "same")  # the seed is the same, too
     for (name, text), row in rows.items():
         first, second = (run.table(each, text).to_pandas().set_index("sample_id") for each in ("float", name))
-        assert row["value"] == (first["prediction"] == second["prediction"].reindex(first.index)).mean()
+        assert row.value == (first["prediction"] == second["prediction"].reindex(first.index)).mean()
 
 
 def test_what_differs_beyond_chance_is_flagged(run: Run) -> None:
@@ -121,11 +121,9 @@ def test_what_differs_beyond_chance_is_flagged(run: Run) -> None:
     order, expected, largest = sorted(raw, key=lambda text: raw[text]), dict[str, float](), 0.0
     for rank, text in enumerate(order):
         largest = expected[text] = max(largest, min(1.0, raw[text] * (len(raw) - rank)))
-    flagged = {
-        text for (name, text), row in rows.items() if any("differs from that of float" in f for f in row["flags"])
-    }
+    flagged = {text for (name, text), row in rows.items() if any("differs from that of float" in f for f in row.flags)}
     assert flagged == {text for text, p in expected.items() if p < 0.05} and 0 < len(flagged) < len(raw)
-    (flag,) = (flag for flag in rows["rough", "clean"]["flags"] if flag != UNCHECKED)
+    (flag,) = (flag for flag in rows["rough", "clean"].flags if flag != UNCHECKED)
     assert flag.endswith(f"against 100.0 % (p = {expected['clean']:.2g}, corrected for 5 conditions)")
 
 
@@ -206,22 +204,22 @@ def made(place: Path, agreed: dict[str, dict[str, float]], none: int = 0, parity
 def test_what_is_no_prediction_agrees_with_nothing(tmp_path: Path) -> None:
     for none, share in ((4, 16 / 20), (0, 1)):
         rows = survey(made(tmp_path / str(none), {"clean": {"other": 1.0}}, none))
-        (row,) = (row for row in rows if row["metric"] == "parity")
-        assert (row["value"], row["n"]) == (share, 20) and not any("differs" in flag for flag in row["flags"])
+        (row,) = (row for row in rows if row.metric == "parity")
+        assert (row.value, row.n) == (share, 20) and not any("differs" in flag for flag in row.flags)
 
 
 def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for(tmp_path: Path) -> None:
     run = made(tmp_path / "a", {"clean": {"other": 0.5}, FOG[0]: {"other": 0.75}, FOG[1]: {"other": 1.0}})
     flags = {
-        row["condition"]: [flag for flag in row["flags"] if flag.startswith("accuracy differs")]
+        row.condition: [flag for flag in row.flags if flag.startswith("accuracy differs")]
         for row in survey(run)
-        if row["metric"] == "parity"
+        if row.metric == "parity"
     }
     p = 3 * binomtest(0, 10).pvalue
     said = f"accuracy differs from that of plain: 50.0 % against 100.0 % (p = {p:.2g}, corrected for 3 conditions)"
     assert flags == {"clean": [said], FOG[0]: [], FOG[1]: []}  # p of five against none is 0.0625
-    (row,) = (row for row in survey(made(tmp_path / "b", {"clean": {"other": 0.5}})) if row["metric"] == "parity")
-    assert "corrected for 1 condition)" in " ".join(row["flags"])
+    (row,) = (row for row in survey(made(tmp_path / "b", {"clean": {"other": 0.5}})) if row.metric == "parity")
+    assert "corrected for 1 condition)" in " ".join(row.flags)
 
 
 def test_of_many_corruptions_those_of_the_lowest_agreement_are_shown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from rich.console import Console
 
 from robustkit.attention.formulas import find_formula
 from robustkit.cli.compare import compare_runs
+from robustkit.common.figure import Figure
 from robustkit.errors import RunError
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
@@ -80,16 +82,14 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     texts = [f"[{name}]\nclean = {{ top1 = {top1}, nll = {nll} }}\n" for name, (top1, nll) in levels.items()]
     own.write_text(PAPER.replace("quest-paper", "standard") + "".join(texts))
     run = run_of(tmp_path / "a", {("plain", "clean"): rows_of(0)})
-    reported = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": []}
-    run.write_summary(
-        [reported | {"metric": name, "value": v, "ci_low": v - 0.1, "ci_high": v + 0.1} for name, v in OWN.items()]
-    )
+    every = {name: Figure(v, 40, v - 0.1, v + 0.1, checkpoint="plain") for name, v in OWN.items()}
+    run.write_summary(each.of("clean", name) for name, each in every.items())
     (side,) = sides_of([run])
     top1, nll = found_among(side, read_published(str(own)))
-    assert (top1.row["value"], top1.places, nll.row["value"], nll.places) == (0.6, (2, 2), 0.8, (3, 3))
-    wide = [{"value": 0.6, "ci_low": 0.1, "ci_high": 0.7}, {"value": 0.15, "ci_low": 0.05, "ci_high": 0.3}]
-    places = [Among(each.row | row, each.levels).places for each, row in zip((top1, nll), wide, strict=True)]
-    assert places == [(2, 4), (1, 3)] and Among(top1.row | {"value": math.nan}, top1.levels).places is None
+    assert (top1.row.value, top1.places, nll.row.value, nll.places) == (0.6, (2, 2), 0.8, (3, 3))
+    wide = [{"value": 0.6, "low": 0.1, "high": 0.7}, {"value": 0.15, "low": 0.05, "high": 0.3}]
+    places = [Among(replace(each.row, **to), each.levels).places for each, to in zip((top1, nll), wide, strict=True)]
+    assert places == [(2, 4), (1, 3)] and Among(replace(top1.row, value=math.nan), top1.levels).places is None
     assert top1.levels == {name: value for name, (value, _) in levels.items()}
     (table,) = among_tables([side], read_published(str(own)))
     assert table.headings == ("condition", "figure", "n", "here [95 %]", "standard", "quest", "qnorm", "place")
@@ -123,8 +123,7 @@ def test_distances_far_below_one_can_be_told_apart(tmp_path: Path, level: float,
     own = tmp_path / "own.toml"
     own.write_text(PAPER + f"[quest]\nclean = {{ median_distance = {level} }}\n")
     run = run_of(tmp_path / "a", {("plain", "clean"): rows_of(0)})
-    row = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": [], "metric": "median_distance"}
-    run.write_summary([row | {"value": 0.0083, "ci_low": None, "ci_high": None}])
+    run.write_summary([Figure(0.0083, 40, checkpoint="plain").of("clean", "median_distance")])
     (table,) = among_tables(sides_of([run]), read_published(str(own)))
     assert table.rows[0][3:] == (*reported, "2 of 2")
 

@@ -104,7 +104,7 @@ def other_images(place: Path, root: Path) -> Path:
 
 def policy(folder: Path, whole: Run) -> Path:
     """Rules that the whole run passes; its own flags are excepted."""
-    flags = sorted({flag for row in whole.summary() for flag in row["flags"]})
+    flags = sorted({flag for row in whole.summary() for flag in row.flags})
     excepted = f" except {', '.join(repr(flag) for flag in flags)}" if flags else ""
     alike = "except 'net.py:build instead of'"  # another file, of another folder
     rules = [

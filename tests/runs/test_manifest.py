@@ -124,18 +124,18 @@ def test_records_name_versions_and_figures_of_several_are_flagged(
     first = go(out, attacks="none")
     metadata = str(next(first.shards("net", "clean")).schema.metadata[b"robustkit"])
     assert all(f'"{name}": "{kept[name]}"' in metadata for name in ("robustkit", "torch", "timm"))
-    assert first.manifest.versions == kept and not any("come from" in str(row["flags"]) for row in first.summary())
+    assert first.manifest.versions == kept and not any("come from" in str(row.flags) for row in first.summary())
 
     def under(**changed: str) -> None:
         for where in ("manifest", "units"):
             monkeypatch.setattr(f"robustkit.pipeline.{where}.versions", lambda: kept | changed)
 
     under(torch=f"{kept['torch'].partition('+')[0]}+elsewhere")
-    assert not any("come from" in str(row["flags"]) for row in go(out, attacks="fgsm").summary())
+    assert not any("come from" in str(row.flags) for row in go(out, attacks="fgsm").summary())
     under(torch="1.0.0")
     rows = go(out, attacks="fgsm,pgd(steps=2)").summary()
     flag = f"records of this run come from several versions: torch 1.0.0 and {kept['torch'].partition('+')[0]}"
-    assert rows and all(flag in row["flags"] for row in rows)
+    assert rows and all(flag in row.flags for row in rows)
     assert (
         f"torch was {kept['torch'].partition('+')[0]} before and is 1.0.0 now: figures that combine both are flagged"
         in said
@@ -147,6 +147,4 @@ def test_records_name_versions_and_figures_of_several_are_flagged(
         under(robustkit=f"{number}.0")
         parts.append(go(tmp_path / f"part{number}", attacks="fgsm", part=f"{number}/2").path)
     merged = merge(parts, tmp_path / "merged").summary()
-    assert all(
-        "records of this run come from several versions: robustkit 1.0 and 2.0" in row["flags"] for row in merged
-    )
+    assert all("records of this run come from several versions: robustkit 1.0 and 2.0" in row.flags for row in merged)

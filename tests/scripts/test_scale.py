@@ -138,8 +138,8 @@ def test_unread_samples_are_found_on_the_way(make: Make, monkeypatch: pytest.Mon
     assert [one.error for one in bad] == ["truncated file"] * len(bad) and 1 < len(bad) < 30
     lost = run.table("vit-0", "clean", ["sample_id", "error"]).to_pylist()
     assert [one.sample_id for one in bad] == [row["sample_id"] for row in lost if row["error"]]
-    (top1,) = (r for r in run.summary() if (r["condition"], r["metric"]) == ("clean", "top1"))
-    assert top1["n"] == 100 - len(bad)
+    (top1,) = (r for r in run.summary() if (r.condition, r.metric) == ("clean", "top1"))
+    assert top1.n == 100 - len(bad)
 
 
 def test_counts_in_few_bytes_give_the_sums_of_all() -> None:

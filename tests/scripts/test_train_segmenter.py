@@ -102,6 +102,6 @@ def test_a_stopped_run_ends_in_the_same_bytes_and_is_loaded(code: Any, tmp_path:
         out=tmp_path / "run",
         examples=0,
     )
-    (miou,) = (row for row in run.summary() if row["metric"] == "miou")
-    assert miou["value"] == pytest.approx(listed["miou"], abs=1e-4)  # its own figure, of the same 24 images
+    (miou,) = (row for row in run.summary() if row.metric == "miou")
+    assert miou.value == pytest.approx(listed["miou"], abs=1e-4)  # its own figure, of the same 24 images
     assert float(model.identity.metadata["miou"]) == listed["miou"]

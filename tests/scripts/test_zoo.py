@@ -171,13 +171,13 @@ def test_a_segmenter_has_its_own_formula_and_figure(name: str, tmp_path: Path) -
     run = robustkit.segment(
         [f"zoo:{name}"], data_dir="embedded:shapes", attacks="none", limit=80, out=tmp_path, examples=0
     )
-    (miou,) = (row for row in run.summary() if row["metric"] == "miou")
-    assert miou["value"] == pytest.approx(SEGMENTERS[name]["miou"], abs=0.1)
+    (miou,) = (row for row in run.summary() if row.metric == "miou")
+    assert miou.value == pytest.approx(SEGMENTERS[name]["miou"], abs=0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEGMENTERS)
 def test_the_figure_of_a_segmenter_on_all_images(name: str, tmp_path: Path) -> None:
     run = robustkit.segment([f"zoo:{name}"], data_dir="embedded:shapes", attacks="none", out=tmp_path, examples=0)
-    (miou,) = (row for row in run.summary() if row["metric"] == "miou")
-    assert miou["value"] == pytest.approx(SEGMENTERS[name]["miou"], abs=1e-4)
+    (miou,) = (row for row in run.summary() if row.metric == "miou")
+    assert miou.value == pytest.approx(SEGMENTERS[name]["miou"], abs=1e-4)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from robustkit.common.figure import Figure
 from robustkit.report.run import Run
 
 MODEL = "zoo:shapes-vit-standard"
@@ -12,5 +11,5 @@ FGSM = "fgsm(eps=4/255)"
 AGCAM = "cam(agcam,faithfulness=all)"
 
 
-def results(run: Run, condition: str) -> dict[str, dict[str, Any]]:
-    return {row["metric"]: row for row in run.summary() if row["condition"] == condition}
+def results(run: Run, condition: str) -> dict[str, Figure]:
+    return {row.metric: row for row in run.summary() if row.condition == condition}

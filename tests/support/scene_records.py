@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from robustkit.common.figure import Figure
 from robustkit.tasks.segmentation.counts import Counts, class_counts
 from robustkit.tasks.segmentation.subject import SCENES
 
@@ -50,11 +51,11 @@ def random_rows(seed: int, n: int, classes: int, rare: int | None = None) -> lis
     return [record(f"{i:03}", part[:3], loss if sum(part[2]) else None) for i, (*part, loss) in enumerate(parts)]
 
 
-def by_key(rows: Iterable[tuple[Any, ...]]) -> Found:
+def by_key(rows: Iterable[Figure]) -> Found:
     found = {}
     for row in rows:
-        assert (row[0], row[1]) not in found
-        found[row[0], row[1]] = row[2:]
+        assert row.key not in found
+        found[row.key] = row.value, row.n, row.low, row.high, list(row.flags)
     return found
 
 

@@ -14,6 +14,7 @@ from page_runs import PGD, make_run, page_of
 from rich.console import Console
 from sealing import seal
 
+from robustkit.common.figure import Figure
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions import tables as corruptions
@@ -44,7 +45,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def with_toy(read: Any, early: bool) -> Iterator[Any]:
         yield from _classification(read, early)
-        yield TOY.name, 0.25, len(read), 0.125, 0.5
+        yield Figure(0.25, len(read), 0.125, 0.5, metric=TOY.name)
 
     _classification = metrics._classification
     monkeypatch.setattr(metrics, "_classification", with_toy)
@@ -85,9 +86,9 @@ def test_without_it_nobody_knows_it(run: Run) -> None:
 
 
 def test_a_new_metric_of_a_family_is_a_column_of_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(condition: str, *names: str) -> list[dict[str, Any]]:
-        figures = {"checkpoint": "one", "condition": condition, "value": 0.25, "n": 9, "ci_low": 0.125, "ci_high": 0.5}
-        return [figures | {"metric": name, "flags": []} for name in (*names, TOY.name)]
+    def rows(condition: str, *names: str) -> list[Figure]:
+        share = Figure(0.25, 9, 0.125, 0.5, checkpoint="one")
+        return [share.of(condition, name) for name in (*names, TOY.name)]
 
     words = RegionsPresenter.words
     monkeypatch.setattr(type(words), "metrics", (*words.metrics, TOY))

@@ -6,13 +6,13 @@ import io
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from manifests import whole
 from rich.console import Console
 from scene_records import counts, record, share
 
+from robustkit.common.figure import Figure
 from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations.corruptions.condition import SETS, shares_of
@@ -33,13 +33,12 @@ MANIFEST = whole(
         "protocol": {"tag": "segmentation@1:00", "summary": "pixels"},
     }
 )
-KEYS = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
 
 
-def summary(found: dict[str, Counts], n: int, names: str, checkpoint: str = "seg") -> list[dict[str, Any]]:
+def summary(found: dict[str, Counts], n: int, names: str, checkpoint: str = "seg") -> list[Figure]:
     rows = [row for text, one in found.items() for row in scene_rows(text, one, names)]
     rows += scene_mean_rows(found, n, names)
-    return [{"checkpoint": checkpoint} | dict(zip(KEYS, row, strict=True)) for row in rows]
+    return [replace(row, checkpoint=checkpoint) for row in rows]
 
 
 def test_tables_by_hand() -> None:
@@ -51,8 +50,8 @@ def test_tables_by_hand() -> None:
     }
     second = {"clean": share(0.5), "pgd(eps=1,steps=3,norm=l2)": replace(share(0.5), largest={"linf": 0.1, "l2": 0.75})}
     results = summary(own, 10, "0") + summary(second, 1, "0", "conv")
-    assert (results[0]["condition"], results[0]["metric"]) == ("clean", "miou")
-    results[0] |= {"ci_low": 0.71, "ci_high": 0.89}
+    assert results[0].key == ("clean", "miou")
+    results[0] = replace(results[0], low=0.71, high=0.89)
     severities, sets, classes, other = scene_tables(results)
     plain = ConditionTable.of(TASK, results, MANIFEST).text_table()
     assert plain.title == "protocol segmentation@1:00: pixels" and len(plain.rows) == 4
@@ -76,7 +75,7 @@ def test_tables_by_hand() -> None:
     assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
     assert classes.values == ((None, *(pytest.approx(value) for value in (0.8, 0.2, 0.3))),)
     assert other.title.startswith("conv: IoU") and other.rows == (("0", "1", "50.0", "50.0"),)
-    losses = [row for row in results if row["metric"] == "nll"]
+    losses = [row for row in results if row.metric == "nll"]
     assert scene_tables(losses) == [] and not ConditionTable.of(TASK, losses, MANIFEST).figures
 
 

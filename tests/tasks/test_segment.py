@@ -120,9 +120,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def value(run: Run, metric: str, condition: str = "clean", checkpoint: str = "plain") -> dict[str, Any]:
     (found,) = (
-        row
-        for row in run.summary()
-        if (row["checkpoint"], row["condition"], row["metric"]) == (checkpoint, condition, metric)
+        row for row in run.summary() if (row.checkpoint, row.condition, row.metric) == (checkpoint, condition, metric)
     )
     return found
 
@@ -155,11 +153,11 @@ def test_clean_figures_are_those_of_a_plain_loop(run: Run, folder: Path) -> None
         model = robustkit.load_segmenter(folder / f"{name}.safetensors")
         found = {key: model(pixels / 255).argmax(1)[0].numpy() for key, pixels in images_of(folder).items()}
         miou, accuracy = counted(found, folder)
-        assert value(run, "miou", checkpoint=name)["value"] == pytest.approx(miou, abs=1e-9)
-        assert value(run, "pixel_accuracy", checkpoint=name)["value"] == pytest.approx(accuracy, abs=1e-9)
+        assert value(run, "miou", checkpoint=name).value == pytest.approx(miou, abs=1e-9)
+        assert value(run, "pixel_accuracy", checkpoint=name).value == pytest.approx(accuracy, abs=1e-9)
         assert len({int(one) for prediction in found.values() for one in np.unique(prediction)}) > 1
     assert run.table("plain", "clean").schema.names == SCENES.names
-    assert value(run, "miou")["n"] == len(SIZES)
+    assert value(run, "miou").n == len(SIZES)
     assert run.manifest.checkpoints[1].attention == "quest"
     assert run.manifest.checkpoints[0].windows == {"size": [32, 32], "stride": [24, 24], "short_side": None}
 
@@ -173,8 +171,8 @@ def test_corruptions_act_on_the_whole_image(run: Run, folder: Path) -> None:
             rng = SampleRng.of([key], seed=0, condition=text, device=torch.device("cpu"))
             shown = made.apply(pixels, made.draw(pixels.shape[1:], severity, rng))
             found[key] = model(shown / 255).argmax(1)[0].numpy()
-        assert value(run, "miou", text)["value"] == pytest.approx(counted(found, folder)[0], abs=1e-9)
-    assert value(run, "miou", FOG)["value"] != value(run, "miou")["value"]
+        assert value(run, "miou", text).value == pytest.approx(counted(found, folder)[0], abs=1e-9)
+    assert value(run, "miou", FOG).value != value(run, "miou").value
 
 
 def test_attacks_stay_in_their_ball_and_cost_what_they_say(run: Run) -> None:
@@ -182,10 +180,10 @@ def test_attacks_stay_in_their_ball_and_cost_what_they_say(run: Run) -> None:
     assert all(
         row["linf"] <= 4 / 255 + 1e-6 and row["steps"] == row["forwards"] == row["backwards"] == 3 for row in rows
     )
-    assert value(run, "linf_max", PGD)["value"] == pytest.approx(4 / 255, abs=1e-6)
-    assert value(run, "nll", PGD)["value"] > value(run, "nll")["value"]
-    assert value(run, "miou", PGD)["value"] < value(run, "miou")["value"]
-    assert not any("exceeds" in flag for row in run.summary() for flag in row["flags"])
+    assert value(run, "linf_max", PGD).value == pytest.approx(4 / 255, abs=1e-6)
+    assert value(run, "nll", PGD).value > value(run, "nll").value
+    assert value(run, "miou", PGD).value < value(run, "miou").value
+    assert not any("exceeds" in flag for row in run.summary() for flag in row.flags)
 
 
 def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_path: Path) -> None:
@@ -211,21 +209,21 @@ def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_pa
             found = model(ends)[0].argmax(dim=0).numpy()
         known = [int(((found == k) & (mask == k)).sum()) for k in range(3)]
         assert known == pytest.approx(rows[1][f"intersections {of}"], abs=2)  # pixels at the boundary, in other batches
-    figures = {(row["condition"], row["metric"]): row for row in run.summary()}
-    assert figures[sea, "miou_worst"]["value"] == pytest.approx(worst_slowly([rows, *parts]), abs=1e-12)
-    assert figures[sea, "miou_worst"]["value"] <= figures[sea, "miou"]["value"]
+    figures = {(row.condition, row.metric): row for row in run.summary()}
+    assert figures[sea, "miou_worst"].value == pytest.approx(worst_slowly([rows, *parts]), abs=1e-12)
+    assert figures[sea, "miou_worst"].value <= figures[sea, "miou"].value
     assert ("segpgd(eps=4/255,steps=3)", "miou_worst") not in figures
     (shared,) = run.export("hf-eval-results", dataset_id="acme/scenes", task_ids=[f"{sea}=sea"])
     (entry,) = yaml.safe_load(shared.read_text("utf-8"))
     assert (
-        entry["value"] == pytest.approx(figures[sea, "miou_worst"]["value"], abs=1e-6)
+        entry["value"] == pytest.approx(figures[sea, "miou_worst"].value, abs=1e-6)
         and "worst-case mIoU" in entry["notes"]
     )
     worst = "worst-case mIoU % [95 %]"
     shown = {row["condition"]: row[worst] for row in ConditionTable.of(TASK, run.summary(), run.manifest).rows}
 
     def shown_as(text: str, metric: str) -> str:
-        return f"{100 * figures[text, metric]['value']:.1f}"
+        return f"{100 * figures[text, metric].value:.1f}"
 
     assert shown[sea] == shown_as(sea, "miou_worst") and shown["clean"] == "–"
     assert worst.split(" %")[0] in (run.path / "report.html").read_text()
@@ -264,7 +262,7 @@ def test_the_data_pipeline_of_ade20k_is_part_of_the_run(folder: Path, tmp_path: 
     assert made.manifest.checkpoints[0].windows["resize"] == "ade20k"
     assert "resized as the data pipeline of ade20k does" in (made.path / "report.html").read_text("utf-8")
     plain = segment(folder, tmp_path / "other", "plain", **chosen)
-    assert value(plain, "nll")["value"] != value(made, "nll")["value"]
+    assert value(plain, "nll").value != value(made, "nll").value
     with pytest.raises(RunError, match=r"windows of plain is .*'ade20k'.* there and .* here; use another --out"):
         segment(folder, made.path, "plain", **chosen)
 
@@ -296,9 +294,9 @@ def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path
 
 def test_bfloat16_searches_and_float32_scores(run: Run, folder: Path, tmp_path: Path) -> None:
     low = segment(folder, tmp_path / "run", dtype="bfloat16", corruptions=None)
-    assert value(low, "nll")["value"] == pytest.approx(value(run, "nll")["value"], rel=0.02)
-    assert value(low, "nll")["value"] != value(run, "nll")["value"]
-    assert value(low, "nll", PGD)["value"] == pytest.approx(value(run, "nll", PGD)["value"], rel=0.02)
+    assert value(low, "nll").value == pytest.approx(value(run, "nll").value, rel=0.02)
+    assert value(low, "nll").value != value(run, "nll").value
+    assert value(low, "nll", PGD).value == pytest.approx(value(run, "nll", PGD).value, rel=0.02)
     assert all(row["linf"] <= 4 / 255 + 1e-6 for row in low.table("plain", PGD).to_pylist())
 
 
@@ -327,10 +325,10 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     assert "label 7 on 2240 pixels" in errors["1.png"]
     assert "2.png: no mask for this image" in errors["2.png"]
     assert str(masks / "3.png") in errors["3.png"]
-    assert value(bad, "miou")["n"] == 1
-    assert "4 of 5 images could not be read; excluded" in value(bad, "miou")["flags"]
+    assert value(bad, "miou").n == 1
+    assert "4 of 5 images could not be read; excluded" in value(bad, "miou").flags
     own = next(row for row in run.table("plain", "clean").to_pylist() if row["sample_id"] == "4.png")
-    assert value(bad, "pixel_accuracy")["value"] == pytest.approx(sum(own["intersections"]) / own["pixels"])
+    assert value(bad, "pixel_accuracy").value == pytest.approx(sum(own["intersections"]) / own["pixels"])
     assert CliRunner().invoke(cli, ["segment", *words, "--skip-bad"]).exit_code == 0
     assert "images that could not be read" in (tmp_path / "run" / "report.html").read_text("utf-8").lower()
 
@@ -355,10 +353,10 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
     for row in void.table("plain", "clean").to_pylist():
         assert row["predicted"][1] == row["labelled"][1] == 0
         assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
-    assert all(flag.startswith("no better than chance") for flag in value(void, "miou")["flags"])  # a random network
+    assert all(flag.startswith("no better than chance") for flag in value(void, "miou").flags)  # a random network
     page = (void.path / "report.html").read_text("utf-8")
     assert "windows of 32 x 32 every 24 x 24" in page and "none crop" not in page
-    assert not any(row["metric"] == "iou(car)" for row in void.summary())
+    assert not any(row.metric == "iou(car)" for row in void.summary())
 
 
 def test_masks_of_another_convention_are_told_by_what_the_network_says(folder: Path, tmp_path: Path) -> None:
@@ -379,7 +377,7 @@ def test_masks_of_another_convention_are_told_by_what_the_network_says(folder: P
         options: dict[str, Any] = {"attacks": "none", "corruptions": None, "reduce_zero_label": reduced}
         run = segment(folder, tmp_path / f"{kind}-{reduced}", masks=tmp_path / kind, **options)
         row = value(run, "pixel_accuracy")
-        return row["value"], " ".join(flag for flag in row["flags"] if "reduce" in flag)
+        return row.value, " ".join(flag for flag in row.flags if "reduce" in flag)
 
     assert scored("plain", False) == scored("more", True) == scored("none", True) == (1, "")
     fits = "100.0% of pixels would be right if masks store class k as k + 1, with 0 for none; give --reduce-zero-label"
@@ -389,7 +387,7 @@ def test_masks_of_another_convention_are_told_by_what_the_network_says(folder: P
     errors = Run(tmp_path / "more-False").table("plain", "clean")["error"].drop_null().to_pylist()
     assert errors and all("or give --reduce-zero-label if 0 is no class" in error for error in errors)
     random = segment(folder, tmp_path / "random", attacks="none", corruptions=None)
-    assert not any("reduce" in flag for row in random.summary() for flag in row["flags"])
+    assert not any("reduce" in flag for row in random.summary() for flag in row.flags)
 
 
 def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -419,7 +417,7 @@ def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Pa
     assert "data:image/png;base64," in page
     with Image.open(made.path / "scenes" / "examples.png") as sheet:
         assert sheet.width > 8 * 240
-    clean = [value(made, "miou", checkpoint=name)["value"] for name in ("plain", "other")]
+    clean = [value(made, "miou", checkpoint=name).value for name in ("plain", "other")]
     assert f"{100 * (clean[1] - clean[0]):+.1f}" in page
     report = CliRunner().invoke(cli, ["report", str(made.path), "--details"], catch_exceptions=False)
     assert report.output.count("other against plain") == 1

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...common.figure import BOOTSTRAP, FEWEST, Figure, share_of
 from ...common.intervals import Floats, bootstrap
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import EXCEEDS, FEWEST, Estimate, RecordReader, Result, column_of, readable_rows, share_of
+from ..aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ..condition import kind_of
 from ..estimation import supported_rows
 from ..family import Overview
@@ -65,7 +66,7 @@ class Strengths:
         elif condition in self._starts or condition in self.manifest.claims:
             self._tables[condition] = read.select(["sample_id", "correct", self.manifest.norm(condition)])
 
-    def optimality(self, condition: str) -> Iterator[Estimate]:
+    def optimality(self, condition: str) -> Iterator[Figure]:
         """Yield the optimality of an attack for the smallest change, over n samples right when clean; else nothing."""
         sizes = self._sizes(distance_norm(condition), starts_from(condition))
         if condition not in sizes or len(sizes) < 2:
@@ -80,9 +81,9 @@ class Strengths:
 
         with np.errstate(invalid="ignore", divide="ignore"):
             ends = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value]) if n >= FEWEST else []
-        yield Estimate(value, n, *(ends[0] if ends else (np.nan, np.nan)))
+        yield Figure(value, n, *ends[0], BOOTSTRAP) if ends else Figure(value, n)
 
-    def found(self, condition: str) -> Iterator[Estimate]:
+    def found(self, condition: str) -> Iterator[Figure]:
         """Yield the share of the n samples broken within an attack's radius that it broke; nothing without others."""
         claims = self.manifest.claims
         claim = claims[condition]
@@ -239,9 +240,9 @@ class OrderOfAttacks(Overview):
         if condition in self.manifest.claims:
             self.noted[condition] = flags
 
-    def rows(self) -> Iterator[Result]:
+    def rows(self) -> Iterator[Figure]:
         for condition, flags in self.noted.items():
-            yield from (Result(condition, FOUND.name, *figure, [*flags]) for figure in self.strengths.found(condition))
+            yield from (figure.of(condition, FOUND.name, flags) for figure in self.strengths.found(condition))
             if part_of(condition):
                 by = supporting(condition, self.manifest.conditions)
                 tables = [self.strengths.table(text) for text in (condition, by)]

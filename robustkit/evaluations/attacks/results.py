@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.intervals import wilson
+from ...common.figure import Figure, proportion
 from ...display.svg import (
-    Figure,
-    Point,
+    Plot,
     Style,
     dots,
     labels,
@@ -32,11 +31,11 @@ from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
-from ..aggregate import Gatherer, Number, RecordReader, Results, column_of
+from ..aggregate import Gatherer, RecordReader, Results, column_of
 from ..condition import Clause, share, words_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
-from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
+from ..metrics import Cells, Metric, interval_cell, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
 from .gradient_masking import Doubt, findings, flags_of, missing_evidence
@@ -124,8 +123,8 @@ def stage_rows(results: Results) -> Rows:
 
 def strength_rows(results: Results) -> Rows:
     for row in results:
-        if row["metric"] == FOUND.name:
-            yield row["checkpoint"], row["condition"], (interval_cell(row), str(row["n"]))
+        if row.metric == FOUND.name:
+            yield row.checkpoint, row.condition, (interval_cell(row), str(row.n))
 
 
 def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
@@ -150,27 +149,27 @@ class Curve:
     checkpoint: str
     attack: str
     norm: str
-    points: tuple[tuple[float, Point], ...]
+    points: tuple[tuple[float, Figure], ...]
     start: str = ""
 
 
-def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[Curve]:
+def curves(results: Sequence[Figure], claims: Mapping[str, Claim]) -> list[Curve]:
     """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
-    starts: dict[tuple[str, str], Point] = {}
-    by_curve: dict[tuple[str, str], dict[str, dict[float, Point]]] = {}
+    starts: dict[tuple[str, str], Figure] = {}
+    by_curve: dict[tuple[str, str], dict[str, dict[float, Figure]]] = {}
     begun = dict[str, str]()
     for row in results:
-        if row["metric"] not in METRICS or row["value"] is None:
+        if row.metric not in METRICS or not row.is_finite:
             continue
-        if (claim := claims.get(row["condition"])) is None:
-            starts[row["checkpoint"], row["condition"]] = Point.of(row)
+        if (claim := claims.get(row.condition)) is None:
+            starts[row.checkpoint, row.condition] = row
         else:
-            name, _, inside = row["condition"].removesuffix(")").partition("(")
+            name, _, inside = row.condition.removesuffix(")").partition("(")
             kept = (item for item in inside.split(",") if item and not item.startswith(("eps=", "norm=")))
             attack = ", ".join([name, *kept])
-            begun[attack] = starts_from(row["condition"])
+            begun[attack] = starts_from(row.condition)
             of_attack = by_curve.setdefault((attack, claim.norm), {})
-            of_attack.setdefault(row["checkpoint"], {})[float(claim.eps)] = Point.of(row)
+            of_attack.setdefault(row.checkpoint, {})[float(claim.eps)] = row
     lines = []
     for (attack, norm), checkpoints in by_curve.items():
         for checkpoint, points in checkpoints.items():
@@ -181,7 +180,7 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
     return lines
 
 
-def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
+def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Plot]:
     lines = curves(results, results.manifest.claims)
     for norm in dict.fromkeys(line.norm for line in lines):
         yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, results.manifest)
@@ -189,7 +188,7 @@ def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> 
 
 def _curve_figure(
     lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, manifest: Manifest
-) -> Figure:
+) -> Plot:
     """Return one figure of a norm: a panel for what the attacks start from, in it all of them."""
     norm, names, space = (
         lines[0].norm,
@@ -210,7 +209,7 @@ def _curve_figure(
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(starts), columns=min(2, len(starts)), sharex=True, sharey=True)
         for axes, (start, shown) in zip(grid, starts.items(), strict=True):
-            series: list[tuple[Style, Sequence[tuple[float, Point]], Sequence[tuple[float, Point]]]] = []
+            series: list[tuple[Style, Sequence[tuple[float, Figure]], Sequence[tuple[float, Figure]]]] = []
             if alone:
                 series += [(alone[line.attack], line.points, ()) for line in shown]
             for name in names if not alone else ():
@@ -249,12 +248,12 @@ def _curve_figure(
     rows = -(-len(starts) // 2)
     height = 40 + 18 * -(-len(keys) // 2) + 260 * rows
     title = f"{title} against eps, {norm}"
-    return Figure(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
+    return Plot(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
 
 
-def strongest(points: Iterable[tuple[float, Point]]) -> dict[float, Point]:
+def strongest(points: Iterable[tuple[float, Figure]]) -> dict[float, Figure]:
     """Return the lowest figure at each radius; one of fewer samples counts where there is no other."""
-    best: dict[float, Point] = {}
+    best: dict[float, Figure] = {}
     for eps, point in points:
         if eps not in best or (-point.n, point.value) < (-best[eps].n, best[eps].value):
             best[eps] = point
@@ -285,17 +284,17 @@ def _wrapped(text: str, width: int = 28) -> str:
     return "\n".join(lines)
 
 
-def stage_figures(results: Sequence[SummaryRow], looks: Mapping[str, Style]) -> Iterator[Figure]:
+def stage_figures(results: Sequence[Figure], looks: Mapping[str, Style]) -> Iterator[Plot]:
     """Yield a figure for each attack in stages: how many samples of every checkpoint stand after each."""
-    after: dict[str, dict[str, dict[str, Point]]] = {}  # by condition, checkpoint and stage
+    after: dict[str, dict[str, dict[str, Figure]]] = {}  # by condition, checkpoint and stage
     for row in results:
-        if row["metric"].startswith(AFTER) and row["value"] is not None:
-            checkpoints = after.setdefault(row["condition"], {})
-            checkpoints.setdefault(row["checkpoint"], {})[row["metric"].removeprefix(AFTER)] = Point.of(row)
+        if row.metric.startswith(AFTER) and row.is_finite:
+            checkpoints = after.setdefault(row.condition, {})
+            checkpoints.setdefault(row.checkpoint, {})[row.metric.removeprefix(AFTER)] = row
     yield from (_stage_figure(condition, checkpoints, looks) for condition, checkpoints in after.items())
 
 
-def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], looks: Mapping[str, Style]) -> Figure:
+def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Figure]], looks: Mapping[str, Style]) -> Plot:
     stages, names = list(dict.fromkeys(stage for points in after.values() for stage in points)), labels(after)
 
     def paint(canvas: Canvas) -> None:
@@ -319,7 +318,7 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
     title, height = f"Samples still correct after each stage of {short}", 260 + 18 * -(-len(names) // 2)
     alt = f"{shorten_name(condition, 90)}: {list_some(sentences)}."
     caption = f"{shown}: each stage attacks the samples that earlier stages left correct; 95 % intervals."
-    return Figure("stages", title, height, paint, alt=alt, caption=caption, name=condition)
+    return Plot("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
@@ -327,15 +326,15 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
     if not attacked:
         return
-    row, clean = min(reversed(attacked), key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
-    claim, space = manifest.claims[row["condition"]], manifest.protocol.space
+    row, clean = min(reversed(attacked), key=lambda row: row.value), cells.get((CLEAN.text, headline.name))
+    claim, space = manifest.claims[row.condition], manifest.protocol.space
     radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
     radius += " in normalised units" if space == "normalised" else ""
-    on_all, (name, given) = clean is not None and row["n"] == clean["n"], attack_parts(row["condition"])
+    on_all, (name, given) = clean is not None and row.n == clean.n, attack_parts(row.condition)
     stages = f" with {alone(given['only'])}" if "only" in given else ""
-    call = f"{attack_name(name)}{stages} at {radius}{beneath(row['condition'], manifest)}"
-    leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
-    if missing := sum(not is_whole(cells.get((condition, headline.name))) for condition in texts):
+    call = f"{attack_name(name)}{stages} at {radius}{beneath(row.condition, manifest)}"
+    leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row.n} {manifest.protocol.samples.many}")
+    if missing := sum(not is_whole(cells, condition, headline.name) for condition in texts):
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
@@ -345,7 +344,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
 def dossier_grids(results: Results) -> list[Grid]:
     """Return the checks that found something, then, folded, the others; the rows of each check together."""
     flagged, passed = dict[str, list[tuple[str, ...]]](), dict[str, list[tuple[str, ...]]]()
-    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
+    flags = {(row.checkpoint, row.condition): row.flags for row in results}
     for unit, (n, stages) in results.gathered(Stages).by_unit.items():
         for found in (*dossier_of(results.run, *unit, n, stages), *findings_of(flags.get(unit, []))):
             nothing = "not measured" if found.figure == "not measured" else "nothing found"
@@ -371,10 +370,10 @@ class AttacksAggregator(Aggregator):
         found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
         return flags_of(found)
 
-    def numbers(self, read: pa.Table) -> Iterable[Number]:
+    def numbers(self, read: pa.Table) -> Iterable[Figure]:
         n = len(read)
         for stage in stages_of(read):
-            yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
+            yield proportion(stage.standing, n).named(f"{AFTER}{stage.name}")
 
 
 class AttacksPresenter(Presenter):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.svg import INK, Figure, Style, labels, legend, shorten_name, space_panels, style
+from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
 from ...runs.manifest import Manifest
 from ..aggregate import Results
@@ -43,7 +43,7 @@ def watched(results: Results) -> Watched:
     return {name: dict(sorted(some.items(), key=lambda item: item[0] != "clean")) for name, some in found.items()}
 
 
-def attention_figures(entries: Watched) -> Iterator[Figure]:
+def attention_figures(entries: Watched) -> Iterator[Plot]:
     if not entries:
         return
     shown = _shown(entries)
@@ -74,7 +74,7 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
             legend(canvas, {said[condition]: looks[condition] for condition in shown}, columns=2)
 
         several = ", ".join(names[checkpoint] for checkpoint in group)
-        yield Figure(
+        yield Plot(
             "attention",
             f"Attention over the layers of {several}",
             50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from ..aggregate import FEWEST, Gatherer, RecordReader, Result, column_of, readable_rows
+from ..aggregate import Gatherer, RecordReader, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
 from ..records import CheckpointRecords, Compared, Layer, PerSample, common_places, decode_layers, head_name, not_paired
@@ -205,13 +206,13 @@ class Sampled:
 
 def attention_rows(
     condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
-) -> Iterator[Result]:
+) -> Iterator[Figure]:
     """Yield the means; `<metric>_change` is the difference from the clean images, paired by sample."""
     lines = [*flags, *(heads.flags if heads else ())]
     parts = [("", sampled.values), *([] if clean is None else [("_change", sampled.minus(clean))])]
     for suffix, values in parts:
         for place, (value, low, high) in enumerate(_means(values)):
-            yield Result(condition, COLUMN_NAMES[place] + suffix, value, len(values), low, high, lines)
+            yield Figure(value, len(values), low, high, BOOTSTRAP).of(condition, COLUMN_NAMES[place] + suffix, lines)
 
 
 def _means(values: Floats) -> list[tuple[float, float, float]]:
@@ -234,7 +235,7 @@ class AttentionSummary(Summary):
         self.reading = reading
         self.clean: Sampled | None = None
 
-    def add(self, condition: str) -> list[Result]:
+    def add(self, condition: str) -> list[Figure]:
         reading = self.reading
         sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
         shards = reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error"))
@@ -275,16 +276,16 @@ _OF_LAYERS = (
     "over all samples, everything else is a mean over samples and tokens."
 )
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Figure]
 
 
 def attention_tables(results: Rows) -> list[TextTable]:
     return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
     rows = []
-    counts = {under: next(iter(figures.values()))["n"] for under, figures in conditions.items()}
+    counts = {under: next(iter(figures.values())).n for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
     for under, figures in conditions.items():
         shown = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
@@ -295,18 +296,16 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, A
     return TextTable(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
-def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, factor: int, decimals: int) -> str:
+def _cell(change: Figure | None, value: Figure | None, factor: int, decimals: int) -> str:
     """Return `12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
     row, sign = (change, "+") if change is not None else (value, "")
     decimals = max(decimals, 2) if sign and factor == 1 else decimals
     if row is None:
         return "–"
-    if row["value"] is None:
-        return "nan"
-    text = _number(factor * row["value"], decimals, sign)
-    if row["ci_low"] is None or row["ci_high"] is None:
+    text = _number(factor * row.value, decimals, sign)
+    if not row.has_interval:
         return text
-    low, high = (_number(factor * row[key], decimals, sign) for key in ("ci_low", "ci_high"))
+    low, high = (_number(factor * end, decimals, sign) for end in (row.low, row.high))
     return f"{text} [{low}, {high}]"
 
 

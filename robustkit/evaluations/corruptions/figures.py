@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...display.svg import Figure, Point, Style, dots, labels, legend, list_some, panels, percent, series_shift
+from ...common.figure import Figure
+from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, percent, series_shift
 from .condition import categories, parse_corrupted, span
 
 if TYPE_CHECKING:
@@ -24,26 +25,26 @@ class Bars:
 
     checkpoint: str
     definition: str
-    clean: Point | None
-    bars: Mapping[str, tuple[Point, str]]
-    single: Mapping[str, Mapping[int, Point]] = field(default_factory=dict)
+    clean: Figure | None
+    bars: Mapping[str, tuple[Figure, str]]
+    single: Mapping[str, Mapping[int, Figure]] = field(default_factory=dict)
 
 
-def accuracy_bars(results: Sequence[Mapping[str, Any]], metric: str = "top1") -> list[Bars]:
-    clean: dict[str, Point] = {}
-    means: dict[tuple[str, str], dict[str, Point]] = {}
-    single: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
+def accuracy_bars(results: Sequence[Figure], metric: str = "top1") -> list[Bars]:
+    clean: dict[str, Figure] = {}
+    means: dict[tuple[str, str], dict[str, Figure]] = {}
+    single: dict[tuple[str, str], dict[str, dict[int, Figure]]] = {}
     for row in results:
-        if row["value"] is None or row["metric"] not in (metric, "mean_error"):
+        if not row.is_finite or row.metric not in (metric, "mean_error"):
             continue
-        if row["condition"] == "clean":
-            clean[row["checkpoint"]] = Point.of(row)
-        elif "+" not in row["condition"] and (part := parse_corrupted(row["condition"])) is not None:
-            key = row["checkpoint"], part.definition
+        if row.condition == "clean":
+            clean[row.checkpoint] = row
+        elif "+" not in row.condition and (part := parse_corrupted(row.condition)) is not None:
+            key = row.checkpoint, part.definition
             if part.severity:
-                single.setdefault(key, {}).setdefault(part.label, {})[part.severity] = Point.of(row)
-            elif row["metric"] == "mean_error":
-                means.setdefault(key, {})[part.label] = Point.of(row).complement
+                single.setdefault(key, {}).setdefault(part.label, {})[part.severity] = row
+            elif row.metric == "mean_error":
+                means.setdefault(key, {})[part.label] = row.complement
     bars = []
     for key in single:
         points = {name: (_mean(some), span(some)) for name, some in single[key].items()}
@@ -52,32 +53,32 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]], metric: str = "top1") ->
     return bars
 
 
-def _mean(some: Mapping[int, Point]) -> Point:
+def _mean(some: Mapping[int, Figure]) -> Figure:
     """Return the mean over severities that have no mean in the results."""
     if len(some) == 1:
         return next(iter(some.values()))
     value = sum(point.value for point in some.values()) / len(some)
-    return Point(value, math.nan, math.nan, min(point.n for point in some.values()))
+    return Figure(value, min(point.n for point in some.values()))
 
 
-def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
+def retention_bars(results: Sequence[Figure]) -> list[Bars]:
     """Return the share of the clean mIoU that is left, averaged over all five severities or the first three."""
-    by_key: dict[tuple[str, str], dict[str, tuple[Point, str]]] = {}
+    by_key: dict[tuple[str, str], dict[str, tuple[Figure, str]]] = {}
     for row in results:
-        if row["metric"] != "retention" or row["value"] is None or not row["condition"].startswith("corruption("):
+        if row.metric != "retention" or not row.is_finite or not row.condition.startswith("corruption("):
             continue
         some = "severity=1+2+3"
-        part = parse_corrupted(row["condition"].replace(some, "severity=1", 1))
+        part = parse_corrupted(row.condition.replace(some, "severity=1", 1))
         assert part is not None
-        points = by_key.setdefault((row["checkpoint"], part.definition), {})
-        if some not in row["condition"] or part.label not in points:
-            points[part.label] = (Point.of(row), "1–3" if some in row["condition"] else "")
+        points = by_key.setdefault((row.checkpoint, part.definition), {})
+        if some not in row.condition or part.label not in points:
+            points[part.label] = (row, "1–3" if some in row.condition else "")
     return [Bars(*key, None, points) for key, points in by_key.items()]
 
 
 def bar_figures(
     drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
-) -> Iterator[Figure]:
+) -> Iterator[Plot]:
     """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure shown."""
     for definition in dict.fromkeys(bars.definition for bars in drawn):
         every = [bars for bars in drawn if bars.definition == definition]
@@ -87,7 +88,7 @@ def bar_figures(
             yield _figure(group, looks, section, f"{title}{f' {definition}' if definition else ''}{several}", what)
 
 
-def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Figure:
+def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Plot:
     rows = list(_rows(group))
     names = labels((bars.checkpoint for bars in group), 22)
     points = [point for bars in group for point, _ in bars.bars.values()]
@@ -110,7 +111,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
             for label, (_, name) in zip(axes.get_yticklabels(), rows, strict=True):
                 label.set_fontweight("normal" if name else "bold")
 
-    return Figure(
+    return Plot(
         section,
         title,
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
@@ -124,7 +125,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
 
 def severity_figures(
     drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, what: str = "accuracy"
-) -> Iterator[Figure]:
+) -> Iterator[Plot]:
     """Yield a figure for each definition with several severities: a panel for each category, a line for each
     checkpoint. A point is the mean over the category's corruptions that have all its severities."""
     for definition in dict.fromkeys(bars.definition for bars in drawn):
@@ -147,10 +148,10 @@ def _severity_figure(
     definition: str,
     panes: Mapping[str, tuple[Sequence[str], Sequence[int]]],
     what: str,
-) -> Figure:
+) -> Plot:
     names, clean = labels(bars.checkpoint for bars in group), any(bars.clean for bars in group)
 
-    def line(bars: Bars, members: Sequence[str], severities: Sequence[int]) -> list[tuple[int, Point]]:
+    def line(bars: Bars, members: Sequence[str], severities: Sequence[int]) -> list[tuple[int, Figure]]:
         means = [_mean({k: bars.single[name][level] for k, name in enumerate(members)}) for level in severities]
         return [*([(0, bars.clean)] if bars.clean else []), *zip(severities, means, strict=True)]
 
@@ -180,7 +181,7 @@ def _severity_figure(
         value, level = percent(ends[worst].value), panes[worst][1][-1]
         said.append(f"{names[bars.checkpoint]} has {value} under {worst} at severity {level}")
     start = what if what[1:2].isupper() else what.capitalize()  # mIoU
-    return Figure(
+    return Plot(
         section,
         f"{start} by severity{f' {definition}' if definition else ''}",
         20 + 18 * -(-len(names) // 2) + 190 * -(-len(panes) // 2),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.figure import BOOTSTRAP, Figure
 from ...common.intervals import Floats, bootstrap, calibration_error
 from ...runs.manifest import Manifest
-from ..aggregate import RecordReader, Result
+from ..aggregate import RecordReader
 from ..condition import words_of
 from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Compared, PerSample, common_ids, common_places
@@ -83,7 +83,7 @@ class CorruptionSample:
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
-def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Result]:
+def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Figure]:
     """Yield every mean that outcomes (by condition, maybe `clean`, too) allow, over the samples read under all of its
     conditions. expected: samples of the data set. why_no_mce: empty where AlexNet is a yardstick."""
     seen = set[str]()
@@ -92,13 +92,13 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
         rows = [*_of_corruptions(samples, expected, example, why_no_mce)]
         for text in sets_at(samples, example.definition, example.of_frost):
             rows += _of_set(text, samples, outcomes.get("clean"), expected, why_no_mce)
-        yield from (row for row in rows if row[0] not in seen)
-        seen.update(row[0] for row in rows)  # those without frost are the same for each texture
+        yield from (row for row in rows if row.condition not in seen)
+        seen.update(row.condition for row in rows)  # those without frost are the same for each texture
 
 
 def _of_corruptions(
     samples: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
-) -> Iterator[Result]:
+) -> Iterator[Figure]:
     for name in corruption_names():
         five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
         if len(five) == 5:
@@ -113,7 +113,7 @@ def _of_set(
     clean: CorruptionSample | None,
     expected: int,
     why_no_mce: str,
-) -> Iterator[Result]:
+) -> Iterator[Figure]:
     name, some, _ = set_of(text) or (text, (), "")
     members = {corruption: some or severities for corruption, severities in SETS[name].items()}
     keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
@@ -139,7 +139,7 @@ def _means(
     expected: int,
     reason: str = "",
     losses: bool = True,
-) -> Iterator[Result]:
+) -> Iterator[Figure]:
     """Yield a row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
     conditions = _of_common_samples(conditions)
     n = len(conditions[0].wrong)
@@ -154,14 +154,14 @@ def _means(
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong
         value = float(share.mean())
-        ((low, high),) = bootstrap(lambda counts, share=share: counts @ share / n, n, [value])  # type: ignore[misc]
-        yield Result(text, metric, value, n, low, high, [*flags, *filter(None, [reason])])
+        ends = bootstrap(lambda counts, share=share: counts @ share / n, n, [value])[0]  # type: ignore[misc]
+        yield Figure(value, n, *ends, BOOTSTRAP).of(text, metric, [*flags, *filter(None, [reason])])
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
         ece = sum(w * c.calibration for w, c in zip(shares, conditions, strict=True))
-        yield Result(text, "nll", nll, n, math.nan, math.nan, flags)
-        yield Result(text, "ece", ece, n, math.nan, math.nan, flags)
+        yield Figure(nll, n).of(text, "nll", flags)
+        yield Figure(ece, n).of(text, "ece", flags)
 
 
 def merged_flags(conditions: Iterable[Any]) -> list[str]:
@@ -220,13 +220,13 @@ class MeanErrors(Overview):
             like = next(iter(self.outcomes.values()), None)
             self.outcomes[condition] = CorruptionSample.of(read, flags, like=like)
 
-    def rows(self) -> Iterator[Result]:
+    def rows(self) -> Iterator[Figure]:
         manifest = self.reading.manifest
         size = manifest.checkpoint(self.reading.checkpoint).preprocessing.input_size
         trees = manifest.corrupted.released
         for row in corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest)):
             released = [trees[text] for text in conditions_of(row.condition) if text in trees]
-            yield row._replace(flags=[*row.flags, *tree_doubts(row.condition, size, released)])
+            yield replace(row, flags=(*row.flags, *tree_doubts(row.condition, size, released)))
 
 
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:

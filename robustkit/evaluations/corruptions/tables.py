@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...common.figure import Figure
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..condition import Clause, ShortRow, kind_of, name_of, percent, share
@@ -14,10 +15,8 @@ from ..family import Presenter
 from ..metrics import (
     Cells,
     Metric,
-    SummaryRow,
     finite_or_none,
     interval_cell,
-    is_finite,
     is_whole,
     loss_cell,
     metric_named,
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
     from ..family import Looks
 
 
-def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
+def _worst_mean(cells: Cells, metric: str, sign: int) -> Figure | None:
     """Return the mean over the benchmark's set if there is one, else the highest (sign 1) or lowest mean over a set."""
     means = [row for (condition, name), row in cells.items() if name == metric and _set(condition)]
-    return max(means, key=lambda row: (_set(row["condition"]) == BENCHMARK, sign * row["value"]), default=None)
+    return max(means, key=lambda row: (_set(row.condition) == BENCHMARK, sign * row.value), default=None)
 
 
 def _set(condition: str) -> str:
@@ -62,10 +61,10 @@ def _is_single(condition: str) -> bool:
     return condition.startswith("corruption(") and "severity=" in condition and "+" not in condition
 
 
-def _at(row: SummaryRow | None, headline: Metric, start: str) -> str:
-    if row is None or (part := parse_corrupted(row["condition"])) is None:
+def _at(row: Figure | None, headline: Metric, start: str) -> str:
+    if row is None or (part := parse_corrupted(row.condition)) is None:
         return ""
-    value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
+    value = percent(1 - row.value) if headline.binary else f"{headline.word} {percent(row.value)}"
     called = part.label.replace("_", " ")
     return f"{start} {called} at severity {part.severity} with {value}"
 
@@ -98,10 +97,10 @@ class CorruptionTable:
         return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
 
 
-def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
-    cells_of: dict[str, dict[tuple[str, str], SummaryRow]] = {}
+def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTable]:
+    cells_of: dict[str, dict[tuple[str, str], Figure]] = {}
     for row in results:
-        cells_of.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        cells_of.setdefault(row.checkpoint, {})[row.condition, row.metric] = row
     tables = []
     for checkpoint, cells in cells_of.items():
         parts = [part for condition, _ in cells if (part := parse_corrupted(condition)) is not None]
@@ -153,10 +152,10 @@ def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tupl
     for text, (name, some, of) in sets.items():
         only = f", severity {span(some)} only" if some else ""
         own = (figures.get((text, metric.name)) for metric in metrics)
-        known = (row if row and is_finite(row["value"]) else None for row in own)
+        known = (row if row and row.is_finite else None for row in own)
         cells = (metric.cell(row) for metric, row in zip(metrics, known, strict=True))
         frost = " (frost: texture=own)" if "texture=own" in of else ""
-        rows.append((f"{name}{only}{frost}", str(figures[text, "mean_error"]["n"]), *cells))
+        rows.append((f"{name}{only}{frost}", str(figures[text, "mean_error"].n), *cells))
     return ("mean over", "n", *(metric.column for metric in metrics)), tuple(rows)
 
 
@@ -194,7 +193,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTabl
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
         shares = (percent_cell(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
         whole = (interval_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
-        means.append((text, str(mine[text, "miou"]["n"]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
+        means.append((text, str(mine[text, "miou"].n), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
         yield TextTable(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
@@ -284,19 +283,19 @@ class CorruptionsPresenter(Presenter):
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Yield the mean over the benchmark's set, else the worst, and the worst corruption (so far)."""
         asked = [condition for condition in manifest.conditions if _is_single(condition)]
-        so_far = "" if all(is_whole(cells.get((condition, headline.name))) for condition in asked) else " so far"
+        so_far = "" if all(is_whole(cells, condition, headline.name) for condition in asked) else " so far"
         single = (row for (text, name), row in cells.items() if name == headline.name and _is_single(text))
-        worst = min(single, key=lambda row: float(row["value"]), default=None)
+        worst = min(single, key=lambda row: row.value, default=None)
         if headline.binary:
             if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
-                most, over = _at(worst, headline, f",{so_far} most under"), mean["condition"]
+                most, over = _at(worst, headline, f",{so_far} most under"), mean.condition
                 over = over if _set(over) == BENCHMARK else f"mean over {over}, the worst set{so_far}"
                 yield Clause(f"its error under corruption is {share(mean)} ({over}){most}", (mean,))
             elif worst is not None:
                 yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
         elif (kept := _worst_mean(cells, "retention", -1)) is not None:
             most = _at(worst, headline, f",{so_far} worst")
-            yield Clause(f"corruption leaves {share(kept)} of it ({kept['condition']}){most}", (kept,))
+            yield Clause(f"corruption leaves {share(kept)} of it ({kept.condition}){most}", (kept,))
         elif worst is not None:
             yield Clause(f"under corruption{_at(worst, headline, f' it is{so_far} lowest under')}")
 

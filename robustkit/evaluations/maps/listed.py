@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from ...common.figure import Figure
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
-from ..aggregate import RecordReader, Result, Results, readable_rows
+from ..aggregate import RecordReader, Results, readable_rows
 from ..condition import ShortRow
 from ..family import Aggregator, Presenter, Summary
-from ..metrics import Metric, SummaryRow, by_checkpoint, figure_cell
+from ..metrics import Metric, by_checkpoint, figure_cell
 from ..presenting import flag_lines, of_family
 from ..records import CheckpointRecords, PerSample, not_paired
 
@@ -27,7 +28,7 @@ class ListedAggregator(Aggregator):
 
     read: ClassVar[Collection[str]]
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Result]:
+    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
         """Yield the rows of a condition. read: of the samples that could be read."""
         raise NotImplementedError
 
@@ -51,7 +52,7 @@ class _ListedSummary(Summary):
     def __init__(self, family: ListedAggregator, reading: RecordReader) -> None:
         self.family, self.reading = family, reading
 
-    def add(self, condition: str) -> Iterator[Result]:
+    def add(self, condition: str) -> Iterator[Figure]:
         table, notes = self.reading.joined(self.reading.shards(condition, self.family.read))
         flags = [*self.reading.flags(condition, table), *notes]
         return self.family.rows(condition, readable_rows(table), flags)
@@ -73,18 +74,18 @@ class ListedPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == self.chief[0].name)
 
-    def tables(self, results: Sequence[SummaryRow]) -> Sequence[TextTable]:
+    def tables(self, results: Sequence[Figure]) -> Sequence[TextTable]:
         ours = of_family(self.name)
-        own = {text for text in dict.fromkeys(row["condition"] for row in results) if ours(text)}
+        own = {text for text in dict.fromkeys(row.condition for row in results) if ours(text)}
         every = by_checkpoint(results, lambda text: text if text in own else None)
         return [self._table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
-    def _table(self, checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) -> TextTable:
+    def _table(self, checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
         there = {name for figures in conditions.values() for name in figures}
         shown = [metric for metric in self.words.metrics if metric.name in there or metric not in self.optional]
         rows = []
         for text, figures in conditions.items():
-            n = figures.get(self.counted.name, {"n": 0})["n"]
+            n = figures[self.counted.name].n if self.counted.name in figures else 0
             cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in shown)
             rows.append((self.words.label(text), str(n), *cells))
         headings = (self.first, "n", *(metric.short or metric.label for metric in shown))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,10 +18,11 @@ from numpy.typing import NDArray
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from cam.registry import CONTROLS
 
-from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, wilson
+from ...common.figure import BOOTSTRAP, FEWEST, Figure, share_of
+from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import FEWEST, RecordReader, Result, Rows, column_of, readable_rows
+from ..aggregate import RecordReader, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
 from ..records import CheckpointRecords, Compared, PerSample, not_paired
@@ -188,28 +188,28 @@ def map_figures(
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
-def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
+def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
     """Yield every score of a checkpoint's maps; `<metric>_over_control` is its paired lead over the best control."""
     for figures in maps:
         for key, values in figures.values.items():
             rows = _present(values)
             if not len(rows):
                 continue
-            value, low, high = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
+            figure = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
             if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
-                low, high = wilson(int(values[rows].sum()), len(rows))
+                figure = share_of(values[rows])
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
                 why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
                 flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
-            if key[1] == "head_correlation" and low >= UNMOVED:
+            if key[1] == "head_correlation" and figure.low >= UNMOVED:
                 flags.append("maps stay the same with a random head: they do not depend on the class")
-            yield Result(*key, value, len(rows), low, high, flags)
+            yield figure.of(*key, flags)
             if not figures.explained.is_control and key[1] not in _NEITHER_IS_BETTER:
                 yield from _over_control(figures, key, maps)
 
 
-def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Result]:
+def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Figure]:
     """Yield the lead over the best control, which is chosen again in every resample."""
     sign, rows = -1 if key[1] in _LOWER_IS_BETTER else 1, _present(figures.values[key])
     rivals: dict[str, Floats | Counted] = {}
@@ -229,11 +229,10 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     theirs = {name: _drawn(values, key[1], rows) for name, values in rivals.items()}
     best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
     ahead: Floats = sign * mine - np.max([sign * control for control in theirs.values()], axis=0)
-    value, low, high = _estimate(ahead, len(rows), key[1])
-    yield Result(key[0], f"{key[1]}_over_control", value, len(rows), low, high, [f"best control: {best}"])
+    yield _estimate(ahead, len(rows), key[1]).of(key[0], f"{key[1]}_over_control", [f"best control: {best}"])
 
 
-def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Result]:
+def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Figure]:
     """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean."""
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
@@ -251,16 +250,14 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
             chosen = values[group & np.isfinite(values)]
             if len(chosen):
                 drawn = _drawn(chosen, column, np.arange(len(chosen)))
-                value, low, high = _estimate(drawn, len(chosen), column)
-                yield Result(explained.text, column + suffix, value, len(chosen), low, high, lines)
+                yield _estimate(drawn, len(chosen), column).of(explained.text, column + suffix, lines)
 
 
-def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
-    """Return the metric and its interval; nan for a few samples, and for a maximum."""
+def _estimate(drawn: Floats, n: int, metric: str) -> Figure:
+    """Return the metric of n samples; a few have no interval, nor has a maximum."""
     if not has_interval(n, metric):
-        return float(drawn[0]), math.nan, math.nan
-    ((low, high),) = intervals(drawn[1:, None], n, drawn[:1])
-    return float(drawn[0]), low, high
+        return Figure(float(drawn[0]), n)
+    return Figure(float(drawn[0]), n, *intervals(drawn[1:, None], n, drawn[:1])[0], BOOTSTRAP)
 
 
 def _present(values: Floats | Counted) -> Rows:
@@ -284,7 +281,7 @@ class MapSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.figures = reading, list[Figures]()
 
-    def add(self, condition: str) -> Iterable[Result]:
+    def add(self, condition: str) -> Iterable[Figure]:
         reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
         assert explained is not None
         shards = partial(reading.shards, condition, _WANTED)
@@ -299,13 +296,13 @@ class MapSummary(Summary):
         self.figures.append(map_figures(shards, table, pooled, explained, keep, flags))
         return ()
 
-    def finish(self) -> Iterator[Result]:
+    def finish(self) -> Iterator[Figure]:
         yield from map_rows(self.figures)
         for figures in self.figures:
             if part_of(figures.explained.text) and not figures.explained.is_control:
                 yield from self._supported(figures)
 
-    def _supported(self, figures: Figures) -> Iterator[Result]:
+    def _supported(self, figures: Figures) -> Iterator[Figure]:
         """Yield scores of faithfulness, supported by the confidence on clean images of the same kind."""
         reading, names = self.reading, ["sample_id", "error", "correct", "confidence"]
         if (reading.checkpoint, CLEAN.text) not in reading.run.units():

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...display.svg import Figure, Point, Style, dots, labels, legend, list_some, panels, series_shift
+from ...common.figure import Figure
+from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
-from ..metrics import Cells, Metric, SummaryRow, by_checkpoint, figure_cell, is_finite
+from ..metrics import Cells, Metric, by_checkpoint, figure_cell, is_finite
 from ..presenting import flag_lines, of_family, remark_lines
 from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
@@ -50,7 +51,7 @@ class Score:
     kind: str
     score: str
     scale: float
-    points: Mapping[str, Point]
+    points: Mapping[str, Figure]
     controls: Mapping[str, float]
 
     @property
@@ -60,21 +61,21 @@ class Score:
         return (min if "↓" in self.score else max)(known, key=known.__getitem__, default="")
 
 
-def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[Score]:
-    by_score: dict[tuple[str, str, str, float], dict[str, Point]] = {}
+def scores(results: Sequence[Figure], only_boxes: bool = False) -> list[Score]:
+    by_score: dict[tuple[str, str, str, float], dict[str, Figure]] = {}
     controls: dict[tuple[str, str, str, float], dict[str, float]] = {}
     for row in results:
-        parts = parts_of(row["condition"])
-        if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
+        parts = parts_of(row.condition)
+        if parts is None or parts[0].under or not row.is_finite or (row.metric, parts[1]) not in SCORES:
             continue
         spec, mode = parts
         kind = spec.kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
-        score = score_called(row["metric"], mode, only_boxes)
-        key = row["checkpoint"], kind, score, _scale(row["metric"])
+        score = score_called(row.metric, mode, only_boxes)
+        key = row.checkpoint, kind, score, _scale(row.metric)
         if spec.is_control:
-            controls.setdefault(key, {})[spec.called] = float(row["value"])
+            controls.setdefault(key, {})[spec.called] = row.value
         else:
-            by_score.setdefault(key, {})[spec.called] = Point.of(row)
+            by_score.setdefault(key, {})[spec.called] = row
     order = [score_called(*key, only_boxes) for key in SCORES]
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
     return [
@@ -92,7 +93,7 @@ def _place(called: str) -> tuple[int, str]:
     return method_names().index(called.partition("(")[0]), called
 
 
-def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
+def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Plot]:
     """Yield a figure for each kind of map, with a panel for each score."""
     kinds = dict.fromkeys(entry.kind for entry in entries)
     several = len(kinds) > 1
@@ -100,7 +101,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
         yield _figure(kind if several else "", [entry for entry in entries if entry.kind == kind], looks)
 
 
-def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Figure:
+def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Plot:
     shown = list(dict.fromkeys(entry.score for entry in group))
     methods = sorted({name for entry in group for name in entry.points}, key=_place)
     names = labels(entry.checkpoint for entry in group)
@@ -132,7 +133,7 @@ def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Fi
     caption = "With 95 % intervals."
     if any(entry.controls for entry in group):
         caption += " Dashed: the best control, which ignores the image; a map is informative where it is better."
-    return Figure(
+    return Plot(
         "maps",
         f"Scores of maps{f' ({kind})' if kind else ''}",
         40 + 18 * -(-len(names) // 2) + (52 + max(42, 18 * len(names)) * len(methods)) * -(-len(shown) // 2),
@@ -171,15 +172,13 @@ def is_of_maps(condition: str) -> bool:
     return condition.startswith(("cam(", "stability("))
 
 
-def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[TextTable]:
+def map_tables(results: Sequence[Figure], only_boxes: bool = False) -> list[TextTable]:
     """Return the tables of all checkpoints, under titles without their names. only_boxes: there are no masks."""
     every = by_checkpoint(results, lambda text: text if is_of_maps(text) else None)
     return [table for checkpoint, figures in every.items() for table in _tables(checkpoint, figures, only_boxes)]
 
 
-def _tables(
-    checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]], only_boxes: bool
-) -> Iterator[TextTable]:
+def _tables(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], only_boxes: bool) -> Iterator[TextTable]:
     figures = {parts: metrics for text, metrics in conditions.items() if (parts := parts_of(text)) is not None}
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(spec.kind for spec, _ in scored):
@@ -200,7 +199,7 @@ def _tables(
 
 
 def _scores(
-    checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]]
+    checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Figure]]
 ) -> Iterator[TextTable]:
     """Yield a table with a column per score and a row per method, controls last; below each its lead over the best."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
@@ -209,12 +208,12 @@ def _scores(
     scales, rows = {metric: _scale(metric) for metric in used}, []
     for spec in sorted(part, key=lambda spec: spec.is_control):
         found = {metric: part[spec].get(metric) for metric in used}
-        ns = dict.fromkeys(str(row["n"]) for row in found.values() if row is not None)
+        ns = dict.fromkeys(str(row.n) for row in found.values() if row is not None)
         cells = [figure_cell(row, scales[metric], not spec.is_control) for metric, row in found.items()]
         rows.append((spec.called, " / ".join(ns), *cells))
         leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
         if leads:
-            best = {metric: row["flags"][0].removeprefix(BEST) for metric, row in leads.items()}
+            best = {metric: row.flags[0].removeprefix(BEST) for metric, row in leads.items()}
             rows.append((_BEST, "", *(best.get(metric, "") for metric in used)))
             ahead = (figure_cell(leads[m], scales[m], sign="+") if m in leads else "" for m in used)
             rows.append((_LEAD, "", *ahead))
@@ -231,11 +230,11 @@ def _in_pieces(table: TextTable, most: int) -> Iterator[TextTable]:
         yield replace(table, headings=cut[0], rows=tuple(rows))
 
 
-def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
     cells = [spec.under]
     for group in ("held", "fell"):
         rows = [metrics.get(f"{metric}_{group}") for metric in ("rank_correlation", "map_iou")]
-        cells += ["0" if rows[0] is None else str(rows[0]["n"]), *(figure_cell(row, 1) for row in rows)]
+        cells += ["0" if rows[0] is None else str(rows[0].n), *(figure_cell(row, 1) for row in rows)]
     return tuple(cells)
 
 
@@ -283,9 +282,9 @@ def _called(text: str) -> str:
     return f"{method} ({', '.join(more)})" if more else method
 
 
-def _verb(lead: SummaryRow) -> str:
+def _verb(lead: Figure) -> str:
     """Return what a lead's interval says; without one, only that there are too few maps."""
-    low, high = lead["ci_low"], lead["ci_high"]
+    low, high = lead.low, lead.high
     if not (is_finite(low) and is_finite(high)):
         return "has too few maps to compare with"
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
@@ -311,7 +310,7 @@ class MapsPresenter(Presenter):
                 parts = parts_of(condition) if name == f"{metric}_over_control" else None
                 if parts is None or parts[1] != mode:
                     continue
-                control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
+                control = next(flag[len(BEST) :] for flag in row.flags if flag.startswith(BEST))
                 method = METHOD_NAMES.get(parts[0].method, parts[0].method)
                 if parts[0].options:
                     method += f" ({', '.join(shown(parts[0].options))})"

@@ -25,9 +25,11 @@ from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 
 from markupsafe import Markup
 
-from ...display.svg import INK, Figure, Point, dots, labels, legend, series_shift, shorten_name, style
+from ...common.figure import Figure
+from ...display.svg import INK, Plot, dots, labels, legend, series_shift, shorten_name, style
 from ...display.text import no_controls
 from ...errors import RunError
+from ...evaluations.metrics import figure_cell
 from ...results.comparison import compare
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import flip_tables, tables
@@ -35,27 +37,24 @@ from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
 from ..pages import environment, render_page
 from . import scan
-from .scan import FOLDER, PAGE, IndexCheckpoint, IndexFigure, IndexRun, Listed
+from .scan import FOLDER, PAGE, IndexCheckpoint, Indexed, IndexRun, Listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-def figure_name(figure: IndexFigure) -> str:
+def figure_name(indexed: Indexed) -> str:
     """Return `top-1 %, PGD, 1/255, 20 steps`."""
+    figure = indexed.figure
     definition = find_metric(figure.metric)
     label = definition.label if definition and definition.label else figure.metric
-    return f"{label}, {figure.called or figure.condition}"
+    return f"{label}, {indexed.called or figure.condition}"
 
 
-def figure_text(figure: IndexFigure) -> str:
+def figure_text(figure: Figure) -> str:
     """Return `86.7 [75.8, 93.1]` under the metric's label."""
     definition = find_metric(figure.metric)
-    scale = definition.scale if definition else 1.0
-    digits = 1 if scale == 100 else 3
-    value = f"{scale * figure.value:.{digits}f}"
-    ends = [f"{scale * end:.{digits}f}" for end in (figure.low, figure.high) if end is not None]
-    return f"{value} [{', '.join(ends)}]" if len(ends) == 2 else value
+    return figure_cell(figure, definition.scale if definition else 1.0)
 
 
 SERIES = 4  # in a chart
@@ -79,13 +78,13 @@ class History:
     runs: tuple[Entry, ...]
     changes: tuple[tuple[str, ...], ...]
     keys: tuple[Key, ...]
-    chart: Figure | None = None
+    chart: Plot | None = None
 
     @property
     def named(self) -> dict[Key, str]:
         """What people call each figure."""
-        every = (figure for _, _, checkpoint in self.runs for figure in checkpoint.figures)
-        return {(figure.condition, figure.metric): figure_name(figure) for figure in every}
+        every = (indexed for _, _, checkpoint in self.runs for indexed in checkpoint.figures)
+        return {indexed.figure.key: figure_name(indexed) for indexed in every}
 
     @property
     def headings(self) -> list[str]:
@@ -114,7 +113,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
         if len(newest_first) < 2:
             continue
         _, run, checkpoint = newest_first[0]
-        keys, entries = tuple((f.condition, f.metric) for f in checkpoint.figures if f.chief), newest_first[::-1]
+        keys, entries = tuple(each.figure.key for each in checkpoint.figures if each.chief), newest_first[::-1]
         changes = ((), *(tuple(_changes(older, newer)) for older, newer in pairwise(entries)))
         history = History(checkpoint.name, f"{run.n} samples of {run.data}", run.card, tuple(entries), changes, keys)
         result.append(replace(history, chart=_chart(history)) if len(result) < CHARTS else history)
@@ -149,11 +148,11 @@ def _changes(older: Entry, newer: Entry) -> list[str]:
     return [shorten_name(line, 120) for line in asked]
 
 
-def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, IndexFigure]:
-    return {(figure.condition, figure.metric): figure for figure in checkpoint.figures}
+def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, Figure]:
+    return {indexed.figure.key: indexed.figure for indexed in checkpoint.figures}
 
 
-def _chart(history: History) -> Figure | None:
+def _chart(history: History) -> Plot | None:
     """Draw the figures in percent over the runs, with their intervals. A line ends where another set-up begins."""
     shown = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
     if not shown:
@@ -163,7 +162,7 @@ def _chart(history: History) -> Figure | None:
     called = history.named
     named = labels((called[key] for key in shown), 56)
     looks = {named[called[key]]: style(place) for place, key in enumerate(shown)}
-    points = [_point(figure) for key in shown for figure in series[key] if figure is not None]
+    points = [figure for key in shown for figure in series[key] if figure is not None]
     ends = [100 * end for point in points for end in (point.low, point.high)]
     others = [place for place, changes in enumerate(history.changes) if changes]
 
@@ -172,7 +171,7 @@ def _chart(history: History) -> Figure | None:
         for place, (key, look) in enumerate(zip(shown, looks.values(), strict=True)):
             for first, end in pairwise([0, *others, len(entries)]):
                 there = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
-                marks = [_point(figure) for _, figure in there]
+                marks = [figure for _, figure in there]
                 dots(axes, [at for at, _ in there], marks, look, shift=series_shift(place, len(shown), 5))
         for place in others:
             axes.axvline(place - 0.5, color=INK, linewidth=1, linestyle=":")
@@ -190,7 +189,7 @@ def _chart(history: History) -> Figure | None:
     ]
     said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
     alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
-    return Figure(
+    return Plot(
         *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(shown), paint),
         alt=alt[:4000],
         caption=f"{_CAPTION} {_OTHERS}" if others else _CAPTION,
@@ -206,11 +205,6 @@ def _times(started: Sequence[str]) -> list[str]:
     end = 16 if len({text[:16] for text in started}) == len(started) else 19
     news = [date if date != before else "" for date, before in zip(dates, ["", *dates], strict=False)]
     return [f"{text[11:end]}\n{date}" for text, date in zip(started, news, strict=True)]
-
-
-def _point(figure: IndexFigure) -> Point:
-    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
-    return Point(figure.value, low, high, figure.n)
 
 
 def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False) -> str:

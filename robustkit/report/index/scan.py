@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from ...common.figure import Figure
 from ...common.files import bytes_of, write_whole
 from ...errors import RunError
 from ...evaluations.condition import name_of, words_of
 from ...evaluations.family import by_family
-from ...evaluations.metrics import Cells, SummaryRow
+from ...evaluations.metrics import Cells
 from ...evaluations.presenting import chief_figures, missing_units
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...results.survey import doubts_of
@@ -100,32 +100,17 @@ _FLAGS = 12  # that are kept of a checkpoint
 Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
-class ResultRow(TypedDict):
-    """A row of summary.json. That of someone else may hold anything."""
+class Indexed(msgspec.Struct, frozen=True):
+    """A figure, as a row of summary.json. chief: whether it sums up the run. called: what people call its condition."""
 
-    checkpoint: str
-    condition: str
-    metric: str
-    n: Whole
-    value: float | None
-    ci_low: float | None
-    ci_high: float | None
-    flags: tuple[str, ...]
-
-
-class IndexFigure(msgspec.Struct, frozen=True):
-    """A figure with its 95 % interval (None where there is none). chief: whether it sums up the run. called: what
-    people call its condition."""
-
+    row: dict[str, Any]
     family: str
-    condition: str
-    metric: str
-    value: float
-    low: float | None
-    high: float | None
-    n: Whole
     chief: bool
-    called: str = ""
+    called: str
+
+    @property
+    def figure(self) -> Figure:
+        return Figure.from_plain(self.row)
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
@@ -135,7 +120,7 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
     attention: str
     sha256: str
     setup: dict[str, str]
-    figures: tuple[IndexFigure, ...]
+    figures: tuple[Indexed, ...]
     flags: tuple[str, ...]
     flagged: Whole
 
@@ -171,13 +156,13 @@ def read_run(path: Path) -> IndexRun:
         raise RunError(f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; {why}")
     missing, units = missing_units(run)
     rows, problem = _results(run)
-    cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in manifest.names}
+    cells: dict[str, dict[tuple[str, str], Figure]] = {name: {} for name in manifest.names}
     for row in rows:
-        if row["checkpoint"] in cells:
-            cells[row["checkpoint"]][row["condition"], row["metric"]] = row
+        if row.checkpoint in cells:
+            cells[row.checkpoint][row.key] = row
     figures, report, checkpoints = _figures(manifest, cells), run.path / "report.html", list[IndexCheckpoint]()
     for entry in manifest.checkpoints:
-        doubts = doubts_of(row for row in rows if row["checkpoint"] == entry.name).items()
+        doubts = doubts_of(row for row in rows if row.checkpoint == entry.name).items()
         flags = [f"{flag} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for flag, said in doubts]
         own = tuple(figures[entry.name]), tuple(flags[:_FLAGS]), len(flags)
         digest = str(entry.sha256 or "")
@@ -198,33 +183,27 @@ def read_run(path: Path) -> IndexRun:
     )
 
 
-def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
+def _results(run: RunFolder) -> tuple[list[Figure], str]:
     if not os.path.lexists(run.path / "summary.json"):
         return [], "no results yet: robustkit report makes them of the records that are there"
     try:
-        rows = msgspec.convert(run.summary(), list[ResultRow])
+        rows = run.summary()
     except RunError as fault:
         return [], str(fault).removeprefix(f"{run.path / 'summary.json'}: ")
-    except msgspec.ValidationError as fault:
-        return [], f"summary.json is not as an audit writes it ({fault}); robustkit report rebuilds it"
     return rows, "" if rows else "no sample was evaluated"
 
 
-def _figures(manifest: Manifest, cells: Mapping[str, Cells]) -> dict[str, list[IndexFigure]]:
+def _figures(manifest: Manifest, cells: Mapping[str, Cells]) -> dict[str, list[Indexed]]:
     """Return the figures of each checkpoint that a policy could have a rule on, the chief ones among them."""
     chief = {(figure.condition, figure.metric) for figure in chief_figures(cells.values(), task_of(manifest).headline)}
     texts = dict.fromkeys(text for own in cells.values() for text, _ in own)
     family_of = {text: family.name for family, some in by_family(texts) for text in some}
-    result: dict[str, list[IndexFigure]] = {}
+    result: dict[str, list[Indexed]] = {}
     for name, own in cells.items():
         result[name] = [
-            IndexFigure(
-                *(family_of[text], text, metric, float(row["value"]), row["ci_low"], row["ci_high"], row["n"]),
-                (text, metric) in chief,
-                name_of(text, "table", manifest),
-            )
+            Indexed(row.to_plain() | {"flags": ()}, family_of[text], row.key in chief, name_of(text, "table", manifest))
             for (text, metric), row in own.items()
-            if row["value"] is not None and math.isfinite(row["value"])
+            if row.is_finite
             if (text, metric) in chief or _is_kept(text, metric)
         ]
     return result

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.intervals import Floats, bootstrap, draws_interval, wilson
+from ...common.figure import BOOTSTRAP, FEWEST, STUDENT, Figure, share_of
+from ...common.intervals import Floats, bootstrap, draws_interval
 from ...display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import amount
-from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
+from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
-from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite
+from ...evaluations.metrics import Cells, finite_or_none, interval_cell
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired
 from ...protocol.condition import CLEAN
@@ -72,7 +73,7 @@ def metrics_of(columns: Iterable[str]) -> list[str]:
 
 def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
     draws = draws_of(reading.manifest.checkpoint(reading.checkpoint).heads)
-    rows, kept = list[Result](), dict[str, Kept]()
+    rows, kept = list[Figure](), dict[str, Kept]()
     for condition in conditions:
         table, notes = reading.joined(reading.shards(condition, _is_wanted))
         read = readable_rows(table)
@@ -89,10 +90,10 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
         rows += _rows(condition, values, flags)
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
-                rows.append(Result(condition, f"{norm}_max", largest, len(read), *_NONE, flags))
+                rows.append(Figure(largest, len(read)).of(condition, f"{norm}_max", flags))
         if words_of(condition).in_means:
             kept[condition] = read["sample_id"].combine_chunks(), values, flags
-    return reading.rows(rows), reading.rows(_means(kept, reading.manifest.data.n)), []
+    return reading.figures(rows), reading.figures(_means(kept, reading.manifest.data.n)), []
 
 
 def draws_of(heads: object) -> int:
@@ -105,7 +106,7 @@ def _is_wanted(column: str) -> bool:
     return column in plain or bool(_KNN.fullmatch(column) or _FEW_SHOT.fullmatch(column))
 
 
-def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Result]:
+def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Figure]:
     """Yield the rows of a condition. single: it is no mean over several, so that an image is right or wrong, and the
     spread of few-shot heads over their draws is given.
     """
@@ -121,14 +122,17 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
         ends |= zip(alike, bootstrap(lambda counts, of=every, n=n: counts @ of / n, n, means), strict=True)  # type: ignore[misc]
     for metric, each in shares.items():
         if n := len(each):
-            if single and is_binary(metric):
-                ends[metric] = wilson(int(each.sum()), n)
-            yield Result(condition, metric, float(each.mean()), n, *ends[metric], flags)
+            how = STUDENT if each.ndim > 1 else BOOTSTRAP
+            share = (
+                share_of(each) if single and is_binary(metric) else Figure(float(each.mean()), n, *ends[metric], how)
+            )
+            yield share.of(condition, metric, flags)
     if single:
         for metric, each in values.items():
             if each.ndim > 1 and each.shape[1] > 1:
                 spread = float(np.std(each.mean(axis=0), ddof=1))
-                yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
+                name = metric.replace("few_shot", "few_shot_spread")
+                yield Figure(spread, len(each)).of(condition, name, flags)
 
 
 def is_binary(metric: str) -> bool:
@@ -136,7 +140,7 @@ def is_binary(metric: str) -> bool:
     return definition is not None and definition.binary
 
 
-def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
+def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Figure]:
     for mean in possible_means(kept):
         shares = shares_of(mean)
         if not all(text in kept for text in shares):
@@ -179,10 +183,10 @@ def table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[t
         largest, moved = finite_or_none(cells, text, f"{norm}_max"), cells.get((text, "moved"))
         rows.append(
             (
-                *(text, str(knn["n"]), *(interval_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
-                "0" if moved is None or not is_finite(moved["value"]) else f"{moved['value']:.3f}",
+                *(text, str(knn.n), *(interval_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
+                "0" if moved is None or not moved.is_finite else f"{moved.value:.3f}",
                 amount(largest, norm, manifest.protocol.space) if largest else "0",
-                "⚑" if knn["flags"] else "",
+                "⚑" if knn.flags else "",
             )
         )
     return rows
@@ -192,7 +196,7 @@ HEADINGS = ("condition", "n", *(heading for _, heading in _MAIN), "features move
 
 
 def _sweep(results: Results) -> list[str]:
-    return [metric for metric in dict.fromkeys(row["metric"] for row in results) if _SWEPT.fullmatch(metric)]
+    return [metric for metric in dict.fromkeys(row.metric for row in results) if _SWEPT.fullmatch(metric)]
 
 
 def _swept(cells: Cells, texts: Sequence[str], metrics: Sequence[str]) -> list[tuple[str, ...]]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference, of_draws, of_means
+from ...common.figure import Figure
 from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import share, shares_of
-from ...evaluations.metrics import Metric, SummaryRow, mean_share, of_samples
+from ...evaluations.metrics import Metric, mean_share, of_samples
 from ...evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, nothing_common
 from ...protocol.card import Samples
 from ..task import Task
@@ -77,8 +78,8 @@ class Features(Task):
         ids, each = recorded(side, condition, metric)
         return ids, each if each.ndim == 1 else each.mean(axis=1)
 
-    def clean_clause(self, row: SummaryRow) -> str:
-        return f"nearest neighbours {share(row)} right on {row['n']} clean images"
+    def clean_clause(self, row: Figure) -> str:
+        return f"nearest neighbours {share(row)} right on {row.n} clean images"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.figure import BOOTSTRAP, INVERTED, Figure, share_of
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...display.table import TextTable
 from ...errors import PluginError
-from ...evaluations.aggregate import Gatherer, Number, Parts, RecordReader, Result, column_of, readable_rows
+from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.condition import family_object, kind_of
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
@@ -46,7 +46,7 @@ _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "tied", "
 
 def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Figure] = []
     summaries: dict[AnyFamily, Summary | None] = {}
     every = (family.aggregator.overview(reading) for family in families_of(reading.manifest))
     overviews = [overview for overview in every if overview is not None]
@@ -55,7 +55,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         if family not in summaries:
             summaries[family] = family.aggregator.summary(reading)
         if (summary := summaries[family]) is not None:
-            rows += reading.rows(summary.add(condition))
+            rows += reading.figures(summary.add(condition))
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
         table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, takers)))
@@ -65,31 +65,31 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
         own = checked_numbers(family, condition, read) if len(read) else iter(())
-        numbers: list[Number] = [*_classification(read, early), *own]
-        rows += reading.rows(Result(condition, *figure, flags) for figure in numbers)
-        for overview in overviews if numbers else ():
+        figures = [*_classification(read, early), *own]
+        rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
+        for overview in overviews if figures else ():
             overview.take(condition, read, flags)
-    rows += reading.rows(agreement_results(reading, conditions))
-    means = [row for overview in overviews for row in reading.rows(overview.rows())]
+    rows += reading.figures(agreement_results(reading, conditions))
+    means = [row for overview in overviews for row in reading.figures(overview.rows())]
     for overview in overviews:
         odd = overview.flags()
         rows, means = (
-            [row | {"flags": [*row["flags"], *odd.get(row["condition"], [])]} for row in some] for some in (rows, means)
+            [replace(row, flags=(*row.flags, *odd.get(row.condition, ()))) for row in some] for some in (rows, means)
         )
-    return rows, means, [row for summary in summaries.values() if summary for row in reading.rows(summary.finish())]
+    return rows, means, [row for summary in summaries.values() if summary for row in reading.figures(summary.finish())]
 
 
-def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterator[Number]:
+def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterator[Figure]:
     """Yield the numbers of a family. Raise PluginError for one that is not its own."""
-    for number in family.aggregator.numbers(read):
-        if family_object(kind_of(condition)) is not None and (
-            metric_named(family.words.metrics, number[0]) is None or metric_named(METRICS, number[0]) is not None
-        ):
+    for figure in family.aggregator.numbers(read):
+        name = figure.metric if isinstance(figure, Figure) else ""
+        known = metric_named(family.words.metrics, name) is not None and metric_named(METRICS, name) is None
+        if family_object(kind_of(condition)) is not None and not known:
             raise PluginError(
-                f"the family of {condition} gives {number[0]!r}; expected one of the metrics of its words, with a name "
-                "that no task has"
+                f"the family of {condition} gives {name or figure!r}; expected a Figure of one of the metrics of its "
+                "words, with a name that no task has"
             )
-        yield number
+        yield figure
 
 
 def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bool:
@@ -98,8 +98,8 @@ def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bo
     return column in _READ or is_stage_column(column) or own or any(taker.needs(column) for taker in takers)
 
 
-def _classification(read: pa.Table, early: bool) -> list[Number]:
-    """Return metric, value, n and interval. early: samples left at their first wrong prediction: only top-1 counts."""
+def _classification(read: pa.Table, early: bool) -> list[Figure]:
+    """Return the figures of a condition. early: samples left at their first wrong prediction: only top-1 counts."""
     n = len(read)
     if n == 0:
         return []
@@ -107,17 +107,16 @@ def _classification(read: pa.Table, early: bool) -> list[Number]:
     rows = []
     for name, column in (("top1", "correct"), ("top5", "top5")):
         if not read[column].null_count:  # as it is where predictions alone are known
-            hits = int(column_of(read, column).sum())
-            rows.append((name, hits / n, n, *wilson(hits, n)))
+            rows.append(share_of(column_of(read, column)).named(name))
     rows = rows[:1] if early else [*rows, *(_losses(read, correct) if not read["nll"].null_count else ())]
     for norm in ("linf", "l2"):
         largest = float(column_of(read, norm).max())
         if largest > 0:
-            rows.append((f"{norm}_max", largest, n, math.nan, math.nan))
+            rows.append(Figure(largest, n, metric=f"{norm}_max"))
     return rows
 
 
-def _losses(read: pa.Table, correct: Floats) -> list[Number]:
+def _losses(read: pa.Table, correct: Floats) -> list[Figure]:
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
@@ -128,8 +127,8 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
             return counts @ nll / n
 
     return [
-        ("nll", loss, n, *bootstrap(resampled, n, [loss])[0]),
-        ("ece", calibration_error(sure, right), n, *calibration_interval(sure, right)),
+        Figure(loss, n, *bootstrap(resampled, n, [loss])[0], BOOTSTRAP, metric="nll"),
+        Figure(calibration_error(sure, right), n, *calibration_interval(sure, right), INVERTED, metric="ece"),
     ]
 
 

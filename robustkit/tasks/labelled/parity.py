@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...common.differences import Difference, holm, of_means
+from ...common.figure import Figure, share_of
 from ...display.table import TextTable
-from ...evaluations.aggregate import Estimate, RecordReader, Result, Results, column_of, readable_rows, share_of
+from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import name_of, shows, words_of
-from ...evaluations.metrics import Metric, SummaryRow, figure_cell
+from ...evaluations.metrics import Metric, figure_cell
 from ...evaluations.presenting import short_names
 from ...evaluations.records import common_places
 from ...protocol.condition import CLEAN
@@ -23,7 +24,7 @@ _LEVEL = 0.05
 _SINGLES = 8  # single corruptions in a table: those with the lowest agreement
 
 
-def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[Result]:
+def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[Figure]:
     """Return how often a checkpoint predicts what the one does that a run names for parity; nothing for that one.
 
     A condition under which their accuracy differs significantly is flagged: by McNemar's exact test, corrected by Holm
@@ -41,7 +42,7 @@ def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[
     ]
     corrected = holm([difference.p_value for *_, difference in found])
     return [
-        Result(text, AGREEMENT.name, *agreed, _flags(first, difference, p, len(found)))
+        agreed.of(text, AGREEMENT.name, _flags(first, difference, p, len(found)))
         for (text, agreed, difference), p in zip(found, corrected, strict=True)
     ]
 
@@ -50,7 +51,7 @@ def _has_predictions(condition: str) -> bool:
     return shows(condition) or words_of(condition).images_of_under
 
 
-def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple[Estimate, Difference] | None:
+def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple[Figure, Difference] | None:
     """Return the agreement of two checkpoints on the samples that both have, and how the second's accuracy differs."""
     tables = [readable_rows(each.joined(each.shards(condition, _COLUMNS))[0]) for each in (first, second)]
     if not all("prediction" in table.column_names and len(table) for table in tables):
@@ -83,10 +84,10 @@ def parity_tables(results: Results) -> list[TextTable]:
         rows = tuple(
             (
                 name_of(text, "table", manifest),
-                str(agreed[text]["n"]),
+                str(agreed[text].n),
                 figure_cell(agreed[text]),
                 *(_accuracy(results, each, text) for each in (first, name)),
-                "⚑" * any(flag.startswith(DIFFERS) for flag in agreed[text]["flags"]),
+                "⚑" * any(flag.startswith(DIFFERS) for flag in agreed[text].flags),
             )
             for text in shown
         )
@@ -96,7 +97,7 @@ def parity_tables(results: Results) -> list[TextTable]:
     return tables
 
 
-def _shown(agreed: dict[str, SummaryRow]) -> tuple[list[str], str]:
+def _shown(agreed: dict[str, Figure]) -> tuple[list[str], str]:
     """Return the conditions of a table, of many single corruptions those with the lowest agreement; and its note."""
     note = (
         "Under an attack each checkpoint has its own adversarial images, under transfer both have those found for one. "
@@ -104,9 +105,9 @@ def _shown(agreed: dict[str, SummaryRow]) -> tuple[list[str], str]:
         "by Holm for all conditions)."
     )
     singles = [text for text in agreed if words_of(text).in_means and not words_of(text).in_results]
-    lowest = sorted(singles, key=lambda text: agreed[text]["value"])[:_SINGLES]
+    lowest = sorted(singles, key=lambda text: agreed[text].value)[:_SINGLES]
     if len(lowest) < len(singles):
-        mean = sum(agreed[text]["value"] for text in singles) / len(singles)
+        mean = sum(agreed[text].value for text in singles) / len(singles)
         note += f" The {_SINGLES} corruptions of {len(singles)} with the lowest agreement; the mean of all is "
         note += f"{100 * mean:.1f} %."
     return [text for text in agreed if text not in singles or text in lowest], note
@@ -125,19 +126,19 @@ def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
         return
     called, lowest = short_names(manifest.names), dict.fromkeys(manifest.names, 1.0)
     for row in results:
-        if row["metric"] == AGREEMENT.name:
-            lowest[row["checkpoint"]] = min(lowest[row["checkpoint"]], row["value"])
+        if row.metric == AGREEMENT.name:
+            lowest[row.checkpoint] = min(lowest[row.checkpoint], row.value)
     for name in sorted(lowest, key=lowest.__getitem__):
         agreed = {text: row for (text, metric), row in results.cells[name].items() if metric == AGREEMENT.name}
         if not agreed:
             continue
         start = agreed.get(CLEAN.text) or next(iter(agreed.values()))
-        worst, row = min(agreed.items(), key=lambda pair: pair[1]["value"])
-        said = f"{called[name]} agrees with {called[first]} on {100 * start['value']:.1f} % of {start['n']} "
+        worst, row = min(agreed.items(), key=lambda pair: pair[1].value)
+        said = f"{called[name]} agrees with {called[first]} on {100 * start.value:.1f} % of {start.n} "
         said += manifest.protocol.samples.many
-        if row["value"] < start["value"]:
-            said += f", on {100 * row['value']:.1f} % at worst ({name_of(worst, 'sentence', manifest)})"
-        odd = [text for text in agreed if any(flag.startswith(DIFFERS) for flag in agreed[text]["flags"])]
+        if row.value < start.value:
+            said += f", on {100 * row.value:.1f} % at worst ({name_of(worst, 'sentence', manifest)})"
+        odd = [text for text in agreed if any(flag.startswith(DIFFERS) for flag in agreed[text].flags)]
         conditions = f"{len(agreed)} condition{'s' * (len(agreed) > 1)}"
         how = f"differs significantly under {len(odd)} of" if odd else "shows no significant difference in"
         yield name, f"{said}; accuracy {how} {conditions}."

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.intervals import calibration_error, calibration_gaps, wilson
-from ...display.svg import INK, Figure, Point, Style, dots, percent, shorten_name, space_panels
+from ...common.figure import Figure, proportion
+from ...common.intervals import calibration_error, calibration_gaps
+from ...display.svg import INK, Plot, Style, dots, percent, shorten_name, space_panels
 from ...display.table import Grid, TextTable
 from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
@@ -49,7 +50,7 @@ class Reliability:
     condition: str
     counts: tuple[int, ...]
     confidence: tuple[float, ...]
-    accuracy: tuple[Point, ...]
+    accuracy: tuple[Figure, ...]
     error: float
     left_out: int
 
@@ -70,10 +71,7 @@ def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability 
     total = calibration_gaps(sure, np.zeros_like(sure)).sum(axis=0)
     hits = (total - calibration_gaps(sure, right).sum(axis=0)).round().astype(int).tolist()
     means = [float(share) / n if n else math.nan for share, n in zip(total, counts, strict=True)]
-    accuracy = [
-        Point(hit / n, *wilson(hit, n), n) if n else Point(math.nan, math.nan, math.nan, 0)
-        for hit, n in zip(hits, counts, strict=True)
-    ]
+    accuracy = map(proportion, hits, counts)
     error, left_out = calibration_error(sure, right), int((~finite).sum())
     return Reliability(checkpoint, condition, tuple(counts), tuple(means), tuple(accuracy), error, left_out)
 
@@ -101,7 +99,7 @@ class Reliabilities(Gatherer):
             self.entries.append(entry)
 
 
-def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
+def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Plot]:
     for checkpoint in dict.fromkeys(entry.checkpoint for entry in entries):
         shown = [entry for entry in entries if entry.checkpoint == checkpoint]
 
@@ -113,7 +111,7 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
             grid[0, 0].set_ylabel("right, %")
             grid[1, 0].set_ylabel("samples")
 
-        yield Figure(
+        yield Plot(
             "calibration",
             f"Reliability of {shorten_name(checkpoint, 60)}",
             300,

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...common.figure import Figure
 from ...display.table import CardPart, Section, TextTable, of_tables
 from ...display.text import Made, code
 from ...errors import RunError
@@ -22,7 +23,6 @@ from .tables import Reliabilities, calibration_figures, stacked_grids
 if TYPE_CHECKING:
     from ...evaluations.aggregate import Gatherer, Parts, RecordReader, Results
     from ...evaluations.family import Looks
-    from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
 
@@ -58,13 +58,13 @@ class Labelled(Task):
         with contextlib.suppress(RunError):  # a missing column is reported later
             side.samples(condition, ["prediction", *(self.paired[name] for name in self.compared.shown)])
 
-    def clean_clause(self, row: SummaryRow) -> str:
-        return f"{share(row)} right on {row['n']} clean {self.samples.many}"
+    def clean_clause(self, row: Figure) -> str:
+        return f"{share(row)} right on {row.n} clean {self.samples.many}"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         table, rows = ConditionTable.of(self, results, results.manifest), list[dict[str, str]]()
         for key, figures in table.figures.items():
-            mark = " ⚑" * any(row["flags"] for row in figures.values())
+            mark = " ⚑" * any(row.flags for row in figures.values())
             rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
         if rows:
             called = results.manifest.protocol.samples.many

@@ -191,8 +191,8 @@ def draw_examples(
 def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
     scores: dict[str, list[float]] = {}
     for row in run.summary():
-        if row["metric"] == "miou" and row["value"] is not None:
-            scores.setdefault(row["condition"], []).append(row["value"])
+        if row.metric == "miou" and row.is_finite:
+            scores.setdefault(row.condition, []).append(row.value)
     grouped = [condition for condition in conditions if condition.group and condition.text in scores]
     worst = sorted(grouped, key=lambda condition: sum(scores[condition.text]))[:1]
     alone = [condition for condition in conditions if not condition.group and condition != CLEAN][:1]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.differences import Difference, of_resamples
+from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.intervals import Floats
-from ...evaluations.aggregate import FEWEST, Result
 from ...evaluations.condition import is_over_groups, shares_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.corruptions.results import merged_flags
@@ -43,13 +43,14 @@ def counts_of_runs(table: pa.Table) -> list[Counts]:
     return found
 
 
-def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], names: Sequence[str]) -> Iterator[Result]:
+def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], names: Sequence[str]) -> Iterator[Figure]:
     """Yield the row of `miou_worst`; none without runs. Its interval takes the runs chosen on all images as given."""
     n = len(counts.ids)
     if n and runs:
         worst, notes = worst_case(counts, runs), _notes([counts, *runs], names).get("miou", [])
         bounds = worst.intervals[0] if n >= FEWEST else NO_INTERVAL
-        yield Result(condition, "miou_worst", float(worst.values[0]), n, *bounds, [*counts.flags, *notes])
+        figure = Figure(float(worst.values[0]), n, *bounds, BOOTSTRAP)
+        yield figure.of(condition, "miou_worst", [*counts.flags, *notes])
 
 
 def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
@@ -85,7 +86,7 @@ BIASED = (
 _NAMED = 5  # classes that a flag names
 
 
-def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Result]:
+def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Figure]:
     """Yield the rows of one condition. `iou(pole)`: for classes in some prediction or truth; n is those images."""
     n = len(counts.ids)
     if n == 0:
@@ -95,17 +96,18 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
     for place, metric in enumerate(METRICS):
         bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
         doubt = [BIASED] * (n >= FEWEST and is_biased(values[place], counts.resampled[:, place]))
-        yield Result(condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *doubt])
+        figure = Figure(values[place], n, *bounds, BOOTSTRAP)
+        yield figure.of(condition, metric, [*flags, *notes.get(metric, []), *doubt])
     for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
         if seen:
             bounds = counts.intervals[place] if seen >= FEWEST else NO_INTERVAL
-            yield Result(condition, f"iou({name})", values[place], seen, *bounds, flags)
+            yield Figure(values[place], seen, *bounds, BOOTSTRAP).of(condition, f"iou({name})", flags)
     for norm, largest in counts.largest.items():
         if largest > 0:
-            yield Result(condition, f"{norm}_max", largest, n, *NO_INTERVAL, flags)
+            yield Figure(largest, n).of(condition, f"{norm}_max", flags)
 
 
-def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Result]:
+def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Figure]:
     """Yield the rows of every mean that the conditions allow: by corruption, and by set: `METRICS`; `retention`, mIoU
     over the clean one; of sets each class's IoU. Only images read under all of the mean, and clean, count. expected: of
     the data set.
@@ -119,7 +121,7 @@ def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Se
 
 def _mean(
     mean: str, shares: Mapping[str, float], by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]
-) -> Iterator[Result]:
+) -> Iterator[Figure]:
     ids = common_ids([counts.ids for counts in by_condition.values()])
     n, same = len(ids), {text: counts.of_samples(ids) for text, counts in by_condition.items()}
     if n == 0:
@@ -138,13 +140,14 @@ def _mean(
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
         doubt = [BIASED] * (n >= FEWEST and is_biased(value, drawn))
-        yield Result(mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt])
+        figure = Figure(float(value), n, *bounds, BOOTSTRAP)
+        yield figure.of(mean, metric, [*flags, *notes.get(metric, []), *doubt])
     if not is_over_groups(mean):
         return
     fewest = np.min([counts.seen for counts in members], axis=0).tolist()
     for name, iou, seen in zip(_distinct(names), values[len(METRICS) :].tolist(), fewest, strict=True):
         if seen:
-            yield Result(mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags)
+            yield Figure(iou, seen).of(mean, f"iou({name})", flags)
 
 
 def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...display.svg import Figure, Point, dots, labels, legend, list_some, panels, percent, shorten_name, style
+from ...common.figure import Figure
+from ...display.svg import Plot, dots, labels, legend, list_some, panels, percent, shorten_name, style
 from ...display.table import CardPart, TextTable
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
 from ...evaluations.condition import is_over_groups, kind_of, words_of
 from ...evaluations.corruptions.tables import retention_tables
-from ...evaluations.metrics import Cells, SummaryRow, finite_or_none, percent_cell
+from ...evaluations.metrics import Cells, finite_or_none, percent_cell
 from ...protocol.condition import CLEAN
 from ..condition_table import ConditionTable
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 LONGEST = 40  # the longest table of classes that a terminal shows, in rows
 
 
-def scene_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
+def scene_tables(results: Sequence[Figure]) -> list[TextTable]:
     """Return the tables about corruptions and about classes; none where no condition has an mIoU."""
-    tables, by_checkpoint = list[TextTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
+    tables, by_checkpoint = list[TextTable](), dict[str, dict[tuple[str, str], Figure]]()
     for row in results:
-        by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        by_checkpoint.setdefault(row.checkpoint, {})[row.condition, row.metric] = row
     for checkpoint, cells in by_checkpoint.items():
         if any(metric == "miou" for _, metric in cells):
             tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells)]
@@ -45,7 +46,7 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     for metric in names:
         fractions = [finite_or_none(cells, condition, metric) for condition in shown]
         first = cells.get((shown[0], metric))
-        rows.append((metric[4:-1], "0" if first is None else str(first["n"]), *map(percent_cell, fractions)))
+        rows.append((metric[4:-1], "0" if first is None else str(first.n), *map(percent_cell, fractions)))
         values.append((None, *fractions))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {shown[0]}"
     yield TextTable(title, ("class", "images", *shown), tuple(rows), values=tuple(values), checkpoint=checkpoint)
@@ -78,23 +79,23 @@ MOST = 24  # classes that are drawn
 _TOGETHER = 4  # checkpoints in a figure
 
 
-Points = Mapping[str, Mapping[str, Point]]  # the IoU of each class of a checkpoint, by condition
+Points = Mapping[str, Mapping[str, Figure]]  # the IoU of each class of a checkpoint, by condition
 
 
-def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) -> dict[str, Points]:
+def class_ious(results: Sequence[Figure], claims: Mapping[str, Any]) -> dict[str, Points]:
     """Return the IoU of the classes of every checkpoint: clean, under the worst attack, and under `in-c` if it was
     evaluated whole, else under each set that was.
     """
-    by_checkpoint: dict[str, dict[str, dict[str, Point]]] = {}
+    by_checkpoint: dict[str, dict[str, dict[str, Figure]]] = {}
     miou: dict[str, dict[str, float]] = {}
     for row in results:
-        if row["value"] is None:
+        if not row.is_finite:
             continue
-        if row["metric"] == "miou":
-            miou.setdefault(row["checkpoint"], {})[row["condition"]] = float(row["value"])
-        elif row["metric"].startswith("iou("):
-            by_condition = by_checkpoint.setdefault(row["checkpoint"], {}).setdefault(row["condition"], {})
-            by_condition[row["metric"][4:-1]] = Point.of(row)
+        if row.metric == "miou":
+            miou.setdefault(row.checkpoint, {})[row.condition] = row.value
+        elif row.metric.startswith("iou("):
+            by_condition = by_checkpoint.setdefault(row.checkpoint, {}).setdefault(row.condition, {})
+            by_condition[row.metric[4:-1]] = row
     return {
         checkpoint: {condition: points[condition] for condition in _shown(points, miou.get(checkpoint, {}), claims)}
         for checkpoint, points in by_checkpoint.items()
@@ -110,7 +111,7 @@ def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: M
     return [*chosen, *([min(attacked, key=lambda condition: miou[condition])] if attacked else [])]
 
 
-def class_figures(entries: Mapping[str, Points]) -> Iterator[Figure]:
+def class_figures(entries: Mapping[str, Points]) -> Iterator[Plot]:
     """Yield figures of a few checkpoints each, one panel per checkpoint; classes by the first one's clean IoU."""
     if not entries:
         return
@@ -131,7 +132,7 @@ def class_figures(entries: Mapping[str, Points]) -> Iterator[Figure]:
             for axes, checkpoint in zip(grid, group, strict=True):
                 for condition, points in entries[checkpoint].items():
                     rows = [row for row, name in enumerate(chosen) if name in points]
-                    bare = [Point(points[chosen[row]].value, math.nan, math.nan, points[chosen[row]].n) for row in rows]
+                    bare = [Figure(points[chosen[row]].value, points[chosen[row]].n) for row in rows]
                     dots(axes, rows, bare, looks[condition], across=True)
                 axes.set_title(names[checkpoint])
                 axes.set_xlim(-3, 103)
@@ -144,7 +145,7 @@ def class_figures(entries: Mapping[str, Points]) -> Iterator[Figure]:
 
         several = f", checkpoints {start + 1} to {start + len(group)}" if len(entries) > _TOGETHER else ""
         lowest = f" The {MOST} of {len(every)} classes that are lowest." if len(every) > MOST else ""
-        yield Figure(
+        yield Plot(
             "segmentation",
             f"IoU by class{several}",
             20 + 18 * -(-len(keys) // 2) + (58 + 17 * len(chosen)) * -(-len(group) // 2),

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
+from ...common.figure import Figure
 from ...display.table import CardPart, Section, TextTable, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, percent, share, words_of
 from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
-from ...evaluations.metrics import Cells, Metric, SummaryRow, mean_share
+from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
 from ...evaluations.records import CheckpointRecords, Compared, common_ids
 from ...protocol.condition import CLEAN
@@ -66,16 +67,16 @@ class Segmentation(Task):
         data = reading.manifest.data
         judged, columns = _judged(data), (*COLUMNS, "shifted")
         names = [data.class_names[place] for place in judged]
-        rows, by_condition = list[dict[str, Any]](), dict[str, Counts]()
+        rows, by_condition = list[Figure](), dict[str, Counts]()
         for condition in conditions:
             table, odd = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
             counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
             runs = [each.of_classes(judged) for each in counts_of_runs(table)]
-            rows += reading.rows(scene_rows(condition, counts, names))
-            rows += reading.rows(worst_rows(condition, counts, runs, names))
+            rows += reading.figures(scene_rows(condition, counts, names))
+            rows += reading.figures(worst_rows(condition, counts, runs, names))
             if words_of(condition).in_means:
                 by_condition[condition] = counts
-        return rows, reading.rows(scene_mean_rows(by_condition, data.n, names)), []
+        return rows, reading.figures(scene_mean_rows(by_condition, data.n, names)), []
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
         counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(_judged(run.manifest.data))
@@ -100,15 +101,15 @@ class Segmentation(Task):
             masks = masks[:1] * 2  # counts at other image sizes say nothing
         return len(ids), next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")
 
-    def clean_clause(self, row: SummaryRow) -> str:
-        return f"mIoU {share(row)} on {row['n']} clean images"
+    def clean_clause(self, row: Figure) -> str:
+        return f"mIoU {share(row)} on {row.n} clean images"
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
         classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
         if classes:
-            row = min(classes, key=lambda row: float(row["value"]))
-            images = f"{row['n']} {'image' if row['n'] == 1 else 'images'}"
-            text = f"its weakest class is {row['metric'][4:-1]} with IoU {percent(row['value'])} in {images}, clean"
+            row = min(classes, key=lambda row: row.value)
+            images = f"{row.n} {'image' if row.n == 1 else 'images'}"
+            text = f"its weakest class is {row.metric[4:-1]} with IoU {percent(row.value)} in {images}, clean"
             yield Clause(text)
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...common.figure import Figure
 from ...common.intervals import Floats, resampled_figures
 from ...display.table import Grid, Part, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
-from ...evaluations.metrics import Cells, Metric, is_finite
+from ...evaluations.metrics import Cells, Metric, figure_cell
 from ...evaluations.presenting import flag_lines
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry, Manifest
@@ -51,11 +52,11 @@ def is_wanted(family: AnyFamily, column: str) -> bool:
 
 
 _COLUMNS = (
-    ("perplexity", "perplexity [95 %]", 1, ".2f"),
-    ("word_perplexity", "word perplexity [95 %]", 1, ".2f"),
-    ("bits_per_byte", "bits per byte [95 %]", 1, ".4f"),
-    ("nll", "NLL [95 %]", 1, ".4f"),
-    ("token_accuracy", "top-1 % of tokens [95 %]", 100, ".2f"),
+    ("perplexity", "perplexity [95 %]", 1, 2),
+    ("word_perplexity", "word perplexity [95 %]", 1, 2),
+    ("bits_per_byte", "bits per byte [95 %]", 1, 4),
+    ("nll", "NLL [95 %]", 1, 4),
+    ("token_accuracy", "top-1 % of tokens [95 %]", 100, 2),
 )
 HEADINGS = ("condition", "n", *(heading for _, heading, _, _ in _COLUMNS), "flag")
 _HEADLINE = HEADINGS[2]
@@ -65,19 +66,14 @@ def table_rows(cells: Cells) -> list[tuple[str, ...]]:
     rows = []
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
-        shown = (_cell(cells.get((text, name)), scale, form) for name, _, scale, form in _COLUMNS)
-        rows.append((text, str(first["n"]), *shown, "⚑" if first["flags"] else ""))
+        shown = (_cell(cells.get((text, name)), scale, digits) for name, _, scale, digits in _COLUMNS)
+        rows.append((text, str(first.n), *shown, "⚑" if first.flags else ""))
     return rows
 
 
-def _cell(row: Any, scale: float, form: str) -> str:
+def _cell(row: Figure | None, scale: float, digits: int) -> str:
     """Return `434.70 [410.12, 460.03]`; a dash where there is no row."""
-    if row is None or not is_finite(row["value"]):
-        return "–" if row is None else "nan"
-    value = format(scale * row["value"], form)
-    if not is_finite(row["ci_low"]) or not is_finite(row["ci_high"]):
-        return value
-    return f"{value} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"
+    return figure_cell(row, scale, digits=digits)
 
 
 def read_as(entry: CheckpointEntry) -> str:
@@ -116,7 +112,5 @@ class PerturbationsPresenter(Presenter):
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]
         if rows:
-            row = max(rows, key=lambda row: -headline.better * float(row["value"]))
-            yield Clause(
-                f"{headline.word} {row['value']:.1f} {name_of(row['condition'], 'sentence', manifest)}", (row,)
-            )
+            row = max(rows, key=lambda row: -headline.better * row.value)
+            yield Clause(f"{headline.word} {row.value:.1f} {name_of(row.condition, 'sentence', manifest)}", (row,))

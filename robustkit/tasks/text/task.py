@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ...common.differences import Difference, of_resamples
+from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.intervals import intervals
 from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
-from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
+from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import kind_of
 from ...evaluations.family import family_of
-from ...evaluations.metrics import Metric, SummaryRow, mean_share
+from ...evaluations.metrics import Metric, mean_share
 from ...evaluations.records import CheckpointRecords, Compared, common_ids, nothing_common
 from ...protocol.card import Samples
 from ..task import Task
@@ -57,7 +58,7 @@ class Text(Task):
     truth, differs = ("tokens",), "{} has {:.0f} and {:.0f} tokens to predict"
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
-        rows = list[dict[str, Any]]()
+        rows = list[Figure]()
         for condition in conditions:
             family = family_of(kind_of(condition))
             table, notes = reading.joined(reading.shards(condition, partial(is_wanted, family)))
@@ -77,7 +78,9 @@ class Text(Task):
             # Documents are resampled; few of them give no interval.
             bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
             pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
-            rows += reading.rows(Result(condition, name, value, n, *ends, flags) for name, value, ends in pairs)
+            rows += reading.figures(
+                Figure(value, n, *ends, BOOTSTRAP).of(condition, name, flags) for name, value, ends in pairs
+            )
         return rows, [], []
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
@@ -100,8 +103,8 @@ class Text(Task):
             drawn = (resampled(sums[1]) - resampled(sums[0]))[:, place]
         return of_resamples(before, after, drawn, len(ids), FEWEST)
 
-    def clean_clause(self, row: SummaryRow) -> str:
-        return f"perplexity {row['value']:.1f} on {row['n']} clean documents"
+    def clean_clause(self, row: Figure) -> str:
+        return f"perplexity {row.value:.1f} on {row.n} clean documents"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         if rows := table_rows(results.cells[checkpoint]):

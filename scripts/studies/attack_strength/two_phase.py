@@ -41,7 +41,7 @@ def passes(run: Run) -> tuple[int, int]:
 
 def figure(run: Run, metric: str) -> dict[str, Any]:
     """Return the row of the attack as a whole."""
-    rows = [row for row in run.summary() if row["metric"] == metric and row["condition"] != "clean"]
+    rows = [row for row in run.summary() if row.metric == metric and row.condition != "clean"]
     return rows[-1]
 
 
@@ -60,7 +60,7 @@ class Line:
 def measured(run: Run, metric: str) -> Line:
     """Return the line of a run."""
     row = figure(run, metric)
-    return Line(row["value"], row["ci_low"], row["ci_high"], run.manifest.data.n, *passes(run))
+    return Line(row.value, row.low, row.high, run.manifest.data.n, *passes(run))
 
 
 def from_whole(run: Run, second: int) -> Line:

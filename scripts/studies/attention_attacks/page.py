@@ -99,7 +99,7 @@ def hidden(run: Run) -> Iterator[str]:
 def ledger(run: Run) -> Iterator[str]:
     """Yield a table for each condition whose books were kept."""
     texts = [text for text in run.manifest.conditions if text.startswith("ledger(")]
-    results = {(row["checkpoint"], row["condition"], row["metric"]): row for row in run.summary()}
+    results = {(row.checkpoint, row.condition, row.metric): row for row in run.summary()}
     heading = ("checkpoint", "n", "by query norms", "by key norms", "by directions", *(metric.word for metric in BACK))
     first, *_ = names = run.manifest.names
     for text in texts:
@@ -107,14 +107,14 @@ def ledger(run: Run) -> Iterator[str]:
         for name in names:
             found = [results[name, text, metric.name] for metric in SHARES]
             back = [results.get((name, text, metric.name)) for metric in BACK]
-            n = str(back[0]["n"]) if back[0] else "0"
-            cells = ["–" if row is None else interval(row["value"], row["ci_low"], row["ci_high"]) for row in back]
+            n = str(back[0].n) if back[0] else "0"
+            cells = ["–" if row is None else interval(row.value, row.low, row.high) for row in back]
             pair = (
                 ""
                 if name == first
                 else points(paired_difference(Side(run, first), Side(run, name), text, BACK[2].name))
             )
-            rows.append((name, n, *(f"{100 * row['value']:.1f}" for row in found), *cells, pair))
+            rows.append((name, n, *(f"{100 * row.value:.1f}" for row in found), *cells, pair))
         yield f"Under {words_of(text).label(text)}, of {run.manifest.data.n} images, in %:\n\n" + markdown(rows)
 
 

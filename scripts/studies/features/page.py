@@ -25,7 +25,6 @@ import torch
 import robustkit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
-from robustkit.evaluations.metrics import is_finite, is_whole
 from robustkit.protocol.condition import CLEAN
 from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
@@ -79,11 +78,13 @@ def split(folder: Path, out: Path) -> None:
 def section(run: Run, audit: Run) -> Iterator[str]:
     """Yield the parts of the page about one run. audit: of the same classifiers on the same images."""
     manifest = run.manifest
-    cells = {(row["checkpoint"], row["condition"], row["metric"]): row for row in run.summary()}
-    whole = [entry for entry in manifest.checkpoints if is_whole(cells.get((entry.name, "clean", "knn")))]
+    cells = {(row.checkpoint, row.condition, row.metric): row for row in run.summary()}
+    whole = [
+        entry for entry in manifest.checkpoints if (clean := cells.get((entry.name, "clean", "knn"))) and clean.is_whole
+    ]
     yield f"## {manifest.data.name}, {manifest.data.n} images"
     yield f"{heads_of(manifest.checkpoints[0])}."
-    own = {row["checkpoint"]: row for row in audit.summary() if (row["condition"], row["metric"]) == ("clean", "top1")}
+    own = {row.checkpoint: row for row in audit.summary() if (row.condition, row.metric) == ("clean", "top1")}
     yield markdown(list(accuracies(run, whole, cells, own)))
     yield markdown(list(swept(whole, cells)))
     yield "The same from scikit-learn on the same features, clean: predictions that differ, and the largest difference."
@@ -96,7 +97,7 @@ def accuracies(run: Run, entries: list[CheckpointEntry], cells: Any, own: Any) -
     yield "checkpoint", "condition", "n", "its own head, top-1 %", *(label for _, label in _HEADS), "features moved"
     for entry in entries:
         for text in run.manifest.conditions:
-            if not is_whole(cells.get((entry.name, text, "knn"))):
+            if not ((mine := cells.get((entry.name, text, "knn"))) and mine.is_whole):
                 continue
             moved = cells.get((entry.name, text, "moved"))
             shown = (cell(cells[entry.name, text, metric]) for metric, _ in _HEADS)
@@ -192,10 +193,10 @@ def command(run: Run) -> str:
 
 def cell(row: Any) -> str:
     """Return `61.9 [58.7, 65.0]`; a dash where there is no figure."""
-    if row is None or not is_finite(row["value"]):
+    if row is None or not row.is_finite:
         return "–"
-    ends = f" [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]" if is_finite(row["ci_low"]) else ""
-    return f"{100 * row['value']:.1f}{ends}"
+    ends = f" [{100 * row.low:.1f}, {100 * row.high:.1f}]" if row.has_interval else ""
+    return f"{100 * row.value:.1f}{ends}"
 
 
 if __name__ == "__main__":

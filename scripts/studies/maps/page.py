@@ -12,6 +12,7 @@ the leads over controls and two galleries of the generated set are drawn next to
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,14 +40,14 @@ class Lead(NamedTuple):
     """Over the best control of each resample; control: the best over all images."""
 
     value: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     control: str
 
     @property
     def verdict(self) -> str:
         """`ahead`, `behind`, `level`, or `open` where there is no interval."""
-        if self.low is None or self.high is None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
             return "open"
         margin = MARGIN * (self.high - self.low)
         return "ahead" if self.low > margin else "behind" if self.high < -margin else "level"
@@ -57,13 +58,13 @@ def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
     by_score: dict[str, dict[str, Lead]] = {}
     headings = SCORE_HEADINGS | FREE_HEADINGS
     for row in run.summary():
-        parts_found, metric = parts_of(row["condition"]), row["metric"].removesuffix("_over_control")
-        if row["checkpoint"] != checkpoint or parts_found is None or metric == row["metric"] or metric in ONE_SIDED:
+        parts_found, metric = parts_of(row.condition), row.metric.removesuffix("_over_control")
+        if row.checkpoint != checkpoint or parts_found is None or metric == row.metric or metric in ONE_SIDED:
             continue
         explained, mode = parts_found
         name = f"{headings[metric].removesuffix(' ↓')}{f' ({mode})' if mode else ''}"
-        control = row["flags"][0].partition(": ")[2]
-        by_score.setdefault(name, {})[explained.method] = Lead(row["value"], row["ci_low"], row["ci_high"], control)
+        control = row.flags[0].partition(": ")[2]
+        by_score.setdefault(name, {})[explained.method] = Lead(row.value, row.low, row.high, control)
     return by_score
 
 
@@ -152,12 +153,12 @@ def side_by_side(run: Run) -> str:
     headings = SCORE_HEADINGS | FREE_HEADINGS
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in run.summary():
-        parts_found = parts_of(row["condition"])
-        if parts_found is None or parts_found[0].method != "agcam" or row["metric"] not in scores:
+        parts_found = parts_of(row.condition)
+        if parts_found is None or parts_found[0].method != "agcam" or row.metric not in scores:
             continue
-        interval = "" if row["ci_low"] is None else f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
-        name = headings[row["metric"]] + (f" ({parts_found[1]})" if parts_found[1] else "")
-        cells.setdefault((row["metric"], name), {})[row["checkpoint"]] = f"{row['value']:.3f}{interval}"
+        interval = "" if not row.has_interval else f" [{row.low:.3f}, {row.high:.3f}]"
+        name = headings[row.metric] + (f" ({parts_found[1]})" if parts_found[1] else "")
+        cells.setdefault((row.metric, name), {})[row.checkpoint] = f"{row.value:.3f}{interval}"
     order = sorted(cells, key=lambda key: scores.index(key[0]))
     return markdown([("AG-CAM", *names(run)), *((key[1], *(cells[key][name] for name in names(run))) for key in order)])
 

@@ -106,12 +106,12 @@ def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, 
     """Return the figures that are kept, by condition and name. before: conditions that an earlier part had."""
     figures: dict[str, dict[str, float]] = {}
     for row in run.summary():
-        control = row["condition"].startswith("cam(") and not row["condition"].startswith("cam(agcam")
-        known = row["metric"] in KEPT or row["metric"].startswith("accuracy_at(")
-        if row["metric"] == "nll" and row["condition"].startswith("corruption("):
+        control = row.condition.startswith("cam(") and not row.condition.startswith("cam(agcam")
+        known = row.metric in KEPT or row.metric.startswith("accuracy_at(")
+        if row.metric == "nll" and row.condition.startswith("corruption("):
             continue
-        if row["checkpoint"] == checkpoint and row["condition"] not in before and known and not control:
-            figures.setdefault(row["condition"], {})[row["metric"]] = round(row["value"], 6)
+        if row.checkpoint == checkpoint and row.condition not in before and known and not control:
+            figures.setdefault(row.condition, {})[row.metric] = round(row.value, 6)
     return figures
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from robustkit.common.figure import FEWEST
 from robustkit.display.text import pixels
 from robustkit.errors import RunError
-from robustkit.evaluations.aggregate import FEWEST
 from robustkit.evaluations.records import common_ids
 from robustkit.report.run import Run
 from robustkit.tasks.segmentation.counts import COLUMNS, Counts

@@ -26,7 +26,7 @@ import numpy as np
 
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.common.files import write_whole
-from robustkit.display.svg import Figure
+from robustkit.display.svg import Plot
 from robustkit.errors import RobustkitError
 from robustkit.pipeline.scheduler import run
 from robustkit.results.published import read_published
@@ -70,9 +70,9 @@ def audited(work: Path, data: Path, out: Path, logs: Sequence[Log]) -> Iterator[
             say=print,
         )
         for row in done.summary():
-            if row["metric"] == "top1":
-                log = names[row["checkpoint"]]
-                yield [problem, log["attention"], str(log["seed"]), row["condition"], f"{row['value']:.6f}"]
+            if row.metric == "top1":
+                log = names[row.checkpoint]
+                yield [problem, log["attention"], str(log["seed"]), row.condition, f"{row.value:.6f}"]
 
 
 def _name(log: Log) -> str:
@@ -226,7 +226,7 @@ def robust_tables(values: Kept) -> Iterator[str]:
         )
 
 
-def curves(problem: str, values: Kept) -> Figure:
+def curves(problem: str, values: Kept) -> Plot:
     """Draw accuracy against the strength of each disturbance and of PGD: a line for each formula, a dot a seed."""
     kinds = {**{kind: name for kind, (name, _) in GRID.items()}, ATTACK: "eps"}
 
@@ -253,7 +253,7 @@ def curves(problem: str, values: Kept) -> Figure:
         canvas.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
 
     said = f"Accuracy on {problem} against the strength of each disturbance and the radius of PGD, a line a formula"
-    return Figure("series", problem, 340, paint, alt=said, caption=said)
+    return Plot("series", problem, 340, paint, alt=said, caption=said)
 
 
 def text(folder: Path) -> str:

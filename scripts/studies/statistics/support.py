@@ -66,9 +66,9 @@ def draws(expensive: Floats, cheap: Floats, sizes: list[int], times: int, seed: 
             order = rng.permutation(len(expensive))
             few, rest = order[:m], order[m:]
             before = plain(expensive[few], binary)
-            after = supported_mean(expensive[few], cheap[few], cheap[rest], binary)
+            after, weight = supported_mean(expensive[few], cheap[few], cheap[rest], binary)
             widths.append((after.high - after.low) / (before[2] - before[1]))
-            weights.append(after.weight)
+            weights.append(weight)
             off.append((before[0] - truth, after.value - truth))
             held.append((before[1] <= truth <= before[2], after.low <= truth <= after.high))
         errors = np.sqrt((np.array(off) ** 2).mean(axis=0))

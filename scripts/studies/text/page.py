@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from robustkit.common.figure import Figure
 from robustkit.evaluations.condition import words_of
-from robustkit.evaluations.metrics import is_finite
 from robustkit.report.run import Run
 from robustkit.runs.description import shown_as
 from scripts.pages.writing import markdown, write_page
@@ -66,10 +66,10 @@ def rows(runs: list[Run]) -> Iterator[tuple[str, ...]]:
     conditions = list(dict.fromkeys(text for run in runs for text in run.manifest.conditions))
     yield "attention", "card", *(words_of(text).label(text) for text in conditions)
     cells = {
-        (run.manifest.protocol.name, row["checkpoint"], row["condition"]): row
+        (run.manifest.protocol.name, row.checkpoint, row.condition): row
         for run in runs
         for row in run.summary()
-        if row["metric"] == "perplexity"
+        if row.metric == "perplexity"
     }
     entries = {entry.name: entry.attention for run in runs for entry in run.manifest.checkpoints}
     for name, attention in entries.items():
@@ -78,11 +78,11 @@ def rows(runs: list[Run]) -> Iterator[tuple[str, ...]]:
             yield attention, f"`{card}`", *map(cell, found)
 
 
-def cell(row: dict[str, object] | None) -> str:
+def cell(row: Figure | None) -> str:
     """Return `61.9 [58.7, 65.0]`; a dash where there is no figure."""
-    if row is None or not is_finite(row["value"]):  # type: ignore[arg-type]
+    if row is None or not row.is_finite:
         return "–"
-    return f"{row['value']:.1f} [{row['ci_low']:.1f}, {row['ci_high']:.1f}]"
+    return f"{row.value:.1f} [{row.low:.1f}, {row.high:.1f}]"
 
 
 if __name__ == "__main__":

@@ -143,9 +143,9 @@ def flips(run: Run) -> str:
     """Return what predictions flip with, from the least to the most of the checkpoints; '' where nothing changed."""
     found: dict[str, list[float]] = {}
     for row in run.summary():
-        if row["metric"] == FLIPPED.name:
-            change = str(dict(words_of(row["condition"]).parse(row["condition"]).parameters)["change"])
-            found.setdefault(change, []).append(100 * row["value"])
+        if row.metric == FLIPPED.name:
+            change = str(dict(words_of(row.condition).parse(row.condition).parameters)["change"])
+            found.setdefault(change, []).append(100 * row.value)
     if not found:
         return ""
     said = {change: f"{min(shares):.0f} to {max(shares):.0f} %" for change, shares in found.items()}

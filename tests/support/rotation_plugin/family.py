@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import bootstrap
-from robustkit.display.svg import Figure
+from robustkit.display.svg import Plot
 from robustkit.display.table import Section, TextTable, of_tables
-from robustkit.evaluations.aggregate import Number, column_of
+from robustkit.evaluations.aggregate import column_of
 from robustkit.evaluations.condition import Clause, share
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.metrics import Cells, Metric, percent_cell
@@ -31,10 +32,11 @@ class Rotations(Family):
     def columns(self) -> Mapping[str, pa.DataType]:
         return {"agreement": pa.float32()}
 
-    def numbers(self, read: pa.Table) -> Iterator[Number]:
+    def numbers(self, read: pa.Table) -> Iterator[Figure]:
         values, n = column_of(read, "agreement"), len(read)
         mean = float(values.mean())
-        yield "agreement", mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+        ends = bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+        yield Figure(mean, n, *ends, "bootstrap", metric="agreement")
 
     def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
         for (condition, metric), row in cells.items():
@@ -43,9 +45,9 @@ class Rotations(Family):
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         rows = tuple(
-            (row["checkpoint"], degrees_of(row["condition"]), percent_cell(row["value"]))
+            (row.checkpoint, degrees_of(row.condition), percent_cell(row.value))
             for row in results
-            if row["metric"] == "agreement"
+            if row.metric == "agreement"
         )
         return [TextTable("predictions that stay", ("checkpoint", "degrees", "agreement %"), rows)] if rows else []
 
@@ -54,11 +56,11 @@ class Rotations(Family):
             yield of_tables(self.name, "Rotations", tuple(tables), (_figure(tables[0]),))
 
 
-def _figure(table: TextTable) -> Figure:
+def _figure(table: TextTable) -> Plot:
     def paint(canvas: Any) -> None:
         canvas.subplots().plot([int(row[1]) for row in table.rows], [float(row[2]) for row in table.rows], "o")
 
-    return Figure("rotations", "Agreement by angle", 200, paint, alt="Agreement by angle.", caption="", name="")
+    return Plot("rotations", "Agreement by angle", 200, paint, alt="Agreement by angle.", caption="", name="")
 
 
 FAMILY = Rotations()

@@ -187,7 +187,7 @@ def test_records_are_what_scikit_learn_says_of_the_same_features(place: Path, do
 
 
 def test_figures_are_means_of_records(done: Path) -> None:
-    found = {(row["condition"], row["metric"]): row for row in RunFolder(done).summary()}
+    found = {(row.condition, row.metric): row for row in RunFolder(done).summary()}
     for condition in ("clean", PGD):
         read = {name: np.array(values) for name, values in rows(done, condition).items() if name != "broken_by"}
         right = {
@@ -195,19 +195,19 @@ def test_figures_are_means_of_records(done: Path) -> None:
             for name, found in read.items()
             if name.split()[0] in ("knn", "probe", "few_shot")
         }
-        assert found[condition, "knn"]["value"] == right["knn"] == right["knn 20"]
-        assert found[condition, "knn(5)"]["value"] == right["knn 5"] and found[condition, "knn"]["n"] == 24
+        assert found[condition, "knn"].value == right["knn"] == right["knn 20"]
+        assert found[condition, "knn(5)"].value == right["knn 5"] and found[condition, "knn"].n == 24
         shots = [right[f"few_shot 3 {draw}"] for draw in range(5)]
-        assert found[condition, "few_shot(3)"]["value"] == pytest.approx(np.mean(shots))
-        assert found[condition, "few_shot_spread(3)"]["value"] == pytest.approx(np.std(shots, ddof=1))
-        assert found[condition, "retrieval"]["value"] == pytest.approx(read["precision"].mean())
+        assert found[condition, "few_shot(3)"].value == pytest.approx(np.mean(shots))
+        assert found[condition, "few_shot_spread(3)"].value == pytest.approx(np.std(shots, ddof=1))
+        assert found[condition, "retrieval"].value == pytest.approx(read["precision"].mean())
         row = found[condition, "few_shot(3)"]
         each = np.stack([read[f"few_shot 3 {draw}"] == read["label"] for draw in range(5)], axis=1).astype(float)
-        assert (row["ci_low"], row["ci_high"]) == pytest.approx(draws_interval(each))
-    assert ("clean", "moved") not in found and found[PGD, "moved"]["value"] > 0.003
-    fog = [found[f"corruption(fog,severity={severity},preset=cifar)", "knn"]["value"] for severity in range(1, 6)]
-    assert found["corruption(fog,preset=cifar)", "knn"]["value"] == pytest.approx(np.mean(fog))
-    assert not any(row["flags"] for row in found.values())
+        assert (row.low, row.high) == pytest.approx(draws_interval(each))
+    assert ("clean", "moved") not in found and found[PGD, "moved"].value > 0.003
+    fog = [found[f"corruption(fog,severity={severity},preset=cifar)", "knn"].value for severity in range(1, 6)]
+    assert found["corruption(fog,preset=cifar)", "knn"].value == pytest.approx(np.mean(fog))
+    assert not any(row.flags for row in found.values())
 
 
 def test_the_attack_moves_features_to_where_pixels_allow(place: Path, done: Path) -> None:
@@ -239,7 +239,7 @@ def test_page_terminal_comparison_and_gate_show_them(place: Path, done: Path, tm
     assert called([*words[:2], str(tmp_path / "other.pth"), *words[2:]])[0] == 0
     (pair,) = compare_with_first(Run(tmp_path / "two")).pairs
     paired = {(row.condition, row.metric): row.difference for row in pair.rows}
-    found = {(row["checkpoint"], row["metric"]): row["value"] for row in RunFolder(tmp_path / "two").summary()}
+    found = {(row.checkpoint, row.metric): row.value for row in RunFolder(tmp_path / "two").summary()}
     for metric in ("knn", "probe", "retrieval"):
         difference = found["other", metric] - found["net", metric]
         assert paired["clean", metric].value == pytest.approx(difference) and paired["clean", metric].n == 24

@@ -70,7 +70,7 @@ def test_clean_answers_and_attacks_have_a_closed_form(place: Path, tmp_path: Pat
     for condition in ("fgsm(eps=0.2)", "pgd(eps=0.2,steps=20,random_start=false)"):
         np.testing.assert_allclose(rows(tmp_path / "run", condition)["linf"], 0.2, rtol=1e-4)
     np.testing.assert_allclose(rows(tmp_path / "run", "fgsm(eps=0.2,norm=l2)")["l2"], 0.2, rtol=1e-4)
-    flags = {flag for row in RunFolder(tmp_path / "run").summary() for flag in row["flags"]}
+    flags = {flag for row in RunFolder(tmp_path / "run").summary() for flag in row.flags}
     assert all(flag.startswith("no better than chance") for flag in flags)  # random matrices
 
 
@@ -119,9 +119,9 @@ def test_another_order_of_classes_is_flagged_and_stated_by_the_option_that_the_f
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         status, _, errors = called([*command, "--out", str(out), *more])
         assert status == 0, errors
-        row = next(row for row in RunFolder(out).summary() if row["metric"] == "top1")
-        orders = [flag for flag in row["flags"] if flag.startswith(ASSUMED_ORDER)]
-        return row["value"], orders, [flag for flag in row["flags"] if "in a different order" in flag]
+        row = next(row for row in RunFolder(out).summary() if row.metric == "top1")
+        orders = [flag for flag in row.flags if flag.startswith(ASSUMED_ORDER)]
+        return row.value, orders, [flag for flag in row.flags if "in a different order" in flag]
 
     value, assumed, (flag,) = evaluated()
     assert value == 0 and not assumed and "give --classes FILE with the names of the classes in the order" in flag

@@ -247,7 +247,7 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
     first, second = (word_model(tmp_path / f"{name}.safetensors", name, context=8) for name in ("standard", "quest"))
     done = evaluated(page, tmp_path / "run", first, second)
     texts = open_documents(page).source.held  # type: ignore[attr-defined]
-    rows = {(row["checkpoint"], row["condition"], row["metric"]): row for row in done.summary()}
+    rows = {(row.checkpoint, row.condition, row.metric): row for row in done.summary()}
     for name, path in (("standard", first), ("quest", second)):
         model = load_language_model(path)
         parts = [slow_nll(model, text, text, 8, 4) for text in texts.values()]
@@ -259,11 +259,11 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
             "nll": nll / tokens,
             "bits_per_byte": nll / math.log(2) / size,
         }
-        assert {metric: rows[name, "clean", metric]["value"] for metric in known} == pytest.approx(known, rel=1e-5)
+        assert {metric: rows[name, "clean", metric].value for metric in known} == pytest.approx(known, rel=1e-5)
     (row,) = (row for key, row in rows.items() if key == ("quest", "word-swap(rate=30)", "perplexity"))
-    assert row["n"] == 2 and row["value"] != rows["quest", "clean", "perplexity"]["value"]
-    assert any("belong to words outside the vocabulary" in flag for flag in row["flags"])
-    assert not any("are changed, too" in flag for flag in row["flags"])
+    assert row.n == 2 and row.value != rows["quest", "clean", "perplexity"].value
+    assert any("belong to words outside the vocabulary" in flag for flag in row.flags)
+    assert not any("are changed, too" in flag for flag in row.flags)
     text = (done.path / "report.html").read_text("utf-8")
     assert "windows of 8 tokens every 4; a token counts in the first window that holds it" in text
 
@@ -280,9 +280,9 @@ def test_a_run_passes_the_policy_drafted_from_it_and_is_paired_and_shown(tmp_pat
     assert not judge(strict, done).passed
     (pair,) = compare_with_first(done).pairs
     rows = {(row.condition, row.metric): row.difference for row in pair.rows}
-    values = {row["checkpoint"]: row["value"] for row in done.summary() if (row["condition"], row["metric"]) == BOTH}
+    values = {row.checkpoint: row.value for row in done.summary() if (row.condition, row.metric) == BOTH}
     assert rows[BOTH].value == pytest.approx(values["quest"] - values["standard"]) and rows[BOTH].n == 4
-    label, value, said = headline(done.manifest, [row for row in done.summary() if row["checkpoint"] == "quest"])
+    label, value, said = headline(done.manifest, [row for row in done.summary() if row.checkpoint == "quest"])
     assert value == f"{values['quest']:.1f} (flagged)" and "on clean documents" in said and "perplexity" in label + said
 
 
@@ -291,9 +291,7 @@ def test_the_published_card_is_flagged_beside_every_changed_number(tmp_path: Pat
     with pytest.raises(ModelError, match="m sees 16 tokens at most; expected --window up to that, not 256"):
         evaluated(page, tmp_path / "run", model, protocol="elliptical-paper")
     done = evaluated(page, tmp_path / "run", model, protocol="elliptical-paper", window=16)
-    flagged = {
-        row["condition"]: [flag for flag in row["flags"] if "are changed, too" in flag] for row in done.summary()
-    }
+    flagged = {row.condition: [flag for flag in row.flags if "are changed, too" in flag] for row in done.summary()}
     assert not flagged.pop("clean") and len(flagged) == 2 and all(flagged.values())
     assert done.manifest.checkpoints[0].windows == {"tokens": 16, "stride": 1, "kind": "full"}
 

@@ -12,18 +12,19 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
+from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure, mean_of, share_of
 from ....common.intervals import Floats, bootstrap
-from ....display.svg import Figure, Point, labels, legend, list_some, panels, percent, shorten_name
+from ....display.svg import Plot, labels, legend, list_some, panels, percent, shorten_name
 from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
 from ....runs.manifest import Manifest
-from ...aggregate import EXCEEDS, FEWEST, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
+from ...aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ...condition import ShortRow, words_of
 from ...family import Aggregator, Overview, Presenter, Summary
-from ...metrics import Metric, SummaryRow, by_checkpoint
+from ...metrics import Metric, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Outcomes, common_places, decode_layers, head_name, not_paired
 from ..condition import starts_from
@@ -148,7 +149,7 @@ def slopes_of(reading: RecordReader) -> Slopes | None:
     return Slopes(ids, np.concatenate(means), np.concatenate(heads), layers) if ids else None
 
 
-def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Iterator[Number]:
+def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Iterator[Figure]:
     """Yield Spearman's correlation of slopes with distances (n,), over the samples right as they are, with its
     interval; from 10 samples on also of the best head, and what the best reaches by chance. Nothing where all samples
     tie.
@@ -164,17 +165,17 @@ def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Itera
     if math.isnan(value):
         return
     if n < FEWEST:
-        yield CORRELATION.name, value, n, math.nan, math.nan
+        yield Figure(value, n, metric=CORRELATION.name)
         return
-    ((low, high),) = bootstrap(lambda counts: spearman(means, far, counts), n, [value])
-    yield CORRELATION.name, value, n, low, high
+    ends = bootstrap(lambda counts: spearman(means, far, counts), n, [value])[0]
+    yield Figure(value, n, *ends, BOOTSTRAP, metric=CORRELATION.name)
     standard = np.stack([_standard(column) for column in slopes.heads[theirs].T], axis=1)
     ranks = _standard(far)
     of_heads = ranks @ standard
     best = int(np.abs(of_heads).argmax())
     if of_heads[best]:
-        yield f"{OF_HEAD.name}{head_name(slopes.layers, best)})", float(of_heads[best]), n, math.nan, math.nan
-        yield BY_CHANCE.name, by_chance(ranks, standard), n, math.nan, math.nan
+        yield Figure(float(of_heads[best]), n, metric=f"{OF_HEAD.name}{head_name(slopes.layers, best)})")
+        yield Figure(by_chance(ranks, standard), n, metric=BY_CHANCE.name)
 
 
 def spearman(x: Floats, y: Floats, counts: Floats) -> Floats:
@@ -219,7 +220,7 @@ class DistanceSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
-    def add(self, condition: str) -> list[Result]:
+    def add(self, condition: str) -> list[Figure]:
         columns = ("sample_id", "error", "correct", "distance", "nll")
         table, notes = self.reading.joined(self.reading.shards(condition, columns))
         read = readable_rows(table)
@@ -237,26 +238,26 @@ class DistanceSummary(Summary):
         figures = list(distance_numbers(distances, norm_of(condition)))
         if self._slopes is not None:
             figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
-        return [Result(condition, *some, flags) for some in figures]
+        return [figure.of(condition, figure.metric, flags) for figure in figures]
 
     @cached_property
     def _slopes(self) -> Slopes | None:
         return slopes_of(self.reading)
 
-    def finish(self) -> Iterator[Result]:
+    def finish(self) -> Iterator[Figure]:
         for condition, flags in self.noted.items():
             found = self.strengths.optimality(condition)
-            yield from (Result(condition, OPTIMALITY.name, *figure, flags) for figure in found)
+            yield from (figure.of(condition, OPTIMALITY.name, flags) for figure in found)
 
 
-def distance_numbers(distances: Floats, norm: str) -> Iterator[Number]:
+def distance_numbers(distances: Floats, norm: str) -> Iterator[Figure]:
     n = len(distances)
     middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
     middle, low, high = (end if math.isfinite(end) else math.nan for end in (middle, low, high))
-    yield MEDIAN.name, middle, n, low, high
-    yield AREA.name, *mean_of(np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm])
+    yield Figure(middle, n, low, high, ORDER, metric=MEDIAN.name)
+    yield mean_of(np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm]).named(AREA.name)
     for text in RADII[norm]:
-        yield f"{ACCURACY.name}{text})", *share_of(distances > float(parse_number(text)))
+        yield share_of(distances > float(parse_number(text))).named(f"{ACCURACY.name}{text})")
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
@@ -281,7 +282,7 @@ _OF_SLOPES = (
 )
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) -> TextTable:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
     lines = []
     for condition, rows in conditions.items():
         norm, name = norm_of(condition), VOCABULARY.label(condition)
@@ -295,7 +296,7 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) 
                 what = called.get(metric) or f"accuracy at {_radius(metric)}, %"
                 lines.append((name, what, _cell(row, norm, percent=metric != MEDIAN.name)))
         lines += [(name, *line) for line in _correlations(rows)]
-    n = next(iter(next(iter(conditions.values())).values()))["n"]
+    n = next(iter(next(iter(conditions.values())).values())).n
     note = _NOTE + _OF_SLOPES * any(what == CORRELATION.label for _, what, _ in lines)
     title, headings = f"{checkpoint}: smallest adversarial perturbations, n = {n}", ("attack", "figure", "value")
     return TextTable(title, headings, tuple(lines), note=note, checkpoint=checkpoint)
@@ -305,46 +306,46 @@ def _radius(metric: str) -> str:
     return metric.removeprefix(ACCURACY.name).removesuffix(")")
 
 
-def _correlations(rows: Mapping[str, SummaryRow]) -> Iterator[tuple[str, str]]:
-    of = {metric: row for metric, row in rows.items() if row["value"] is not None}
+def _correlations(rows: Mapping[str, Figure]) -> Iterator[tuple[str, str]]:
+    of = {metric: row for metric, row in rows.items() if row.is_finite}
     if (row := of.get(CORRELATION.name)) is not None:
-        ends = [row["ci_low"], row["ci_high"]]
+        ends = [row.low, row.high]
         interval = "" if None in ends else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
-        yield CORRELATION.label, f"{row['value']:+.2f}{interval}, n = {row['n']}"
+        yield CORRELATION.label, f"{row.value:+.2f}{interval}, n = {row.n}"
     for metric, row in of.items():
         if metric.startswith(OF_HEAD.name) and BY_CHANCE.name in of:
             head = metric.removeprefix(OF_HEAD.name).removesuffix(")")
-            chance = of[BY_CHANCE.name]["value"]
-            yield f"{CORRELATION.label}, largest of all heads", f"{row['value']:+.2f} ({head}; chance {chance:.2f})"
+            chance = of[BY_CHANCE.name].value
+            yield f"{CORRELATION.label}, largest of all heads", f"{row.value:+.2f} ({head}; chance {chance:.2f})"
 
 
-def _cell(row: SummaryRow, norm: str, percent: bool) -> str:
+def _cell(row: Figure, norm: str, percent: bool) -> str:
     """Return `2.74/255 [2.30, 3.49]`, or `43.3 [31.6, 55.9]` of percentages."""
-    if row["value"] is None:
+    if not row.is_finite:
         return "none found"
     levels = norm == "linf" and not percent
 
-    def shown(value: float | None) -> str:
-        text = "…" if value is None else f"{100 * value:.1f}" if percent else f"{value:.3g}"
-        return f"{255 * value:.2f}" if levels and value is not None else text
+    def shown(value: float) -> str:
+        if not math.isfinite(value):
+            return "…"
+        return f"{255 * value:.2f}" if levels else f"{100 * value:.1f}" if percent else f"{value:.3g}"
 
-    ends = row["ci_low"], row["ci_high"]
-    interval = "" if ends == (None, None) else f" [{shown(ends[0])}, {shown(ends[1])}]"
-    return shown(row["value"]) + "/255" * levels + interval
+    interval = f" [{shown(row.low)}, {shown(row.high)}]" if row.interval else ""
+    return shown(row.value) + "/255" * levels + interval
 
 
-def distance_figures(results: Sequence[SummaryRow], looks: Looks) -> Iterator[Figure]:
-    for text in _ours(dict.fromkeys(row["condition"] for row in results)):
-        curves: dict[str, list[tuple[float, Point]]] = {}
+def distance_figures(results: Sequence[Figure], looks: Looks) -> Iterator[Plot]:
+    for text in _ours(dict.fromkeys(row.condition for row in results)):
+        curves: dict[str, list[tuple[float, Figure]]] = {}
         for row in results:
-            if row["condition"] == text and row["metric"].startswith(ACCURACY.name):
-                radius = float(parse_number(_radius(row["metric"])))
-                curves.setdefault(row["checkpoint"], []).append((radius, Point.of(row)))
+            if row.condition == text and row.metric.startswith(ACCURACY.name):
+                radius = float(parse_number(_radius(row.metric)))
+                curves.setdefault(row.checkpoint, []).append((radius, row))
         if curves:
             yield _figure(text, curves, looks)
 
 
-def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: Looks) -> Figure:
+def _figure(text: str, curves: Mapping[str, list[tuple[float, Figure]]], looks: Looks) -> Plot:
     norm, names = norm_of(text), labels(curves)
     unit = 255 if norm == "linf" else 1
     axis = {"linf": "radius (linf) in 1/255", "l0": "values that may change (l0)"}.get(norm, f"radius ({norm})")
@@ -373,7 +374,7 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: L
     label, height = VOCABULARY.label(text), 300 + 18 * -(-len(curves) // 2)
     caption = f"{label}: the share of samples without an adversarial example within the radius; bands: 95 %."
     alt = f"{shorten_name(label, 90)}: {list_some(sentences)}."
-    return Figure("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
+    return Plot("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
 
 
 def _ours(texts: Iterable[str]) -> list[str]:

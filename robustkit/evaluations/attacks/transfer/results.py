@@ -8,14 +8,15 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from ....common.figure import Figure, share_of
 from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.kept_images import DIGEST
 from ....runs.untrusted import PROVENANCE
-from ...aggregate import RecordReader, Result, Results, readable_rows, share_of
+from ...aggregate import RecordReader, Results, readable_rows
 from ...condition import ShortRow, name_of, percent
 from ...family import Aggregator, Overview, Presenter, Summary
-from ...metrics import Metric, SummaryRow, interval_cell, is_finite
+from ...metrics import Metric, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
 from ..condition import TOP1, starts_from
@@ -71,7 +72,7 @@ class TransferSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> list[Result]:
+    def add(self, condition: str) -> list[Figure]:
         passed = passed_of(condition)
         assert passed is not None
         shards = list(self.reading.shards(condition, ("sample_id", "error", "correct", "linf", "l2", "nll")))
@@ -81,10 +82,10 @@ class TransferSummary(Summary):
             return []
         flags = [*self.reading.flags(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
         here = Outcomes.of(read)
-        rows = [Result(condition, ACCURACY.name, *share_of(here.right), flags)]
+        rows = [share_of(here.right).of(condition, ACCURACY.name, flags)]
         if passed.source == self.reading.checkpoint and (own := right_under(self.reading, passed.attack)) is not None:
             before, after = aligned_outcomes([own, here])
-            rows += [Result(condition, KEPT.name, *share_of(before == after), flags)] if len(before) else []
+            rows += [share_of(before == after).of(condition, KEPT.name, flags)] if len(before) else []
         return rows
 
     def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[str]:
@@ -123,14 +124,14 @@ class Matrix:
 
     def __init__(self, attack: str, results: Results) -> None:
         self.attack, self.results = attack, results
-        self.accuracy, self.kept = dict[tuple[str, str], SummaryRow](), dict[str, SummaryRow]()
+        self.accuracy, self.kept = dict[tuple[str, str], Figure](), dict[str, Figure]()
         for row in results:
-            passed, name = passed_of(row["condition"]), row["checkpoint"]
+            passed, name = passed_of(row.condition), row.checkpoint
             if passed is None or passed.attack != attack:
                 continue
-            if row["metric"] == KEPT.name:
+            if row.metric == KEPT.name:
                 self.kept[name] = row
-            elif row["metric"] == ACCURACY.name:
+            elif row.metric == ACCURACY.name:
                 own = results.cells[name].get((attack, TOP1.name)) if passed.source == name else None
                 self.accuracy[passed.source, name] = row if own is None else own
         names = results.manifest.names
@@ -144,24 +145,24 @@ class Matrix:
         if self.kept:
             rows.append(("verdicts kept", *(interval_cell(self.kept.get(name)) for name in self.scored)))
         attack = name_of(self.attack, "table", manifest)
-        sizes = [cell["n"] for cell in self.accuracy.values()]
+        sizes = [cell.n for cell in self.accuracy.values()]
         counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
         title, headings = f"transfer of {attack}: accuracy in %, n = {counted}", [called[name] for name in self.scored]
         return TextTable(title, ("found for", *headings), tuple(rows), note=_NOTE)
 
     def grid(self) -> Grid:
         shades = {
-            (row, column): 1 - float(cell["value"])
+            (row, column): 1 - float(cell.value)
             for row, source in enumerate(self.sources)
             for column, name in enumerate(self.scored, start=1)
-            if (cell := self.accuracy.get((source, name))) is not None and is_finite(cell["value"])
+            if (cell := self.accuracy.get((source, name))) is not None and is_finite(cell.value)
         }
         table = self.table()
         return Grid(table.title[:1].upper() + table.title[1:], table.headings, table.rows, 1, shades)
 
 
 def matrices(results: Results) -> list[Matrix]:
-    every = (passed_of(text) for text in dict.fromkeys(row["condition"] for row in results))
+    every = (passed_of(text) for text in dict.fromkeys(row.condition for row in results))
     return [Matrix(attack, results) for attack in dict.fromkeys(passed.attack for passed in every if passed)]
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from scipy.special import betaincinv
 
+from ....common.figure import INVERTED, Figure, proportion
 from ....common.intervals import Interval, Z, wilson
 from ....display.table import TextTable, of_tables
-from ...aggregate import RecordReader, Result, Results, column_of, readable_rows
+from ...aggregate import RecordReader, Results, column_of, readable_rows
 from ...condition import Clause, kind_of, name_of, share
 from ...family import Aggregator, Presenter, Summary, family_of
 from ...metrics import Cells, Metric, interval_cell
@@ -85,7 +86,7 @@ class TwoPhaseSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> list[Result]:
+    def add(self, condition: str) -> list[Figure]:
         phases = phases_of(condition)
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
@@ -107,10 +108,10 @@ class TwoPhaseSummary(Summary):
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.flags(claimed, table), *notes]))
         kept = int(column_of(second, "correct").sum()) if drawn else 0
-        share, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
-        rows = [Result(condition, ESTIMATE.name, share, n, low, high, flags)]
+        estimate, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
+        rows = [Figure(estimate, n, low, high, INVERTED).of(condition, ESTIMATE.name, flags)]
         if drawn:
-            rows.append(Result(condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
+            rows.append(proportion(kept, drawn).of(condition, KEPT.name, flags))
         return rows
 
 
@@ -137,8 +138,8 @@ class TwoPhasePresenter(Presenter):
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         if rows := [row for (_, name), row in cells.items() if name == ESTIMATE.name]:
-            row = min(rows, key=lambda row: float(row["value"]))
-            text = f"{name_of(row['condition'], 'table', manifest)}, leaves an estimated {share(row)}"
+            row = min(rows, key=lambda row: row.value)
+            text = f"{name_of(row.condition, 'table', manifest)}, leaves an estimated {share(row)}"
             yield Clause(text, (row,))
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
@@ -147,17 +148,17 @@ class TwoPhasePresenter(Presenter):
     def tables(self, results: Results) -> Sequence[TextTable]:
         names, rows = short_names(results.manifest.names), []
         for row in results:
-            phases = phases_of(row["condition"])
-            if phases is None or row["metric"] != ESTIMATE.name:
+            phases = phases_of(row.condition)
+            if phases is None or row.metric != ESTIMATE.name:
                 continue
-            kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
+            kept = results.cells[row.checkpoint].get((row.condition, KEPT.name))  # none where nobody was drawn
             rows.append(
                 {
-                    "checkpoint": names[row["checkpoint"]],
-                    "attack": name_of(row["condition"], "table", results.manifest),
-                    "n": str(row["n"]),
+                    "checkpoint": names[row.checkpoint],
+                    "attack": name_of(row.condition, "table", results.manifest),
+                    "n": str(row.n),
                     "first phase": phases.first,
-                    "drawn": "0" if kept is None else str(kept["n"]),
+                    "drawn": "0" if kept is None else str(kept.n),
                     f"{KEPT.label} [95 %]": interval_cell(kept),
                     f"{ESTIMATE.label} [95 %]": interval_cell(row),
                 }

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from ....common.figure import Figure, mean_of, share_of
 from ....common.intervals import Floats
-from ....display.svg import Figure, labels, legend, shorten_name, space_panels, style
+from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
 from ....display.table import Section, TextTable
-from ...aggregate import Gatherer, Number, RecordReader, Result, Results, column_of, mean_of, readable_rows, share_of
+from ...aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
 from ...condition import words_of
 from ...family import Aggregator, Summary
 from ...metrics import by_checkpoint, figure_cell
@@ -32,24 +33,24 @@ class LedgerSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> list[Result]:
+    def add(self, condition: str) -> list[Figure]:
         names = ("sample_id", "error", *(metric.name for metric in METRICS))
         table, notes = self.reading.joined(self.reading.shards(condition, names))
         flags = [*self.reading.flags(condition, table), *notes]
         if isinstance(kept := self.reading.gatherers.get(LedgerHeads), LedgerHeads):
             unit = self.reading.checkpoint, condition
             kept.put(*unit, heads_of(self.reading.run, *unit, LISTS))
-        return [Result(condition, *figures, flags) for figures in numbers(readable_rows(table))]
+        return [figure.of(condition, figure.metric, flags) for figure in numbers(readable_rows(table))]
 
 
-def numbers(read: pa.Table) -> Iterator[Number]:
-    """Yield metric, value, n and 95 % interval of each figure, over the samples that have it."""
+def numbers(read: pa.Table) -> Iterator[Figure]:
+    """Yield each figure, over the samples that have it."""
     for metric in METRICS:
         values = column_of(read, metric.name)
         values = values[np.isfinite(values)]
         if len(values):
             is_share = metric in BACK and np.isin(values, (0, 1)).all()
-            yield metric.name, *(share_of(values) if is_share else mean_of(values))
+            yield (share_of(values) if is_share else mean_of(values)).named(metric.name)
 
 
 class LedgerHeads(WatchedHeads):
@@ -66,14 +67,14 @@ _NOTE = (
 _HEADINGS = tuple(metric.label for metric in METRICS[:4])
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
     rows = []
     for under, figures in conditions.items():
         changed = figures.get(METRICS[-1].name)
         cells = [figure_cell(figures.get(m.name), m.scale, m in (CHANGE, *BACK), digits=2) for m in METRICS]
-        rows.append((under, *cells[:4], str(changed["n"] if changed else 0), *cells[4:]))
+        rows.append((under, *cells[:4], str(changed.n if changed else 0), *cells[4:]))
     headings = ("condition", *(m.label for m in METRICS[:4]), "n", *(m.label for m in METRICS[4:]))
-    n = max(row["n"] for figures in conditions.values() for row in figures.values())
+    n = max(row.n for figures in conditions.values() for row in figures.values())
     return TextTable(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
@@ -107,7 +108,7 @@ _COLUMNS = 2  # checkpoints in a figure
 _WORDS = tuple(metric.label.removeprefix("change by ").removesuffix(", %") for metric in SHARES)
 
 
-def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
+def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Plot]:
     """Yield figures with a panel for each checkpoint. first: a condition of each, and its books."""
     names, entries = labels(first, 30), list(first.items())
     for start in range(0, len(entries), _COLUMNS):
@@ -129,7 +130,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
         condition = group[0][1][0]
         label = words_of(condition).label(condition)
         said = (f"{names[checkpoint]}: {_description(books)}" for checkpoint, (_, books) in group)
-        yield Figure(
+        yield Plot(
             "logits",
             f"What changes logits, layer by layer, under {label}",
             260,

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from ....common.figure import Figure, mean_of, share_of
 from ....common.intervals import Floats
-from ...aggregate import Result, column_of, mean_of, share_of
+from ...aggregate import column_of
 from ...records import CheckpointRecords, Compared
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
@@ -22,17 +23,17 @@ class CounterfactualsAggregator(ListedAggregator):
     words = VOCABULARY
     read = ("sample_id", "error", "correct", "nll", "linf", "l2", "clean_correct", "flipped", "followed", *_MASSES)
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Result]:
+    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
         if not len(read):
             return
-        yield Result(condition, RIGHT.name, *share_of(column_of(read, "correct")), flags)
+        yield share_of(column_of(read, "correct")).of(condition, RIGHT.name, flags)
         counted = read.filter(read["clean_correct"])
         if not len(counted):
             return
         for metric in (FLIPPED, FOLLOWED):
             values = column_of(counted, metric.name)
             if not np.isnan(values).any():
-                yield Result(condition, metric.name, *share_of(values), flags)
+                yield share_of(values).of(condition, metric.name, flags)
         if "mass_before" not in read.column_names:
             return
         before, after = (column_of(counted, name) for name in _MASSES)
@@ -40,7 +41,7 @@ class CounterfactualsAggregator(ListedAggregator):
         if lost := int((~known).sum()):
             flags = [*flags, f"{lost} of {len(known)} images have a map that is constant or not finite; excluded"]
         for metric, values in ((BEFORE, before), (CHANGE, after - before)) if known.any() else ():
-            yield Result(condition, metric.name, *mean_of(values[known]), flags)
+            yield mean_of(values[known]).of(condition, metric.name, flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
         if metric == RIGHT.name:

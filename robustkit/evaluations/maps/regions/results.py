@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.differences import of_outcomes
+from ....common.figure import PAIRED_SCORE, Figure, mean_of, share_of
 from ....common.intervals import Floats
-from ...aggregate import Result, column_of, mean_of, share_of
+from ...aggregate import column_of
 from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
@@ -23,7 +24,7 @@ class RegionsAggregator(ListedAggregator):
     words = VOCABULARY
     read = ("sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2")
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Result]:
+    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
         area = column_of(read, AREA.name)
         counted = which_count(condition, area)
         if lacking := int((area == 0).sum()):
@@ -34,18 +35,19 @@ class RegionsAggregator(ListedAggregator):
         if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))
-        yield Result(condition, ACCURACY.name, *share_of(right), flags)
-        yield Result(condition, AREA.name, *mean_of(area[counted]), flags)
+        yield share_of(right).of(condition, ACCURACY.name, flags)
+        yield mean_of(area[counted]).of(condition, AREA.name, flags)
         if not (of := int(before.sum())):
             return
         kept = right[before]
-        yield Result(condition, KEPT.name, *share_of(kept), flags)
+        yield share_of(kept).of(condition, KEPT.name, flags)
         if "random_correct" not in read.column_names:  # of random regions
             return
         there = column_of(read, "random_correct")[counted][before] > 0
-        yield Result(condition, KEPT_RANDOM.name, *share_of(there), flags)
+        yield share_of(there).of(condition, KEPT_RANDOM.name, flags)
         gained, lost = int((kept & ~there).sum()), int((there & ~kept).sum())
-        yield Result(condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags)
+        lead = Figure((gained - lost) / of, of, *of_outcomes(gained, lost, of), PAIRED_SCORE)
+        yield lead.of(condition, LEAD.name, flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
         names = ["correct", "clean_correct", AREA.name, *["random_correct"] * (metric == LEAD.name)]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ...aggregate import Result, column_of, mean_of, share_of
+from ....common.figure import Figure, mean_of, share_of
+from ...aggregate import column_of
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
 
@@ -20,7 +21,7 @@ class TwoObjectsAggregator(ListedAggregator):
         *(SHARE.name, ASKED.name, FOUND.name, *LEADS),
     )
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Result]:
+    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
         whole = read.filter(read[SHARE.name].is_valid())
         if gone := len(read) - len(whole):
             flags.append(f"{gone} of {len(read)} images have an object outside the frame; not counted")
@@ -31,11 +32,11 @@ class TwoObjectsAggregator(ListedAggregator):
                 f"{broken} of {len(whole)} images have a map that is constant or not finite; it is scored as 0"
             )
         for metric in (SHARE, ASKED, OTHER):
-            yield Result(condition, metric.name, *mean_of(column_of(whole, metric.name)), flags)
+            yield mean_of(column_of(whole, metric.name)).of(condition, metric.name, flags)
         asked = column_of(whole, ASKED.name)
         for control, lead in LEADS.items():
-            yield Result(condition, lead.name, *mean_of(asked - column_of(whole, control)), flags)
-        yield Result(condition, FOUND.name, *share_of(column_of(whole, FOUND.name)), flags)
+            yield mean_of(asked - column_of(whole, control)).of(condition, lead.name, flags)
+        yield share_of(column_of(whole, FOUND.name)).of(condition, FOUND.name, flags)
 
 
 class TwoObjectsPresenter(ListedPresenter):

@@ -1,0 +1,124 @@
+"""A figure: a number with its 95 % interval, and what it is of. Families and tasks make figures from records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .intervals import Floats, bootstrap, wilson
+
+FEWEST = 10  # fewer samples have no interval
+INCOMPLETE = "incomplete"  # how the flag of a figure begins while records of it are missing
+WILSON, BOOTSTRAP, STUDENT, NORMAL = "Wilson score", "bootstrap", "Student's t", "normal approximation"
+ORDER, INVERTED, PAIRED_SCORE = "order statistics", "inverted tests", "score interval of paired outcomes"
+COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags", "interval")
+"""The columns of summary.csv and the keys of a row of summary.json."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    value: float
+    """nan where it is not finite."""
+    n: int
+    """Samples that it is of."""
+    low: float = math.nan
+    """The lower end of the 95 % interval; nan where there is none, as of fewer than `FEWEST` samples."""
+    high: float = math.nan
+    interval: str = ""
+    """How the interval was computed, such as `Wilson score`; empty where there is none."""
+    checkpoint: str = ""
+    condition: str = ""
+    metric: str = ""
+    protocol: str = ""
+    """The tag of the protocol card."""
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):  # as read again from summary.json, which has no infinity
+            if not math.isfinite(getattr(self, name)):
+                object.__setattr__(self, name, math.nan)
+        if math.isnan(self.low) and math.isnan(self.high):
+            object.__setattr__(self, "interval", "")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.condition, self.metric
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.value)
+
+    @property
+    def has_interval(self) -> bool:
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no record of it is missing."""
+        return not any(flag.startswith(INCOMPLETE) for flag in self.flags)
+
+    @property
+    def complement(self) -> Figure:
+        """1 minus the figure: the accuracy of an error."""
+        return replace(self, value=1 - self.value, low=1 - self.high, high=1 - self.low)
+
+    def of(self, condition: str, metric: str, flags: Collection[str] = ()) -> Figure:
+        """Return it as the figure of a metric under a condition."""
+        return replace(self, condition=condition, metric=metric, flags=tuple(flags))
+
+    def named(self, metric: str) -> Figure:
+        return replace(self, metric=metric)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the row of summary.json, under `COLUMNS`; None for what is not finite."""
+        value, low, high = (each if math.isfinite(each) else None for each in (self.value, self.low, self.high))
+        ends = value, self.n, low, high
+        row = (self.checkpoint, self.condition, self.metric, *ends, self.protocol, list(self.flags), self.interval)
+        return dict(zip(COLUMNS, row, strict=True))
+
+    @classmethod
+    def from_plain(cls, row: Any) -> Figure:
+        """Return the figure of a row of summary.json. Raises msgspec.ValidationError for any other."""
+        plain = msgspec.convert(row, _Row)
+        value, low, high = (math.nan if end is None else end for end in (plain.value, plain.ci_low, plain.ci_high))
+        of = plain.interval, plain.checkpoint, plain.condition, plain.metric, plain.protocol, plain.flags
+        return cls(value, plain.n, low, high, *of)
+
+
+class _Row(msgspec.Struct):
+    """A row of summary.json. That of someone else may hold anything."""
+
+    checkpoint: str
+    condition: str
+    metric: str
+    value: float | None
+    n: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    ci_low: float | None
+    ci_high: float | None
+    flags: tuple[str, ...]
+    protocol: str = ""
+    interval: str = ""
+
+
+def mean_of(values: Floats) -> Figure:
+    """Return the mean of (n,) figures, with an interval by the bootstrap, which few figures have not."""
+    n, mean = len(values), float(values.mean())
+    if n < FEWEST:
+        return Figure(mean, n)
+    return Figure(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0], BOOTSTRAP)
+
+
+def share_of(hits: Floats | NDArray[np.bool_]) -> Figure:
+    """Return the share of (n,) samples that are hits, with Wilson's interval."""
+    return proportion(int(hits.sum()), len(hits))
+
+
+def proportion(count: int, n: int) -> Figure:
+    """Return the share of a count among n samples, with Wilson's interval; nan where n is 0."""
+    return Figure(count / n, n, *wilson(count, n), WILSON) if n else Figure(math.nan, 0)
