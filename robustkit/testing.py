@@ -73,7 +73,7 @@ def assert_robust(
         holds, fails = (low >= bound, high < bound) if higher else (high <= bound, low > bound)
         if not holds:
             verdict = beyond if fails else f"inconclusive, more samples would decide: expected {side}"
-            flags = "".join(f"\n  flag: {flag}" for flag in row.flags)
+            flags = "".join(f"\n  {each.severity}: {each}" for each in row.findings)
             figure = f"{name}: {metric} {value:.3f} [{low:.3f}, {high:.3f}] under {text}, n = {n}"
             faults.append(f"{figure}; {verdict} {bound:g}{flags}")
     if faults:

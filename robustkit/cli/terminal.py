@@ -187,8 +187,8 @@ def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: S
     """Print what a run found: sentences, the short table (details: every table), slices by some columns, flags, and
     where the rest is."""
     from ..evaluations.aggregate import Results
-    from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
-    from ..evaluations.setup_flags import setups_of
+    from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
+    from ..evaluations.setup_findings import setups_of
     from ..results.slice_tables import by_tables, weak_tables
     from ..results.summary_text import summary_sentences
     from ..results.tables import report_tables, short_tables
@@ -203,9 +203,9 @@ def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: S
     print_tables(screen, [*whole, *weak, *(table for some in by_tables(run, by) for table in some)], "summary.csv")
     for who, text in setups_of(run):
         print_line(screen, f"set-up of {who}: {text}")
-    for line in (*flag_lines(every), *left_out_lines(run)):
+    for line in (*finding_lines(every), *left_out_lines(run)):
         print_line(screen, f"⚑ {line}")
-    for line in remark_lines(every):
+    for line in note_lines(every):
         print_line(screen, f"note: {line}")
     if not details:
         print_as_it_is(screen, f"all tables: robustkit report {run.path} --details")

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from .finding import Finding, PlainFinding
 from .intervals import Floats, bootstrap, wilson
 
 FEWEST = 10  # fewer samples have no interval
-INCOMPLETE = "incomplete"  # how the flag of a figure begins while records of it are missing
+INCOMPLETE = "run/incomplete"
 WILSON, BOOTSTRAP, STUDENT, NORMAL = "Wilson score", "bootstrap", "Student's t", "normal approximation"
 ORDER, INVERTED, PAIRED_SCORE = "order statistics", "inverted tests", "score interval of paired outcomes"
 COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags", "interval")
@@ -37,7 +38,7 @@ class Figure:
     metric: str = ""
     protocol: str = ""
     """The tag of the protocol card."""
-    flags: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):  # as read again from summary.json, which has no infinity
@@ -61,16 +62,20 @@ class Figure:
     @property
     def is_whole(self) -> bool:
         """Whether no record of it is missing."""
-        return not any(flag.startswith(INCOMPLETE) for flag in self.flags)
+        return not any(finding.code == INCOMPLETE for finding in self.findings)
 
     @property
     def complement(self) -> Figure:
         """1 minus the figure: the accuracy of an error."""
         return replace(self, value=1 - self.value, low=1 - self.high, high=1 - self.low)
 
-    def of(self, condition: str, metric: str, flags: Collection[str] = ()) -> Figure:
+    def of(self, condition: str, metric: str, findings: Collection[Finding] = ()) -> Figure:
         """Return it as the figure of a metric under a condition."""
-        return replace(self, condition=condition, metric=metric, flags=tuple(flags))
+        return replace(self, condition=condition, metric=metric, findings=tuple(findings))
+
+    def having(self, findings: Collection[Finding]) -> Figure:
+        """Return it with more findings."""
+        return replace(self, findings=(*self.findings, *findings)) if findings else self
 
     def named(self, metric: str) -> Figure:
         return replace(self, metric=metric)
@@ -79,7 +84,15 @@ class Figure:
         """Return the row of summary.json, under `COLUMNS`; None for what is not finite."""
         value, low, high = (each if math.isfinite(each) else None for each in (self.value, self.low, self.high))
         ends = value, self.n, low, high
-        row = (self.checkpoint, self.condition, self.metric, *ends, self.protocol, list(self.flags), self.interval)
+        row = (
+            self.checkpoint,
+            self.condition,
+            self.metric,
+            *ends,
+            self.protocol,
+            [finding.to_plain() for finding in self.findings],
+            self.interval,
+        )
         return dict(zip(COLUMNS, row, strict=True))
 
     @classmethod
@@ -87,8 +100,8 @@ class Figure:
         """Return the figure of a row of summary.json. Raises msgspec.ValidationError for any other."""
         plain = msgspec.convert(row, _Row)
         value, low, high = (math.nan if end is None else end for end in (plain.value, plain.ci_low, plain.ci_high))
-        of = plain.interval, plain.checkpoint, plain.condition, plain.metric, plain.protocol, plain.flags
-        return cls(value, plain.n, low, high, *of)
+        of = plain.interval, plain.checkpoint, plain.condition, plain.metric, plain.protocol
+        return cls(value, plain.n, low, high, *of, tuple(each.finding for each in plain.flags))
 
 
 class _Row(msgspec.Struct):
@@ -101,7 +114,7 @@ class _Row(msgspec.Struct):
     n: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
     ci_low: float | None
     ci_high: float | None
-    flags: tuple[str, ...]
+    flags: tuple[PlainFinding, ...]
     protocol: str = ""
     interval: str = ""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ..common.finding import Finding
 from ..errors import DataError, ModelError
 
 WNID = re.compile(r"n\d{8}")
@@ -65,8 +66,11 @@ def printable(name: str) -> str:
     return "".join(character for character in name if character.isprintable())
 
 
-ASSUMED_ORDER = "the order of classes was assumed: "
-"""How a note begins that is a flag on every figure: the names of the data may mean other outputs, too."""
+def order_assumed(what: str) -> str:
+    """Return a note that is a finding on every figure: the names of the data may mean other outputs, too."""
+    return str(Finding.of("labels/order-assumed", what=what))
+
+
 _LISTS: dict[int, Mapping[str, tuple[str, ...]]] = {10: {"CIFAR-10": CIFAR10, "STL-10": STL10}}
 _MOSTLY = 0.5  # from this share on, names are taken to be of a list
 
@@ -110,7 +114,7 @@ def target_of(text: str, names: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Which output each name means. notes: `ASSUMED_ORDER` begins a flag. is_sure: the checkpoint says so."""
+    """Which output each name means. notes: some are findings. is_sure: the checkpoint says so."""
 
     classes: tuple[str, ...]
     places: dict[str, int]
@@ -231,8 +235,10 @@ def _of_a_list(naming: Naming) -> Numbered | None:
     notes = (f"classes are those of {called}, in its order",)
     if readings:
         notes = (
-            f"{ASSUMED_ORDER}that of {called} is used, but {' or '.join(readings)} is also possible, and the "
-            f"checkpoint does not name its classes; {_deciding(naming)}",
+            order_assumed(
+                f"that of {called} is used, but {' or '.join(readings)} is also possible, and the checkpoint does not "
+                f"name its classes; {_deciding(naming)}"
+            ),
         )
     return Numbered(lists[called], places, notes)
 
@@ -253,8 +259,10 @@ def _sorted(naming: Naming) -> Numbered:
         if moved and len(places) > _MOSTLY * len(classes):
             strange = [name for name in by_text if name not in places]
             notes.append(
-                f"{ASSUMED_ORDER}that of the sorted names is used; {len(places)} of {len(names)} are classes of "
-                f"{called}, which has a different order and lacks {first_names(strange, 3)}; {_deciding(naming)}"
+                order_assumed(
+                    f"that of the sorted names is used; {len(places)} of {len(names)} are classes of {called}, which "
+                    f"has a different order and lacks {first_names(strange, 3)}; {_deciding(naming)}"
+                )
             )
     if by_text != by_number and naming.order is None:
         two = f"{naming.what}s, whose sorted order ({first_names(by_text, 3)}) differs from their case-insensitive "

@@ -20,7 +20,7 @@ from ..common.held import PREFIX as IN_MEMORY
 from ..common.held import held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import ASSUMED_ORDER, CIFAR10, WNID, Naming, first_names, number_classes, places_by_name
+from .class_names import CIFAR10, WNID, Naming, first_names, number_classes, order_assumed, places_by_name
 from .images import encode_png, has_broken_exif, read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .shapes import CLASSES, Changed
@@ -409,7 +409,7 @@ def _held(spec: str, num_classes: int | None, class_names: Sequence[str] | None)
         names = tuple(map(str, range(num_classes or 0)))
     if claimed and not classes and sorted(claimed) == sorted(names) and claimed != names:
         other = f"its `classes` ({first_names(claimed, 3)}) are in another order than the checkpoint's"
-        dataset = replace(dataset, notes=(*dataset.notes, f"{ASSUMED_ORDER}labels are taken as outputs, but {other}"))
+        dataset = replace(dataset, notes=(*dataset.notes, order_assumed(f"labels are taken as outputs, but {other}")))
     return replace(dataset, class_names=names)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.files import bytes_of, check_plain, reason_of
+from ..common.finding import Finding
 from ..errors import BadImageError, DataError
 from .images import encode_png
 from .shapes import Changed, Shape, cached_render
@@ -171,7 +172,8 @@ class _Found:
     def notes(self) -> Iterator[str]:
         """Yield a line on each kind of image that is left out: an id must survive a text file and a table."""
         if self.unprintable:
-            yield f"left out {self.unprintable} images whose names are not printable; rename them"
+            line = f"left out {self.unprintable} images whose names are not printable; rename them"
+            yield str(Finding.of("data/unprintable-names", line=line))
         if self.others:
             kinds = ", ".join(f"{suffix[:12]!a} ({count})" for suffix, count in Counter(self.others).most_common(3))
             usual = ", ".join(SUFFIXES[:3])

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.figure import Figure
+from ..common.finding import Finding
 from ..common.intervals import Floats
-from ..data.layouts import FLAGGED
 from ..display.text import amount
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .metrics import Cells
-from .setup_flags import guessing_flags, output_flags, setup_flags, tied_flag
+from .setup_findings import guessing, odd_outputs, setup_findings, ties
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,12 +31,6 @@ Parts = tuple[list[Figure], list[Figure], list[Figure]]
 
 
 Rows = NDArray[np.int64]
-
-STOPPED = (
-    "this run stopped as soon as its rules were decided, which its intervals do not account for; use the gate's "
-    "verdicts"
-)
-"""The flag of results of a sequential run that is not whole."""
 
 
 def readable_rows(table: pa.Table) -> pa.Table:
@@ -91,8 +85,8 @@ class RecordReader:
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
         return self.run.shards(self.checkpoint, condition, columns)
 
-    def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
-        """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
+    def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[Finding]]:
+        """Return the table of a condition, and how it was not evaluated as asked, each deviation once."""
         import pyarrow as pa
 
         tables, notes = [], dict[str, None]()
@@ -103,21 +97,22 @@ class RecordReader:
                 lost = shard.filter(shard["error"].is_valid())
                 self.unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
             tables.append(shard.replace_schema_metadata())
-        return pa.concat_tables(tables, promote_options="default"), list(notes)
+        found = [Finding.parse(note) or Finding.of("run/note", text=note) for note in notes]
+        return pa.concat_tables(tables, promote_options="default"), found
 
-    def flags(self, condition: str, table: pa.Table, claimed: str = "") -> list[str]:
-        """Return a condition's flags that do not depend on the family, from `table`.
+    def findings(self, condition: str, table: pa.Table, claimed: str = "") -> list[Finding]:
+        """Return a condition's findings that do not depend on the family, from `table`.
         claimed: the attack whose claim its records must keep, if not its own.
         """
         manifest, read = self.manifest, readable_rows(table)
-        flags = []
+        found = list[Finding]()
         if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
-            flags.append(f"incomplete: {len(table)} of {expected} samples; rerun the same command to continue")
-            flags += [STOPPED] if manifest.is_sequential else []
+            found.append(Finding.of("run/incomplete", have=len(table), expected=expected))
+            found += [Finding.of("run/stopped-early")] if manifest.is_sequential else []
         described = manifest.checkpoint(self.checkpoint)
         if described.weights.endswith("in part"):
-            flags.append("weights were loaded only partially; the rest is random")
-        flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
+            found.append(Finding.of("model/partial-weights"))
+        found += manifest.data.findings("labels")
         claim = manifest.claims.get(claimed or condition)
         changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
         if claim and len(changes):
@@ -126,29 +121,31 @@ class RecordReader:
             unit = "" if space == "sigma" else " in pixels"
             measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"
             if space == "normalised":
-                flags.append(f"eps {claim.eps:.4g} is in normalised units: {measured}")
+                found.append(Finding.of("attack/normalised-eps", eps=claim.eps, measured=measured))
             # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
             allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
             if largest > allowed + EXCEEDS:
-                flags.append(f"exceeds eps: {measured}, claimed {amount(allowed, claim.norm, space)}")
+                claims = amount(allowed, claim.norm, space)
+                found.append(Finding.of("attack/exceeds-eps", measured=measured, claimed=claims))
         scored = [name for name in ("correct", "nll") if name in read.column_names and not read[name].null_count]
         if len(read) and len(scored) == 2:  # else there is no label, or no loss
             broken = int((~np.isfinite(column_of(read, "nll"))).sum())
             if broken:
-                flags.append(f"{broken} of {len(read)} samples have non-finite logits; counted as wrong")
-        flags += [tied] if (tied := tied_flag(read)) else []
+                found.append(Finding.of("model/non-finite-logits", count=broken, n=len(read)))
+        found += ties(read)
         some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
         classes = manifest.data.classes if some_compete else described.num_classes
-        flags += output_flags(read, described, classes)
+        found += odd_outputs(read, described, classes)
         if condition == CLEAN.text:
-            flags += guessing_flags(read, classes, manifest.arguments)
+            found += guessing(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
-            flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; excluded")
-        return [*flags, *self._of_setup]
+            many = manifest.protocol.samples.many
+            found.append(Finding.of("data/unreadable", count=unread, n=len(table), samples=many))
+        return [*found, *self._of_setup]
 
     @cached_property
-    def _of_setup(self) -> list[str]:
-        return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
+    def _of_setup(self) -> list[Finding]:
+        return setup_findings(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
 
     def figures(self, figures: Iterable[Figure]) -> list[Figure]:
         """Return them as figures of this checkpoint under the run's protocol."""

@@ -155,7 +155,7 @@ class Vocabulary:
     its conditions that are means of results. images_of_under: whether a condition takes the images of its `under`, of
     the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
     texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
-    which lists leave out. in_tables: how flags begin that only tables show. remarks: how flags end that raise no doubt.
+    which lists leave out.
     published: what published tables call them.
     terms: what the words of its tables mean, `{one}` and `{many}` in them standing for the task's samples; those of
     robustkit's own families are in the TOML file next to them.
@@ -179,8 +179,6 @@ class Vocabulary:
     images_of_under: ClassVar[bool] = False
     levels: ClassVar[str] = ""
     derived_metrics: ClassVar[tuple[Metric, ...]] = ()
-    in_tables: ClassVar[tuple[str, ...]] = ()
-    remarks: ClassVar[tuple[str, ...]] = ()
     published: ClassVar[PublishedNames] = PublishedNames()
     terms: ClassVar[tuple[Term, ...]] = ()
 
@@ -348,15 +346,6 @@ def results_and_singles(conditions: Iterable[str]) -> tuple[list[str], list[str]
         words = words_of(text)
         (results if words.in_results else singles if words.in_means else list[str]()).append(text)
     return results, singles if len(singles) <= SINGLES else []
-
-
-def is_remark(condition: str, flag: str) -> bool:
-    """Return whether a flag says what was counted, and raises no doubt."""
-    return flag.endswith(words_of(condition).remarks)
-
-
-def is_doubt(condition: str, flag: str) -> bool:
-    return not flag.startswith(words_of(condition).in_tables) and not is_remark(condition, flag)
 
 
 def metric_in(words: Vocabulary, name: str) -> Metric | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.figure import NORMAL, Figure
+from ..common.finding import Finding
 from ..common.intervals import Floats, Z
 from ..display.table import Grid, Part, TextTable, side_by_side
 from .aggregate import Results, column_of
@@ -82,7 +83,7 @@ NOTE = (
 
 
 def supported_rows(
-    condition: str, metric: Metric, table: pa.Table, by: str, others: pa.Table, flags: Sequence[str]
+    condition: str, metric: Metric, table: pa.Table, by: str, others: pa.Table, flags: Sequence[Finding]
 ) -> Iterator[Figure]:
     """Yield the supported figure of a condition, and the weight of what supports it, `by`, named in the metric.
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..common.figure import Figure
+from ..common.finding import Finding
 from .condition import (
     EVERY_FAMILY,
     OWN_KINDS,
@@ -61,11 +62,11 @@ class Summary:
 class Overview:
     """What a family computes from a checkpoint's results on images, whatever condition shows them."""
 
-    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+    def take(self, condition: str, read: pa.Table, findings: Sequence[Finding]) -> None:
         """Take the rows of a condition's samples that could be read; at least one."""
 
-    def flags(self) -> Mapping[str, Sequence[str]]:
-        """Return flags that depend on other conditions, by condition."""
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
+        """Return findings that depend on other conditions, by condition."""
         return {}
 
     def rows(self) -> Iterable[Figure]:
@@ -136,8 +137,8 @@ class Aggregator(Part):
         """Return what its sections of the page gather from records, besides the results."""
         return ()
 
-    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
-        """Return flags of a condition whose samples, `read`, the task scores."""
+    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
+        """Return findings on a condition whose samples, `read`, the task scores."""
         return []
 
     def numbers(self, read: pa.Table) -> Iterable[Figure]:

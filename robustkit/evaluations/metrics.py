@@ -176,7 +176,7 @@ def by_checkpoint(
     return found
 
 
-LEFT_OUT = "left out of the mean"  # text in flags of single conditions that the flags of a mean over them repeat
+LEFT_OUT = "segmentation/class-left-out"  # of single conditions, which a mean over them repeats
 
 
 def is_finite(value: float | None) -> bool:

@@ -10,51 +10,52 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..common.figure import Figure
+from ..common.figure import INCOMPLETE, Figure
+from ..common.finding import Finding, Severity
 from ..display.svg import labels
 from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
-from .condition import by_words, group_of, is_doubt, is_remark, kind_of, name_of, shares_of
+from .condition import by_words, group_of, kind_of, name_of, shares_of
 from .family import family_of
 from .metrics import LEFT_OUT, Cells
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
 
-Wanted = Callable[[str, str], bool]  # of a condition and a flag
 Levels = dict[str, set[str]]  # the conditions of each group, such as all severities; a mean over several has none
 
 
 @dataclass(frozen=True)
-class Flag:
-    """A doubt. who: the checkpoints; where: the conditions; empty for one about the whole run."""
+class Raised:
+    """A finding, once. who: the checkpoints; where: the conditions; empty for one about the whole run."""
 
     who: str
     where: str
-    text: str
+    finding: Finding
 
     @property
     def line(self) -> str:
         subject = ", ".join(filter(None, (self.who, self.where)))
-        return f"{subject}: {self.text}" if subject else self.text
+        return f"{subject}: {self.finding}" if subject else str(self.finding)
 
 
 @dataclass(frozen=True)
-class Flagged:
-    """A result of a checkpoint under a condition, and its flags, if any; manifest: of its run."""
+class Concerned:
+    """A result of a checkpoint under a condition, and its findings, if any; manifest: of its run."""
 
     checkpoint: str
     condition: str
-    flags: tuple[str, ...]
+    findings: tuple[Finding, ...]
     manifest: Manifest
 
 
-def flags_of(
-    results: Results, of: Callable[[str], bool] = lambda condition: True, wanted: Wanted = is_doubt
-) -> list[Flag]:
-    """Return each doubt once, without what is unfinished and what a mean repeats. of: whose flags are wanted."""
+def findings_of(
+    results: Results, of: Callable[[str], bool] = lambda condition: True, *severities: Severity
+) -> list[Raised]:
+    """Return each finding once, doubts first, then limits: without what is unfinished, what a mean repeats, and what
+    only tables show. of: whose findings; severities: of which kinds, doubts and limits by default."""
     repeated = {
         (name, share)
         for name, cells in results.cells.items()
@@ -63,24 +64,24 @@ def flags_of(
         for share in shares
     }
 
-    def counts(row: Figure, flag: str) -> bool:
-        key = row.checkpoint, row.condition
-        return not flag.startswith("incomplete") and not (LEFT_OUT in flag and key in repeated)
+    def is_wanted(row: Figure, finding: Finding) -> bool:
+        said_above = finding.code == LEFT_OUT and (row.checkpoint, row.condition) in repeated
+        return finding.code != INCOMPLETE and not said_above and finding.is_listed
 
-    def flagged(row: Figure) -> Flagged:
-        flags = tuple(flag for flag in row.flags if counts(row, flag)) if of(row.condition) else ()
-        return Flagged(row.checkpoint, row.condition, flags, results.manifest)
+    def concerned(row: Figure) -> Concerned:
+        own = tuple(each for each in row.findings if is_wanted(row, each)) if of(row.condition) else ()
+        return Concerned(row.checkpoint, row.condition, own, results.manifest)
 
-    return raised_flags(map(flagged, results), short_names(results.manifest.names), wanted)
-
-
-def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
-    return tuple(flag.line for flag in flags_of(results, of))
+    return raised_once(map(concerned, results), short_names(results.manifest.names), *severities)
 
 
-def remark_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
-    """Return what results say about counts that raises no doubt, such as misclassified images without a map score."""
-    return tuple(flag.line for flag in flags_of(results, of, is_remark))
+def finding_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
+    return tuple(each.line for each in findings_of(results, of))
+
+
+def note_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
+    """Return what is worth knowing and raises no doubt, such as misclassified images without a map score."""
+    return tuple(each.line for each in findings_of(results, of, "note"))
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
@@ -91,9 +92,11 @@ def of_family(name: str) -> Callable[[str], bool]:
     return lambda condition: family_of(kind_of(condition)).name == name
 
 
-def raised_flags(every: Iterable[Flagged], called: Mapping[str, str], wanted: Wanted = is_doubt) -> list[Flag]:
-    """Return each doubt about results, with and without flags, once. called: what the checkpoints are called."""
-    seen: dict[str, dict[str, Levels]] = {}  # by flag and checkpoint
+def raised_once(every: Iterable[Concerned], called: Mapping[str, str], *severities: Severity) -> list[Raised]:
+    """Return each finding about results, with and without some, once. called: what the checkpoints are called.
+    severities: doubts and limits by default."""
+    order = severities or ("doubt", "limit")
+    seen: dict[Finding, dict[str, Levels]] = {}  # by finding and checkpoint
     reached: dict[str, Levels] = {}
     manifests: dict[str, Manifest] = {}
     for result in every:
@@ -102,19 +105,19 @@ def raised_flags(every: Iterable[Flagged], called: Mapping[str, str], wanted: Wa
         group, level = (group_of(condition), {condition}) if single else (condition, set[str]())
         reached.setdefault(name, {}).setdefault(group, set()).update(level)
         manifests[name] = result.manifest
-        for flag in result.flags:
-            if wanted(condition, flag):
-                seen.setdefault(flag, {}).setdefault(name, {}).setdefault(group, set()).update(level)
-    found = []
-    for flag, checkpoints in seen.items():
+        for finding in result.findings:
+            if finding.severity in order:
+                seen.setdefault(finding, {}).setdefault(name, {}).setdefault(group, set()).update(level)
+    raised = []
+    for finding, checkpoints in seen.items():
         alike: dict[tuple[str, ...], list[str]] = {}  # checkpoints that have it under the same conditions
         for name, groups in checkpoints.items():
-            said = _without_means(groups)
-            every_one = _without_means(reached[name], said)
-            where = _all(said, every_one) or _each(said, reached[name], manifests[name])
+            own = _without_means(groups)
+            every_one = _without_means(reached[name], own)
+            where = _all(own, every_one) or _each(own, reached[name], manifests[name])
             alike.setdefault((where, *groups), []).append(name)
-        found += [Flag(_who(names, called), where, flag) for (where, *_), names in alike.items()]
-    return found
+        raised += [Raised(_who(names, called), where, finding) for (where, *_), names in alike.items()]
+    return sorted(raised, key=lambda each: order.index(each.finding.severity))
 
 
 def _without_means(groups: Levels, kept: Collection[str] = ()) -> Levels:
@@ -221,7 +224,7 @@ def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, i
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     """Return lines on unprintable names, on what could not be evaluated, and on conditions without any record."""
-    manifest, done, lines = run.manifest, set(run.units()), not_evaluated(run)
+    manifest, done, lines = run.manifest, set(run.units()), [str(each) for each in not_evaluated(run)]
     for entry in manifest.checkpoints:
         gone = [text for text in manifest.conditions_of(entry.name) if (entry.name, text) not in done]
         if gone and checkpoint in (None, entry.name):
@@ -232,12 +235,10 @@ def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     return lines
 
 
-def not_evaluated(run: RunFolder) -> list[str]:
-    """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
-    manifest = run.manifest
-    unnamed = [line for line in manifest.data.notes if "whose names" in line]
-    lines = manifest.corrupted.left_out.values()
-    return [*unnamed, *(f"left out: {line}; means that need it are not given" for line in lines)]
+def not_evaluated(run: RunFolder) -> list[Finding]:
+    """Return findings on images with unprintable names, and on what could not be evaluated, however often it is tried."""
+    lines = (f"{line}; means that need it are not given" for line in run.manifest.corrupted.left_out.values())
+    return [*run.manifest.data.findings("data"), *(Finding.of("run/left-out", line=line) for line in lines)]
 
 
 class Chief(NamedTuple):

@@ -33,7 +33,7 @@ from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from .condition import Cost
-from .setup_flags import DECISIVE, FEWEST
+from .setup_findings import DECISIVE, FEWEST
 from .subject import Batch, EvaluatedModel, SampleSource
 
 STATED, MOST, SCENES = 64, 1024, 32

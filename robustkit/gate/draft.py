@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..common.figure import Figure
+from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
 from ..evaluations.condition import check_condition, shares_of, words_of
 from ..evaluations.maps.condition import is_control
 from ..evaluations.presenting import chief_figures, unfinished_line
-from ..evaluations.setup_flags import is_of_setup
+from ..evaluations.setup_findings import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
@@ -21,8 +22,8 @@ from ..tasks.labelled.parity import AGREEMENT, DIFFERS
 from ..tasks.registry import find_metric, metric_of
 from .identity import heads_of, settings_of
 from .output import plain_line
-from .policy import FEWEST, always_meets, quote
-from .verdicts import MeasuredRun, is_of_missing
+from .policy import always_meets, quote
+from .verdicts import MISSING, MeasuredRun
 
 _MOST = 12  # flags that a draft names
 
@@ -83,7 +84,7 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
         yield f"\n# {plain_line(name)}\n"
         yield from _formula(subject, [name], name)
         yield from _inputs(subject, name, name)
-        yield from _flags(subject, [name], name)
+        yield from _findings(subject, [name], name)
         for row in cells.values():
             yield from _of_row(subject, row, name)
 
@@ -105,7 +106,7 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     for checkpoint in [""] if alike else names:
         yield from _inputs(subject, checkpoint or names[0], checkpoint)
     for checkpoint, some in [("", names)] if whole else [(name, [name]) for name in names]:
-        yield from _flags(subject, some, checkpoint)
+        yield from _findings(subject, some, checkpoint)
     headline = CLEAN.text, subject.task.headline
     clean = {name: subject.cells[name][headline].n for name in names if headline in subject.cells[name]}
     for checkpoint, some in [("", names)] if clean.keys() == subject.checkpoints.keys() else [(n, [n]) for n in clean]:
@@ -182,7 +183,9 @@ def _bound(row: Figure, checkpoint: str, why: str = "") -> Iterator[str]:
         yield f"\n# {what} is {plain_line(comment)}: no rule, since every run would meet it\n"
         return
     written = f"{100 * bound:.0f} %" if bound > 1 and metric_of(metric).scale == 100 else f"{bound:.2f}"
-    flags = f"; flags: {'; '.join(row.flags)}" if row.flags and not why else ""  # else a rule names them
+    flags = (
+        f"; findings: {'; '.join(map(str, row.findings))}" if row.findings and not why else ""
+    )  # else a rule names them
     yield from _rule(comment + flags, f"{metric} under {condition} {sign} {written}", checkpoint)
 
 
@@ -214,25 +217,23 @@ def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
     yield from _rule("same preprocessing", shown, checkpoint)
 
 
-def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
-    every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row.flags)
-    open_ = [flag for flag in every if is_of_setup(flag) or flag.startswith(DIFFERS)]
-    for flag in open_:
-        yield f"\n# to be settled first, since no rule here accepts it: {plain_line(flag)}\n"
-    essences = dict[str, None]()
-    for flag in (flag for flag in every if not (is_of_missing(flag) or flag in open_)):
-        # The longest part without numbers, which differ from run to run; all of it if that is short.
-        part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
-        essences[part if sum(map(str.isalnum, part)) >= FEWEST else flag] = None
+def _findings(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
+    rows = (row for name in names for row in subject.cells[name].values())
+    every = dict.fromkeys(finding for row in rows for finding in row.findings if finding.counts)
+    for finding in filter(_is_open, every):
+        yield f"\n# to be settled first, since no rule here accepts it: {plain_line(str(finding))}\n"
+    accepted = dict.fromkeys(each.code for each in every if not (_is_open(each) or each.code in MISSING))
     if subject.manifest.corrupted.left_out:
-        essences["left out: "] = None
-    if not essences:
-        yield from _rule("no flags were raised", "no flags", checkpoint)
-    elif len(essences) > _MOST:
-        yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
+        accepted["run/left-out"] = None
+    if not accepted:
+        yield from _rule("no finding was raised", "no findings", checkpoint)
     else:
-        why = "these flags were raised and are accepted here; delete the exceptions that you do not accept"
-        yield from _rule(why, f"no flags except {', '.join(map(quote, essences))}", checkpoint)
+        why = "these findings were raised and are accepted here; delete the exceptions that you do not accept"
+        yield from _rule(why, f"no findings except {', '.join(accepted)}", checkpoint)
+
+
+def _is_open(finding: Finding) -> bool:
+    return is_of_setup(finding) or finding.code == DIFFERS
 
 
 def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:

@@ -29,7 +29,7 @@ from ..protocol.condition import part_of
 from ..runs.description import why_not_repeated
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import find_metric
-from .policy import FLIPS, Change, Identity, NoFlags, Statement, Value
+from .policy import FLIPS, Change, Identity, NoFindings, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
 
 _IDENTITY = {
@@ -59,7 +59,7 @@ def advice(verdict: Verdict, below: bool = False) -> str:
     if isinstance(statement, Identity):
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
     if verdict.completes:
-        then = "; then check the remaining flags" if isinstance(statement, NoFlags) else ""
+        then = "; then check the remaining findings" if isinstance(statement, NoFindings) else ""
         command = "with the command below" if below else f"to compute the missing results: {verdict.completes}"
         if why_not := why_not_repeated(verdict.completes):
             command = f"to compute the missing results; its command is hidden because {why_not}"
@@ -67,7 +67,7 @@ def advice(verdict: Verdict, below: bool = False) -> str:
     if below and verdict.command:
         why_not = why_not_repeated(verdict.command)
         return f"its command is hidden because {why_not}" if why_not else "evaluate it with the command below"
-    if isinstance(statement, NoFlags):
+    if isinstance(statement, NoFindings):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:
         return ""
@@ -158,7 +158,7 @@ def table(verdicts: Sequence[Verdict]) -> TextTable:
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
         rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))
-        said = isinstance(statement, Identity | NoFlags) and verdict.state == PASS  # by the rule
+        said = isinstance(statement, Identity | NoFindings) and verdict.state == PASS  # by the rule
         below += [(place, text) for text in ("" if said else verdict.reason, *_flags(verdict)) if text]
         if remedies[place] and remedies[place] != remedies[place + 1]:
             below.append((place, f"→ {remedies[place]}"))
@@ -192,7 +192,7 @@ def _missed(verdict: Verdict) -> str:
 
 
 def _flags(verdict: Verdict) -> list[str]:
-    return [f"flag: {flag}" for flag in verdict.figure.flags] if verdict.figure is not None else []
+    return [f"{each.severity}: {each}" for each in verdict.figure.findings] if verdict.figure is not None else []
 
 
 def by_urgency(outcome: Outcome) -> tuple[list[Verdict], list[Verdict]]:
@@ -339,7 +339,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "needed": verdict.needed,
         "reason": verdict.why,
         "advice": advice(verdict),
-        "flags": list(figure.flags) if figure else [],
+        "findings": [each.to_plain() for each in figure.findings] if figure else [],
     }
 
 
@@ -418,7 +418,7 @@ def _figure(row: Figure) -> dict[str, Any]:
         "value": finite_or_none(row.value),
         "n": int(row.n),
         "interval": {"low": low, "high": high, "level": _LEVEL} if known else None,
-        "flags": [plain_line(flag) for flag in row.flags],
+        "flags": [plain_line(str(each)) for each in row.findings],
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..common.files import TEXT, bytes_of, parse_toml, reason_of
+from ..common.finding import Finding, catalogue
 from ..common.names import plain
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError, unknown
@@ -56,11 +57,18 @@ class Change:
 
 
 @dataclass(frozen=True)
-class NoFlags:
-    """No flags, except those that contain one of these texts."""
+class NoFindings:
+    """No doubts and no limits, except findings with one of these codes, or texts that contain one of these."""
 
     condition: ConditionPattern | None = None
     excepted: tuple[str, ...] = ()
+    doubts_only: bool = False
+
+    def excepts(self, finding: Finding) -> str:
+        """Return what excepts a finding: a code, or a part of its text; empty where nothing does."""
+        of_no_account = finding.severity == "note" or (self.doubts_only and finding.severity != "doubt")
+        parts = (part for part in self.excepted if part == finding.code or part in finding.text)
+        return finding.severity if of_no_account else next(parts, "")
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Identity:
     expected: str
 
 
-Statement = Value | Change | NoFlags | Identity
+Statement = Value | Change | NoFindings | Identity
 SLACK = 1e-12  # the tolerance within which a figure equals a bound: sums of floats in another order differ
 
 
@@ -90,7 +98,7 @@ def meets_bound(compare: str, bound: float, value: float) -> bool:
     return gap > SLACK if compare in (">", "<") else gap >= -SLACK
 
 
-_STARTS = ("drop", "rise", *FLIPS, "no flags", "worst slice of", "n", *SUBJECTS)
+_STARTS = ("drop", "rise", *FLIPS, "no findings", "no doubts", "worst slice of", "n", *SUBJECTS)
 OF_EVERY_SETUP = (
     *("were assumed: not confirmed on", "was assumed: not confirmed on", "were assumed: not checked, "),
     *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", " nats ["),
@@ -117,7 +125,7 @@ class _Misread(Exception):  # noqa: N818 - never leaves this module
 
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<word>[A-Za-z][\w-]*)|(?P<compare>[<>=!]=?)|(?P<string>\"(?:\\.|[^\"\\])*\"|'[^']*')"
+    r"\s*(?:(?P<code>[a-z]+/[a-z][a-z0-9-]+)|(?P<word>[A-Za-z][\w-]*)|(?P<compare>[<>=!]=?)|(?P<string>\"(?:\\.|[^\"\\])*\"|'[^']*')"
     r"|(?P<number>[+-]?[\d.][\d.eE/+-]*)|(?P<other>[%,]))",
     re.ASCII | re.DOTALL,
 )
@@ -141,9 +149,10 @@ class _Reader:
     def _statement(self) -> Statement:
         start = self.at
         if self._accept("no"):
-            if not self._accept("flags"):
-                self._expected("flags after no")
-            return NoFlags(self._under(), self._excepted("flag"))
+            only = self.token == "doubts"
+            if not any(self._accept(word) for word in ("findings", "flags", "doubts")):
+                self._expected("findings or doubts after no")
+            return NoFindings(self._under(), self._excepted("finding"), only)
         if self.token in ("drop", "rise"):
             return self._change()
         for name in FLIPS:
@@ -214,6 +223,12 @@ class _Reader:
             if excepted:
                 self._next()
             start = self.at
+            if self.kind == "code":
+                if self.token not in catalogue():
+                    raise _Misread(start, unknown("finding", self.token, catalogue()))
+                excepted.append(self.token)
+                self._next()
+                continue
             excepted.append(self._string())
             why = ""
             if sum(map(str.isalnum, excepted[-1])) < FEWEST:
@@ -222,11 +237,10 @@ class _Reader:
                     f"{what}, of"
                     f" {FEWEST} letters or more"
                 )
-            elif what == "flag" and any(excepted[-1].strip().lower() in phrase for phrase in OF_EVERY_SETUP):
+            elif what == "finding" and any(excepted[-1].strip().lower() in phrase for phrase in OF_EVERY_SETUP):
                 why = (
-                    "every flag about an assumed set-up, so the rule could never fail; expected the specific part, "
-                    "such as"
-                    " 'attention (standard) was assumed'"
+                    "every finding about an assumed set-up, so the rule could never fail; expected a code, such as "
+                    "setup/attention-assumed"
                 )
             if why:
                 raise _Misread(start, f"{excepted[-1]!r} is part of {why}")

@@ -21,7 +21,6 @@ import numpy as np
 from ..common.figure import INCOMPLETE, Figure
 from ..common.intervals import Floats
 from ..errors import ProtocolError, RunError
-from ..evaluations.aggregate import STOPPED
 from ..evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
 from ..evaluations.corruptions.condition import possible_means
 from ..evaluations.records import CheckpointRecords
@@ -32,7 +31,7 @@ from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
 from . import verdicts
-from .policy import FLIPS, OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
+from .policy import FLIPS, OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, MeasuredRun, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -174,14 +173,14 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     rule, name, taken, every = question.rule, question.checkpoint, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
     row = subject.cells[name].get((question.condition, question.metric))
-    flags = [] if row is None else [flag for flag in row.flags if not flag.startswith((INCOMPLETE, STOPPED))]
+    found = [] if row is None else [each for each in row.findings if each.code not in (INCOMPLETE, "run/stopped-early")]
     if baseline is not None and isinstance(rule.statement, Change):
         before = baseline.manifest
         there = before.checkpoint(name if name in before.names else before.names[0])
-        flags += verdicts.baseline_flags(
+        found += verdicts.differences(
             (before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted
         )
-    figure = Figure(question.value, taken, flags=tuple(flags)) if taken else None
+    figure = Figure(question.value, taken, findings=tuple(found)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
@@ -235,7 +234,7 @@ def _why_not(statement: Statement) -> str:
     whole = "leave it out, or audit and check without --until-decided"
     if isinstance(statement, Identity):
         return ""
-    if isinstance(statement, NoFlags):
+    if isinstance(statement, NoFindings):
         return f"flags are about complete results; {whole}"
     if isinstance(statement, Change) and statement.condition is None:
         return "it covers every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
@@ -322,7 +321,7 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
         side, subject = Side(run, other), planned.checkpoint(name)
         needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:
-            verdicts.baseline_flags((manifest, side.described), (planned, subject), excepted)
+            verdicts.differences((manifest, side.described), (planned, subject), excepted)
             for text in needs:
                 verdicts.check_card(manifest, planned, text)
         except CannotTell as why:
@@ -335,7 +334,7 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
             if manifest.corrupted.digests.get(text) != takes.get(text):
                 raise RunError(f"{run.path}: the runs cannot be paired: {text} reads different files there")
         if gone := missing_records(side, condition, metric):
-            raise RunError(f"{run.path}: the baseline is {gone}")
+            raise RunError(f"{run.path}: the baseline is {gone[0].text}")
         ids, values = task_of(manifest).per_sample(side, condition, metric)
         return dict(zip(ids.to_pylist(), values.tolist(), strict=True))
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
 from ..common.figure import INCOMPLETE, Figure
+from ..common.finding import Finding
 from ..common.held import PREFIX
 from ..common.intervals import Z, simultaneous_z
 from ..common.plugins import plugin_session
@@ -24,7 +25,6 @@ from ..display.text import no_controls
 from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.condition import (
     CORRUPTION,
-    is_doubt,
     is_exactly,
     matches,
     pattern_of,
@@ -51,7 +51,7 @@ from .policy import (
     SLACK,
     Change,
     Identity,
-    NoFlags,
+    NoFindings,
     Policy,
     Rule,
     Value,
@@ -188,9 +188,8 @@ def _of_other_source(wanted: ConditionPattern, chosen: str, conditions: Sequence
 RELEASED = "source=released"
 
 
-def is_of_missing(flag: str) -> bool:
-    """Whether a flag is about records or evidence that are missing, and that the same audit makes."""
-    return "the same command" in flag or "the same audit" in flag
+MISSING = (INCOMPLETE, "run/no-records", "evidence/missing", "setup/evidence-missing", "attack/other-images")
+"""Findings about records or evidence that are missing, and that the same audit makes."""
 
 
 def judged_figure(figure: Figure) -> Figure:
@@ -206,8 +205,8 @@ def judged_figure(figure: Figure) -> Figure:
 Described = tuple[Manifest, CheckpointEntry]  # a checkpoint of a run, as run.json describes both
 
 
-def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return flags of what was computed otherwise in a baseline. excepted: parts of lines that a rule accepts. Raises
+def differences(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """Return findings on what was computed otherwise in a baseline. excepted: parts of lines that a rule accepts. Raises
     CannotTell where they differ in what decides figures besides the weights."""
     (before, first), (after, second) = baseline, run
     check_card(before, after)
@@ -234,8 +233,8 @@ def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] 
         more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         remedy = f"audit both in the same way, or accept this in the rule: except {parts}"
         raise CannotTell(f"the baseline has a different set-up: {'; '.join(strange[:_SHOWN])}{more}; {remedy}")
-    accepted = [f"set-up: {line}, which the rule accepts" for line in lines if line not in reported]
-    return (*(f"baseline: {line}" for line in reported), *accepted)
+    accepted = [Finding.of("baseline/accepted", line=line) for line in lines if line not in reported]
+    return (*(Finding.of("baseline/differs", line=line) for line in reported), *accepted)
 
 
 def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
@@ -258,7 +257,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := missing_records(side, condition, metric):
-            raise CannotTell(f"{which} is {gone}", completes=side.run.manifest.command)
+            raise CannotTell(f"{which} is {gone[0].text}", completes=side.run.manifest.command)
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
@@ -372,8 +371,8 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
     try:
         if isinstance(statement, Identity):
             return of_identity(rule, name, statement, subject)
-        if isinstance(statement, NoFlags):
-            return _of_flags(rule, name, statement, subject)
+        if isinstance(statement, NoFindings):
+            return _of_findings(rule, name, statement, subject)
         if isinstance(statement, Change):
             return _of_change(rule, name, statement, subject, before)
         condition = find(subject, name, statement.metric, statement.condition)
@@ -383,9 +382,9 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         else:
             figure = judged_figure(subject.cells[name][condition, statement.metric])
             if gone := missing_records(Side(subject.run, name), condition, statement.metric):
-                others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
-                shown, command = replace(figure, flags=others), subject.manifest.command
-                return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
+                others = tuple(each for each in figure.findings if each.code != INCOMPLETE)
+                shown, command = replace(figure, findings=others), subject.manifest.command
+                return Verdict(rule, name, UNDECIDED, gone[0].text, shown, condition, completes=command, whole=False)
             if statement.by:
                 return _of_slices(rule, name, statement, subject, condition)
         state, reason, needed = decide(statement, figure, statement.metric)
@@ -442,10 +441,10 @@ def _of_slices(rule: Rule, name: str, statement: Value, subject: MeasuredRun, co
         raise
     except RunError as why:
         raise CannotTell(str(why)) from None
-    n, flags = sum(each.figure.n for each in slices), tuple(subject.cells[name][condition, metric].flags)
+    n, found = sum(each.figure.n for each in slices), subject.cells[name][condition, metric].findings
     z, judged = simultaneous_z(len(slices)), list[Verdict]()
     for each in slices:
-        figure = replace(each.figure, flags=flags)
+        figure = replace(each.figure, findings=found)
         state, reason, needed = decide(statement, figure, metric, z)
         if figure.n < FEWEST:
             few = f"{figure.n} sample{'s' * (figure.n > 1)} of the slice; expected {FEWEST} or more"
@@ -466,24 +465,26 @@ def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun
     return Verdict(rule, name, PASS if same else FAIL, reason)
 
 
-def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
-    cells, wanted = subject.cells[name], statement.condition
+def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: MeasuredRun) -> Verdict:
+    cells, wanted, manifest = subject.cells[name], statement.condition, subject.manifest
     if not cells:
-        raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
+        raise CannotTell("nothing was evaluated", completes=manifest.command)
     if wanted is not None and not any(matches(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
-    every = [(text, flag) for (text, _), row in cells.items() for flag in row.flags if is_doubt(text, flag)]
-    no_records = f"{INCOMPLETE}: no records; rerun the same command to continue"
-    every += ((condition, no_records) for condition in subject.without_records(name))
-    every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
-    every += ((condition, f"left out: {line}") for condition, line in subject.manifest.corrupted.left_out.items())
-    meant = ((text, flag) for text, flag in every if wanted is None or matches(wanted, text))
-    raised = (f"{text}: {flag}" for text, flag in meant if not any(part in flag for part in statement.excepted))
-    if not (flags := list(dict.fromkeys(raised))):
-        return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
-    more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
-    reason = f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}"
-    completes = subject.manifest.command if any(map(is_of_missing, flags)) else ""
+    every = [(text, finding) for (text, _), row in cells.items() for finding in row.findings]
+    every += ((condition, Finding.of("run/no-records")) for condition in subject.without_records(name))
+    every += (("data", finding) for finding in manifest.data.findings("data"))
+    every += ((text, Finding.of("run/left-out", line=line)) for text, line in manifest.corrupted.left_out.items())
+    meant = dict.fromkeys(each for each in every if wanted is None or matches(wanted, each[0]))
+    what = "doubts" if statement.doubts_only else "findings"
+    if not (raised := [each for each in meant if not statement.excepts(each[1])]):
+        quoted = {part: finding.code for _, finding in meant if "/" not in (part := statement.excepts(finding))}
+        codes = [f"{part!r} is {code}" for part, code in quoted.items() if part in statement.excepted]
+        return Verdict(rule, name, PASS, "; ".join([f"no {'other ' * bool(statement.excepted)}{what}", *codes]))
+    lines = [f"{text}: {finding}" for text, finding in raised]
+    more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+    reason = f"{len(lines)} {what if len(lines) > 1 else what[:-1]}: {'; '.join(lines[:3])}{more}"
+    completes = manifest.command if any(finding.code in MISSING for _, finding in raised) else ""
     return Verdict(rule, name, FAIL, reason, completes=completes)
 
 
@@ -494,7 +495,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     if other != name and len(before.checkpoints) != 1:
         raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
     there = before.manifest, before.checkpoints[other]
-    flags = baseline_flags(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
+    found = differences(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
     asked = subject.task.headline if metric in FLIPS else metric
     theirs = {text for text, measure in before.cells[other] if measure == asked}
@@ -513,7 +514,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
-        figure = replace(change.figure, flags=flags)
+        figure = replace(change.figure, findings=found)
         state, reason, needed = decide(statement, figure, metric)
         if reach := SAME if change.same else out_of_reach(statement, change.before, metric):
             state, reason, needed = UNDECIDED, reach, None

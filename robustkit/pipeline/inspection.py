@@ -27,7 +27,7 @@ from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.results import Heads, HeadSums, layer_table
-from ..evaluations.setup_flags import other_order
+from ..evaluations.setup_findings import other_order
 from ..models.classifier import load
 from ..models.dense import Segmenter
 from ..models.device import pick_device
@@ -213,7 +213,7 @@ class Search:
         if fits[-1].verdict != BETTER:
             predictions = self.bench.logits(final, end).argmax(dim=1)
             labels = self.images.truths(range(end))
-            lines += [line for line in [other_order(labels.numpy(), predictions.numpy())] if line]
+            lines += map(str, other_order(labels.numpy(), predictions.numpy()))
         return fits, lines
 
 

@@ -26,7 +26,7 @@ from ..common.plugins import load_plugin, plugin_files, plugin_session
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitWarning, RunError, warn
 from ..evaluations.aggregate import Results
-from ..evaluations.presenting import flag_lines
+from ..evaluations.presenting import finding_lines
 from ..protocol.condition import CLEAN, Condition
 from ..report.run import Run
 from ..runs.folder import refuse_links
@@ -366,6 +366,6 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         planned.run.asked = tuple(dict.fromkeys(condition.text for condition in planned.conditions))
         carry_out(planned, progress or Silent(), heard)
         if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
-            for line in flag_lines(Results.of(planned.run, planned.run.summary())):
+            for line in finding_lines(Results.of(planned.run, planned.run.summary())):
                 warn(line)
     return planned.run

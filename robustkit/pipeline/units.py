@@ -28,11 +28,11 @@ from ..common.determinism import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import gather_evidence, look_before
-from ..evaluations.attacks.gradient_masking import findings, flags_of
+from ..evaluations.attacks.gradient_masking import checks_of, findings_of
 from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
-from ..evaluations.setup_flags import setup_flags, setup_notes
+from ..evaluations.setup_findings import setup_findings, setup_notes
 from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader
 from ..models.device import device_name, out_of_memory
 from ..protocol.card import samples_of
@@ -301,8 +301,8 @@ class Worker:
         if why := check_setup(self.run, subject, supply, preprocessing, read, self.watch):
             self.say(f"{name}: {CHECK} skipped: {why}")
         evidence = self.run.evidence(name, CLEAN.text)
-        for flag in setup_flags(self.run.manifest, name, evidence):
-            self.say(f"⚑ {name}: {flag}")
+        for finding in setup_findings(self.run.manifest, name, evidence):
+            self.say(f"⚑ {name}: {finding}")
         for note in setup_notes(evidence):
             self.say(f"{name}: {note}")
 
@@ -318,7 +318,7 @@ class Worker:
             look_before(*given, self.plan.extents[condition])
             return
         gather_evidence(*given, self.plan.extents[condition], self.watch)
-        for flag in flags_of(findings(self.run.evidence(name, text) or {})):
+        for flag in map(str, findings_of(checks_of(self.run.evidence(name, text) or {}))):
             self.say(f"⚑ {name}, {text}: {flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:

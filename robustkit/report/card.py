@@ -25,7 +25,7 @@ from ..evaluations.condition import is_attack, kind_of, name_of
 from ..evaluations.corruptions.condition import in_short
 from ..evaluations.maps.condition import is_control
 from ..evaluations.presenting import left_out_lines, unfinished_line
-from ..evaluations.setup_flags import setup_text
+from ..evaluations.setup_findings import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
 from ..results.pairing import heads_setup
@@ -65,7 +65,7 @@ def headline(manifest: Manifest, rows: Sequence[Figure], gap: str = "") -> tuple
     if chosen.has_interval:
         low, high = (task.headline_metric.said(end) for end in (chosen.low, chosen.high))
         bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
-    flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen.flags])
+    flags = "".join(f"; {line}" for line in [*filter(None, [gap]), *map(str, chosen.findings)])
     where = f"under {chosen.condition}" if attacked else f"on clean {task.samples.many}"
     description = f"{what} {where}: {value}{bounds}, n = {chosen.n}, protocol {chosen.protocol}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
@@ -271,7 +271,7 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "seed": document["seed"],
             "robustkit": document["robustkit"],
         }
-        for key, lines in (("caveats", document["protocol"]["caveats"]), ("flags", flags_of(document, row))):
+        for key, lines in (("caveats", document["protocol"]["caveats"]), ("flags", caveats_of(document, row))):
             args |= {key: [*lines]} if lines else {}  # lists of its own, or YAML would point from one to the other
         under = f"on clean {called}" if row.condition == CLEAN.text else f"under {row.condition}"
         yield {
@@ -289,9 +289,9 @@ def digest_named(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"predictions_digest" if elsewhere else "checkpoint_sha256": document["checkpoint"]["sha256"]}
 
 
-def flags_of(document: Mapping[str, Any], row: Figure) -> list[str]:
-    """Return what a row of results must not be shown without: what its run lacks, and its flags."""
-    return [*([document["unfinished"]] if "unfinished" in document else []), *row.flags]
+def caveats_of(document: Mapping[str, Any], row: Figure) -> list[str]:
+    """Return what a row of results must not be shown without: what its run lacks, and its findings."""
+    return [*([document["unfinished"]] if "unfinished" in document else []), *map(str, row.findings)]
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:

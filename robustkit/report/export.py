@@ -27,10 +27,10 @@ from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .card import MADE_BY as CARD
 from .card import (
+    caveats_of,
     digest_named,
     entry_of,
     facts,
-    flags_of,
     folder_of,
     hub_metrics,
     model_index,
@@ -329,7 +329,7 @@ def _library(manifest: Manifest, described: CheckpointEntry) -> dict[str, Any]:
 def _result(manifest: Manifest, document: Mapping[str, Any], row: Figure) -> dict[str, Any]:
     metric, condition = metric_of(row.metric), row.condition
     data = {"samples": str(manifest.data.n), "classes": str(manifest.data.classes), "layout": manifest.data.layout}
-    further = {"flags": flags_of(document, row), "heads": document["checkpoint"].get("heads")}
+    further = {"flags": caveats_of(document, row), "heads": document["checkpoint"].get("heads")}
     return {
         "evaluation_result_id": f"{condition}#{row.metric}",
         "evaluation_name": condition,

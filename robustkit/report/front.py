@@ -13,11 +13,11 @@ from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, 
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.metrics import is_finite
-from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated, remark_lines
-from ..evaluations.setup_flags import setups_of
+from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
+from ..evaluations.setup_findings import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
-from ..results.summary_text import Finding, findings, listed, p_said, standings
+from ..results.summary_text import Sentence, findings, listed, p_said, standings
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 
@@ -139,13 +139,13 @@ class FrontPage:
     """What the template shows. setups: checkpoints, and their set-up in words. stops: what the samples are called of a
     run that looks at them until rules are decided; None of others."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[Sentence]
     chips: Sequence[Chip]
     columns: Sequence[Column]
     groups: Sequence[Sequence[Line]]
     note: str
     figure: Plot | None
-    flags: Sequence[Flag]
+    flags: Sequence[Raised]
     remarks: Sequence[str]
     setups: Sequence[tuple[str, str]]
     gaps: Sequence[Gap]
@@ -177,8 +177,8 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         list(groups.values()),
         _note(rows, tests, len(columns), manifest.protocol.samples),
         front_figure(rows, results, looks),
-        [*flags_of(results), *(Flag("", "", line) for line in not_evaluated(results.run))],
-        remark_lines(results),
+        [*findings_of(results), *(Raised("", "", each) for each in not_evaluated(results.run))],
+        note_lines(results),
         setups_of(results.run),
         gaps_of(results.run),
         manifest.protocol.samples if manifest.is_sequential else None,

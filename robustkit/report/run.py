@@ -11,7 +11,7 @@ from ..display.notebook import as_html, as_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
 from ..evaluations.aggregate import Results
-from ..evaluations.presenting import flag_lines, left_out_lines, remark_lines
+from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
 from ..results.paper import PaperTable, table
 from ..results.slice_tables import columns_asked, frame_rows
 from ..results.summary_text import summary_sentences
@@ -128,6 +128,6 @@ class Run(RunFolder):
     def _repr_html_(self) -> str:
         """Return what the command prints of a run: sentences, the short table, flags."""
         found = survey(self)
-        flags = [f"⚑ {line}" for line in (*flag_lines(found), *left_out_lines(self))]
-        flags += [f"note: {line}" for line in remark_lines(found)]
+        flags = [f"⚑ {line}" for line in (*finding_lines(found), *left_out_lines(self))]
+        flags += [f"note: {line}" for line in note_lines(found)]
         return f"{as_html(short_tables(found), summary_sentences(found))}\n{as_html((), flags)}"

@@ -28,7 +28,7 @@ from ..evaluations.condition import group_of, is_attack, kind_of, name_of, words
 from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
-from ..evaluations.presenting import Flagged, raised_flags, short_names
+from ..evaluations.presenting import Concerned, raised_once, short_names
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -92,7 +92,7 @@ class Pair:
     changed: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    own: tuple[Flagged, ...] = ()
+    own: tuple[Concerned, ...] = ()
     flips: tuple[Flips, ...] = ()
 
     @property
@@ -152,7 +152,7 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
     names = dict.fromkeys(name for pair in pairs for name in pair.names)
     one = len({side.run.path for pair in pairs for side in (pair.first, pair.second)}) == 1
     called = short_names(names) if one else {name: name for name in names}
-    return [flag.line for flag in raised_flags((each for pair in pairs for each in pair.own), called)]
+    return [flag.line for flag in raised_once((each for pair in pairs for each in pair.own), called)]
 
 
 @plugin_session()

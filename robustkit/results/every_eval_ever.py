@@ -17,9 +17,10 @@ import msgspec
 from msgspec import Meta
 
 from ..common.files import json_of, reason_of
+from ..common.finding import Finding
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RunError
-from ..evaluations.condition import check_condition, is_attack, is_doubt, kind_of, pattern_of, vocabulary_of
+from ..evaluations.condition import check_condition, is_attack, kind_of, pattern_of, vocabulary_of
 from ..evaluations.metrics import Metric
 from ..protocol.card import parse_number
 from ..runs.manifest import DataEntry, Flag, Number, Part, Table, Text, TextTable, fault_of
@@ -92,6 +93,12 @@ class _File(Part, frozen=True, kw_only=True):
     evaluation_results: Annotated[tuple[_Result, ...], Meta(description="a list of tables")]
 
 
+def _counts(flag: str) -> bool:
+    """Whether a flag is a doubt or a limit; of one without a known code nothing is known."""
+    finding = Finding.parse(flag)
+    return finding is None or finding.counts
+
+
 class Origin(NamedTuple):
     """Where a figure comes from, as far as its file says. data: the name of the data set. n: samples; 0 if unknown."""
 
@@ -108,7 +115,7 @@ class Origin(NamedTuple):
             yield f"published on {self.data}, here {data.name}"
         if self.n and self.n != n and self.digest != data.digest:  # of the same samples n depends on the model alone
             yield f"published for n = {self.n}, here n = {n}"
-        yield from (f"published with a flag: {flag}" for flag in self.flags if is_doubt(condition, flag))
+        yield from (f"published with a flag: {flag}" for flag in self.flags if _counts(flag))
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ import msgspec
 from msgspec import UNSET
 
 from ..common.differences import Difference
-from ..common.figure import Figure
+from ..common.figure import INCOMPLETE, Figure
+from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
 from ..evaluations.attacks.gradient_masking import missing_evidence
 from ..evaluations.condition import words_of
-from ..evaluations.presenting import Flagged
+from ..evaluations.presenting import Concerned
 from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, nothing_common
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -130,13 +131,15 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
     return difference
 
 
-def missing_records(side: Side, condition: str, metric: str = "") -> str:
-    """Return in words which records a side lacks for a figure under a condition; empty where it lacks none."""
+def missing_records(side: Side, condition: str, metric: str = "") -> list[Finding]:
+    """Return which records a side lacks for a figure under a condition, of the first condition that it needs."""
     n = side.manifest.data.n
     for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
         if gone := side.run.lacking(side.checkpoint, text):
-            return f"incomplete: {n - gone} of {n} samples under {text}; rerun the same command to continue"
-    return ""
+            return [
+                Finding.of(INCOMPLETE, have=n - gone, expected=f"{n} samples under {text}".removesuffix(" samples"))
+            ]
+    return []
 
 
 def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
@@ -255,17 +258,15 @@ def same_file(first: Side, second: Side) -> Iterator[str]:
         yield f"both are the same file (sha256 {digest[:12]})"
 
 
-def flagged_results(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Flagged]:
+def flagged_results(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Concerned]:
     """Yield the results of both sides that are compared, with their flags and those of what they lack."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
         for row in side.results:
             if (row.condition, row.metric) in shown:  # `incomplete` is as it was when the summary was made
-                flags = (flag for flag in row.flags if not flag.startswith("incomplete"))
-                yield Flagged(name, row.condition, tuple(flags), side.manifest)
+                kept = (each for each in row.findings if each.code != INCOMPLETE)
+                yield Concerned(name, row.condition, tuple(kept), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
             wanted, figures = condition in side.run.manifest.evidence, side.run.evidence(side.checkpoint, condition)
             missing = missing_evidence(figures, side.run.manifest.arguments) if wanted else None
-            evidence = missing.flag if missing else ""
-            yield Flagged(
-                name, condition, tuple(filter(None, [missing_records(side, condition), evidence])), side.manifest
-            )
+            evidence = [missing.finding] if missing and missing.finding else []
+            yield Concerned(name, condition, (*missing_records(side, condition), *evidence), side.manifest)

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.differences import holm
 from ..common.figure import Figure
+from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..display.text import Made, amount, escape_markdown, no_controls, no_formula, one_line
 from ..display.text import table as markdown_table
 from ..errors import DamagedRecord, ProtocolError, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.two_phase.condition import estimated
-from ..evaluations.condition import is_doubt, kind_of, matches, name_of, pattern_of, words_of
+from ..evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
 from ..evaluations.metrics import figure_cell, is_finite
-from ..evaluations.presenting import Flagged, raised_flags
+from ..evaluations.presenting import Concerned, raised_once
 from ..evaluations.records import check_plugins
 from ..protocol.condition import ON, part_of, split_list
 from ..runs.folder import RunFolder
@@ -218,9 +219,8 @@ class _Line:
     side: Side
     rows: Mapping[tuple[str, str], Figure]
 
-    def doubts(self, key: tuple[str, str]) -> tuple[str, ...]:
-        flags = self.rows[key].flags if key in self.rows else ()
-        return tuple(flag for flag in flags if is_doubt(key[0], flag))
+    def doubts(self, key: tuple[str, str]) -> tuple[Finding, ...]:
+        return tuple(each for each in self.rows[key].findings if each.counts) if key in self.rows else ()
 
 
 Axis = str | Iterable[str] | None
@@ -387,7 +387,7 @@ def _apart(lines: Sequence[_Line]) -> Iterator[tuple[str, bool]]:
 def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> PaperTable:
     apart = list(dict.fromkeys(_apart(lines)))
     tests = _Tests.of(lines, figures, not any(forbidden for _, forbidden in apart))
-    cells, flagged = list[tuple[Cell, ...]](), list[Flagged]()
+    cells, flagged = list[tuple[Cell, ...]](), list[Concerned]()
     for line in lines:
         doubts = {entry.key: line.doubts(entry.key) for entry in figures if entry.key in line.rows}
         shared = set[str]().union(*doubts.values()).intersection(*doubts.values())
@@ -395,10 +395,10 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
             tuple(_cell(line, entry.key, tests, bool({*doubts.get(entry.key, ())} - shared)) for entry in figures)
         )
         flagged += (
-            Flagged(line.name, condition, flags, line.side.manifest) for (condition, _), flags in doubts.items()
+            Concerned(line.name, condition, flags, line.side.manifest) for (condition, _), flags in doubts.items()
         )
     names = tuple(line.name for line in lines)
-    flags = [flag.line for flag in raised_flags(flagged, dict(zip(names, names, strict=True)))]
+    flags = [flag.line for flag in raised_once(flagged, dict(zip(names, names, strict=True)))]
     headings = _headings(lines, figures)
     caption = _caption(lines, headings, tests, cells, intervals)
     return PaperTable(

@@ -110,7 +110,7 @@ _SMALL = 0.25  # share of a difference that one on clean images may have at most
 
 
 @dataclass(frozen=True)
-class Finding:
+class Sentence:
     """A sentence, and what it is about. text: to be escaped. checkpoints: the one that it is about first. group: the
     family of conditions; empty for the whole run. difference: the first checkpoint minus the second. interval: its 95
     %. p_value: Holm's. more: `About 340`, samples that would probably settle it."""
@@ -135,7 +135,7 @@ def summary_sentences(results: Results) -> list[str]:
     return [finding.text for finding in findings(results)]
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Sentence]:
     """Return what a run found: of one checkpoint how it did, its weakest spot and its place among known ones; of
     several the verdict, at most two significant differences, and what more samples would settle; last the weakest
     slice."""
@@ -144,7 +144,7 @@ def findings(results: Results) -> list[Finding]:
     return [*_overall(results), *_of_slices(results)]
 
 
-def _of_slices(results: Results) -> Iterator[Finding]:
+def _of_slices(results: Results) -> Iterator[Sentence]:
     """Yield `Weakest slice: camera = 3 when clean (accuracy 52.1 %, all others 77.0 %, p < .001, n = 120).`"""
     if (found := weakest_slice(results)) is None:
         return
@@ -157,21 +157,21 @@ def _of_slices(results: Results) -> Iterator[Finding]:
     more = f" {others} more in the report." if others else ""
     text = f"Weakest slice{whose}: {shorten_name(weak.slice.name, 2 * _LONGEST)} {where} ({figures}).{more}"
     interval = weak.low, weak.high
-    yield Finding(
+    yield Sentence(
         text, (name,), "", condition, task.headline, weak.difference, interval, weak.p_value, weak.slice.figure.n
     )
 
 
-def _overall(results: Results) -> list[Finding]:
+def _overall(results: Results) -> list[Sentence]:
     if len(results.manifest.checkpoints) == 1:
-        return [Finding(text, (results.manifest.names[0],)) for text in sentences_of_one(results)]
+        return [Sentence(text, (results.manifest.names[0],)) for text in sentences_of_one(results)]
     tests = pair_tests(results)
     if not tests.rows:
-        return [Finding("The checkpoints cannot be compared yet: no two have records under the same condition.")]
+        return [Sentence("The checkpoints cannot be compared yet: no two have records under the same condition.")]
     names = labels(results.manifest.names, _LONGEST)
-    kept = [Finding(text, (name,)) for name, text in parity_sentences(results)][:MOST]
-    shown = [_finding(row, results, tests, names) for row in _ranked(results, tests)]
-    whole = Finding(verdict(results, tests, names))
+    kept = [Sentence(text, (name,)) for name, text in parity_sentences(results)][:MOST]
+    shown = [_sentence(row, results, tests, names) for row in _ranked(results, tests)]
+    whole = Sentence(verdict(results, tests, names))
     return [*kept, *[whole, *shown][:MOST], *open_difference(results, tests, names)]
 
 
@@ -258,7 +258,7 @@ def listed(texts: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(kept[:-1]), kept[-1])))
 
 
-def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -> list[Finding]:
+def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -> list[Sentence]:
     """Return a finding on the clearest difference of the first page that is not significant, where no checkpoint is
     best if there is one, and how many more samples would settle it if it is real; else what these could have shown."""
     many = results.manifest.protocol.samples.many
@@ -280,9 +280,9 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
         whole = f"{clearest}{corrected}"
         text = f"{amount} more {many} would probably settle the closest undecided comparison ({whole})."
-        return [Finding(text, more=amount)]
+        return [Sentence(text, more=amount)]
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
-        return [Finding(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
+        return [Sentence(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
     return []
 
 
@@ -330,7 +330,7 @@ def _headline(results: Results) -> str:
 # Sentences
 
 
-def _finding(row: ComparisonRow, results: Results, tests: Tested, names: Mapping[str, str]) -> Finding:
+def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mapping[str, str]) -> Sentence:
     """Return `quest is less robust than standard under PGD (4/255; accuracy −9.4 points, p = .003, n = 128).` Only
     where both do about the same on clean images, since no drop is tested; else `quest has a lower accuracy than`."""
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
@@ -349,10 +349,10 @@ def _finding(row: ComparisonRow, results: Results, tests: Tested, names: Mapping
     return _of(row, f"{second} {said} {begun}{figure}, {p_said(row.p_value)}, n = {row.difference.n}).")
 
 
-def _of(row: ComparisonRow, text: str) -> Finding:
+def _of(row: ComparisonRow, text: str) -> Sentence:
     difference, family = row.difference, family_of(kind_of(row.condition)).name
     of = (row.second.checkpoint, row.first.checkpoint), family, row.condition, row.metric
-    return Finding(text, *of, difference.value, (difference.ci_low, difference.ci_high), row.p_value, difference.n)
+    return Sentence(text, *of, difference.value, (difference.ci_low, difference.ci_high), row.p_value, difference.n)
 
 
 def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bool:

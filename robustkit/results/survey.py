@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from ..common.figure import COLUMNS, Figure
+from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..display.svg import Style, style
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, RecordReader, Results
-from ..evaluations.condition import is_doubt
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of
@@ -41,26 +40,26 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
             rows += more
     every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
     mixed = several_versions(run)
-    return every.changed(lambda figure: replace(figure, flags=(*figure.flags, *mixed))) if mixed else every
+    return every.changed(lambda figure: figure.having(mixed)) if mixed else every
 
 
-def several_versions(run: RunFolder) -> list[str]:
-    """Return a flag where the records that were read are of several versions of what computes."""
+def several_versions(run: RunFolder) -> list[Finding]:
+    """Return a finding where the records that were read are of several versions of what computes."""
     found: dict[str, list[str]] = {}
     for name, version in sorted(run.made_with):
         found.setdefault(name, []).append(version)
-    said = [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
-    return [f"records of this run come from several versions: {', '.join(said)}"] if said else []
+    versions = ", ".join(f"{name} {' and '.join(some)}" for name, some in found.items() if len(some) > 1)
+    return [Finding.of("run/several-versions", versions=versions)] if versions else []
 
 
-def doubts_of(rows: Iterable[Figure]) -> dict[str, list[str]]:
-    """Return each flag of results that raises a doubt, with the conditions that have it."""
-    found: dict[str, dict[str, None]] = {}
+def doubts_of(rows: Iterable[Figure]) -> dict[Finding, list[str]]:
+    """Return each doubt and limit of results, with the conditions that have it."""
+    found: dict[Finding, dict[str, None]] = {}
     for row in rows:
-        for flag in row.flags:
-            if is_doubt(row.condition, flag):
-                found.setdefault(flag, {})[row.condition] = None
-    return {flag: list(conditions) for flag, conditions in found.items()}
+        for finding in row.findings:
+            if finding.counts:
+                found.setdefault(finding, {})[row.condition] = None
+    return {finding: list(conditions) for finding, conditions in found.items()}
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
@@ -80,7 +79,7 @@ def summary_csv(results: Iterable[Figure]) -> str:
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_cells(figure.to_plain() | {"flags": "; ".join(figure.flags)}) for figure in results)
+    writer.writerows(_cells(figure.to_plain() | {"flags": "; ".join(map(str, figure.findings))}) for figure in results)
     return sheet.getvalue()
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from ..common.finding import Finding
 from ..common.preprocessing import UNPROVEN
 from ..errors import RunError, unknown
 from ..protocol.card import Samples, digest_of_part, samples_of
@@ -266,6 +267,10 @@ class DataEntry(Part, frozen=True, kw_only=True):
     class_names: Texts
     unjudged: Annotated[tuple[Count, ...] | UnsetType, Meta(description="a list of whole numbers")] = UNSET
     shards: Texts
+
+    def findings(self, *rooms: str) -> list[Finding]:
+        """Return the findings among the notes whose codes begin with one of these."""
+        return [found for note in self.notes if (found := Finding.parse(note)) and found.room in rooms]
 
 
 class Claim(Part, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ class ConditionTable:
     def text_table(self, spare: tuple[str, ...] = (), mark: bool = False) -> TextTable:
         """Return all rows. spare: headings to leave out where room is short. mark: show which rows have a flag."""
         rows = self.rows
-        flags = [self.figures[key][self.task.headline].flags for key in self.figures]
+        flags = [self.figures[key][self.task.headline].findings for key in self.figures]
         if mark and any(flags):
             rows = [{**row, "flag": "⚑" if some else ""} for row, some in zip(rows, flags, strict=True)]
         protocol, columns = self.manifest.protocol, {metric.name: metric.column for metric in self.metrics}

@@ -15,10 +15,10 @@ from small_audit import furnish
 
 import robustkit
 from robustkit.errors import ModelError
-from robustkit.evaluations.setup_flags import (
+from robustkit.evaluations.setup_findings import (
     guessing_flags,
     is_of_setup,
-    setup_flags,
+    setup_findings,
     setup_notes,
     setup_parts,
 )
@@ -166,7 +166,7 @@ def part(verdict: str, **changes: Any) -> dict[str, Any]:
 def flags_of(evidence: Any, checkpoint: dict[str, Any] | None = None, **more: Any) -> list[str]:
     entry = {"name": "net", "preprocessing_source": {"mean": "option", "std": "option"}} | (checkpoint or {})
     run = {"checkpoints": [entry], "conditions": ["clean"], "data": {"n": 50}, "arguments": {"setup_check": True}}
-    return setup_flags(whole(run | more), "net", evidence)
+    return setup_findings(whole(run | more), "net", evidence)
 
 
 def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:

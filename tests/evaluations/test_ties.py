@@ -16,7 +16,7 @@ import robustkit
 from attacks.model_access import is_missed, likeliest
 from cam.explainer import chosen
 from robustkit.data.layouts import Sample
-from robustkit.evaluations.setup_flags import tied_flag
+from robustkit.evaluations.setup_findings import tied_flag
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
 from robustkit.tasks.labelled.subject import ClassifierSubject

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.display.progress import Bars
-from robustkit.evaluations.setup_flags import other_order
+from robustkit.evaluations.setup_findings import other_order
 from robustkit.models import load
 from robustkit.models.identity import Classifier
 from robustkit.models.setup_check import (

@@ -7,10 +7,12 @@ the records; `findings` judges them later, without torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import comb
 from typing import Any
+
+from ...common.finding import Finding
 
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
@@ -37,24 +39,21 @@ AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 
 
 @dataclass(frozen=True)
-class Doubt:
-    check: str
-    figure: str  # what was measured, in words, or "not measured"
-    flag: str = ""  # one sentence, "" where all is well
-    instead: str = ""  # what to run in place of the attack, "" where all is well
+class Check:
+    name: str
+    figure: str
+    """What was measured, in words, or `not measured`."""
+    finding: Finding | None = None
 
 
-_Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
-_KNOWS, _ITS_IMAGES = "the model knows who asks", "the model knows these very images, or the grid of 8 bits"
-_AGAIN = "the same command again"
-_READ = "read its code, and attack the inner network without its wrapper"
-_SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a surrogate model (BPDA, transfer)"
+_Verdict = tuple[str, bool]
+"""The figure in words, and whether it is bad."""
 
 
-def findings(
+def checks_of(
     figures: Mapping[str, Any], stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
-) -> list[Doubt]:
-    """Return one finding for each check, always all of them and in the same order; missing figures are "not measured".
+) -> list[Check]:
+    """Return each check, always all of them and in the same order; missing figures are "not measured".
 
     figures: of `examine`. stages: samples standing after each stage of AutoAttack. n: samples; None: as the first stage
     says. averaged: the attack averaged passes (EOT), as random outputs ask for.
@@ -62,76 +61,78 @@ def findings(
     samples = n if n is not None else next(iter((stages or {}).values()), None)
     available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
     available["aside_before"] = figures.get("aside") or 0.0
-    doubts = []
-    if failed := figures.get("failed"):
-        doubts.append(Doubt("evidence", failed, f"evidence could not be collected: {failed}", _AGAIN))
-    doubts += _judged(figures, available)
-    return _on_few(figures, doubts) if isinstance(figures.get("quick"), Mapping) and not failed else doubts
+    failed, quick = figures.get("failed"), isinstance(figures.get("quick"), Mapping)
+    first, rests = _extent(figures) if quick and not failed else ([], "")
+    if failed:
+        first = [Check("evidence", failed, Finding.of("evidence/failed", why=failed))]
+    every = _judged(figures, available, rests)
+    return [*first, *(each for each in every if each.name == _STAGES or not quick or failed or figures.get("samples"))]
 
 
-def _judged(figures: Mapping[str, Any], available: Mapping[str, Any]) -> list[Doubt]:
-    doubts = []
-    for check, names, judge in _CHECKS:
-        if why := (figures.get("unmeasured") or {}).get(check):  # a probe failed
-            flag = f"{check}: could not be measured: {why}"
-            doubts.append(Doubt(check, f"not measured: {why}", flag, _AGAIN))
+def _judged(figures: Mapping[str, Any], available: Mapping[str, Any], rests: str) -> Iterator[Check]:
+    for name, needed, judge in _CHECKS:
+        if why := (figures.get("unmeasured") or {}).get(name):  # a probe failed
+            yield _unmeasured(name, f"not measured: {why}", f"could not be measured: {why}")
             continue
-        if why := (figures.get("unasked") or {}).get(check):  # it does not apply
-            doubts.append(Doubt(check, f"not measured: {why}"))
+        if why := (figures.get("unasked") or {}).get(name):  # it does not apply
+            yield Check(name, f"not measured: {why}")
             continue
-        values = [available.get(name) for name in names]
+        values = [available.get(each) for each in needed]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
-        if missing and (why := _why_missing(names, available)):
+        if missing and (why := _why_missing(needed, available)):
             figure = f"not measured: {why}"
-            doubts.append(Doubt(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
+            yield _unmeasured(name, figure, f"{figure}; run {_WITHOUT}")
             continue
-        verdict = None if missing else judge(*values)
-        figure, bad, advice = verdict or ("not measured", False, "")
-        instead = advice.partition("; ")[2] if bad else ""
-        doubts.append(Doubt(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
-    return doubts
+        figure, bad = (None if missing else judge(*values)) or ("not measured", False)
+        after = "" if name == _STAGES or not rests else f" ({rests})"
+        code = f"masking/{name.replace(' ', '-')}"
+        yield Check(name, figure, Finding.of(code, figure=figure, rests=after) if bad else None)
+
+
+def _unmeasured(name: str, figure: str, why: str) -> Check:
+    return Check(name, figure, Finding.of("masking/unmeasured", check=name, why=why))
 
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
-_MISSING = Doubt("evidence", "not there", "evidence is missing: rerun the same audit to take it", _AGAIN)
-_DECLINED = "no evidence was collected for this attack: --evidence none was given"
-_FULL = "--evidence full"
 _NAMED = 4  # checks that were left out
 
 
-def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Doubt | None:
+def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Check | None:
     """Return what is wrong where an attack has no evidence, or only what was taken before it; None where it has.
 
     arguments: of run.json.
     """
     if figures is not None and "awaited" not in figures:
         return None
-    declined = arguments.get("evidence") == "none"
-    return Doubt("evidence", "not taken", _DECLINED, "--evidence quick") if declined else _MISSING
+    if arguments.get("evidence") == "none":
+        return Check("evidence", "not taken", Finding.of("evidence/declined"))
+    return Check("evidence", "not there", Finding.of("evidence/missing"))
 
 
-def _on_few(figures: Mapping[str, Any], doubts: Sequence[Doubt]) -> list[Doubt]:
-    """Say on how many samples quick evidence rests, in each flag, and by a flag of its own what it left out."""
+def _extent(figures: Mapping[str, Any]) -> tuple[list[Check], str]:
+    """Return on how many samples quick evidence rests and what it left out, and the former in words."""
     samples, left_out = figures.get("samples", 0), figures["quick"].get("left_out") or ()
-    rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
     if not samples:
         what = "no evidence, since a quarter of the attacks' passes is too few for it"
-        return [Doubt("evidence", what, f"{what}: run {_FULL}", _FULL), *(d for d in doubts if d.check == _STAGES)]
+        return [Check("evidence", what, Finding.of("evidence/thin", what=what))], ""
+    rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
     without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
     what = f"{rests}, without {without}" if left_out else rests
-    first = Doubt("evidence", what, f"{what}: run {_FULL}", _FULL) if left_out else Doubt("evidence", what)
-    noted = ((each.flag and each.check != _STAGES, each) for each in doubts)
-    return [first, *(replace(each, flag=f"{each.flag} ({rests})") if bad else each for bad, each in noted)]
+    return [Check("evidence", what, Finding.of("evidence/thin", what=what) if left_out else None)], rests
 
 
-def flags_of(doubts: Iterable[Doubt]) -> list[str]:
-    """Return the flags; one where several checks were not measured for the same reason."""
-    alike: dict[tuple[str, str], list[Doubt]] = {}
-    for doubt in doubts:
-        if doubt.flag:
-            own = "" if doubt.figure.startswith("not measured") else doubt.check
-            alike.setdefault((own, doubt.figure), []).append(doubt)
-    return [", ".join([*(doubt.check for doubt in some[:-1]), some[-1].flag]) for some in alike.values()]
+def findings_of(checks: Iterable[Check]) -> list[Finding]:
+    """Return the findings; one where several checks were not measured for the same reason."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for check in checks:
+        if (found := check.finding) is not None:
+            unmeasured = found.code == "masking/unmeasured" and check.figure.startswith("not measured")
+            alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(found)
+    names = [[found.text.partition(":")[0] for found in some[:-1]] for some in alike.values()]
+    return [
+        replace(some[-1], text=", ".join([*before, some[-1].text]))
+        for before, some in zip(names, alike.values(), strict=True)
+    ]
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
@@ -154,56 +155,49 @@ def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
 def _random_outputs(difference: float, changed: int, samples: int, averaged: bool) -> _Verdict:
     figure = f"two passes differ by {difference:.2g} times the outputs' size, {changed} of {samples} predictions change"
     if averaged:
-        return f"{figure}; this attack averages passes", False, ""
-    advice = "gradients of a random model mislead; run autoattack(version=rand), which averages 20 passes (EOT)"
-    return figure, difference > RANDOM or changed > 0, advice
+        return f"{figure}; this attack averages passes", False
+    return figure, difference > RANDOM or changed > 0
 
 
 def _probabilities(low: float, high: float, error: float) -> _Verdict:
     bad = low >= -OUTSIDE and high <= 1 + OUTSIDE  # whatever they sum to: one sigmoid a class is as flat
-    advice = "gradients of probabilities vanish; attack the logits: remove the softmax from the model"
-    return f"outputs from {low:.3g} to {high:.3g}, sums off 1 by up to {error:.2g}", bad, advice
+    return f"outputs from {low:.3g} to {high:.3g}, sums off 1 by up to {error:.2g}", bad
 
 
 def _path(has: int) -> _Verdict:
-    advice = f"attacks have no gradient to follow (is it detached?); {_SURROGATE}"
-    return f"outputs {'have a' if has else 'have no'} gradient path to the input", not has, advice
+    return f"outputs {'have a' if has else 'have no'} gradient path to the input", not has
 
 
 def _zero(margin: int, samples: int) -> _Verdict:
     figure = f"the margin's gradient is exactly zero for {margin} of {samples} samples"
-    return figure, margin > 0, f"gradient attacks make no progress there; {_SURROGATE}"
+    return figure, margin > 0
 
 
 def _underflow(margin: int, ce: int, samples: int) -> _Verdict:
     figure = f"cross-entropy's gradient is exactly zero for {ce} of {samples} samples, the margin's for {margin}"
-    advice = (
-        "with logits this large, attacks on cross-entropy make no progress; run loss margin or dlr, or scale the logits"
-    )
-    return figure, ce > margin, advice
+    return figure, ce > margin
 
 
 def _broken(margin: int, ce: int, samples: int) -> _Verdict:
     figure = f"gradients are NaN or infinite for {max(margin, ce)} of {samples} samples"
-    return figure, max(margin, ce) > 0, f"attacks have no direction there; fix the operation, or {_SURROGATE}"
+    return figure, max(margin, ce) > 0
 
 
 def _slope(slope: float, error: float, samples: int) -> _Verdict:
     figure = f"outputs change {slope:.3g} times as much as predicted (median error {error:.2g}, {samples} samples)"
-    advice = "gradients do not match the outputs; put a smooth surrogate in the layer's place (BPDA), or run Square"
-    return figure, error > SLOPE, f"{advice} or SPSA with more queries"
+    return figure, error > SLOPE
 
 
 def _aside(error: float, off: int, at: str, samples: int) -> _Verdict:
     figure = f"in random directions, slopes differ from gradients by {error:.2g} of their size (median {at}"
     figure += f"; by more than half for {off} of {samples} samples)"
     bad = error > ASIDE or off > max(1.0, OFF * samples)
-    return figure, bad, f"gradients are cut, averaged or turned; {_SURROGATE}"
+    return figure, bad
 
 
 def _precision(half: str) -> _Verdict:
     figure = f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32"
-    return figure, False, ""
+    return figure, False
 
 
 def _afterwards(before: float, after: float, error: float, error_before: float, difference: float) -> _Verdict:
@@ -212,14 +206,14 @@ def _afterwards(before: float, after: float, error: float, error_before: float, 
     bad = (after < LESS * before or before < LESS * after or turned) and difference <= RANDOM
     if turned:
         figure += f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}"
-    return figure, bad, f"the model changed during the attack; {_READ}"
+    return figure, bad
 
 
 def _loss(steps: list[int], loss: list[float]) -> _Verdict:
     figure = "mean margin " + ", ".join(f"{value:.4g} at step {step}" for step, value in zip(steps, loss, strict=True))
     rise, further = loss[-1] - loss[0], loss[-1] - loss[1 if len(loss) > 2 else 0]  # it begins away from the image
     bad = min(rise, further) <= RISE * max(map(abs, loss)) or loss[-1] < max(loss) - FALLBACK * rise
-    return figure, bad, f"more steps of PGD do not raise the loss; {_SURROGATE}"
+    return figure, bad
 
 
 def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) -> _Verdict:
@@ -227,32 +221,32 @@ def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) 
     pairs = zip(sizes, accuracy, strict=True)
     figure = f"still correct at {norm} radius " + ", ".join(f"{size}: {100 * share:.0f} %" for size, share in pairs)
     bad = accuracy[-1] * right > max(1.0, STANDING * right)  # one sample may be chance
-    return figure, bad, f"accuracy stays high at radii where any model must fail; {_SURROGATE}"
+    return figure, bad
 
 
 def _bent(share: float, loss: list[float]) -> _Verdict:
     figure = f"over a tenth of eps, outputs change {share:.3g} times as much as predicted"
     bad = share < BENT and loss[-1] < 0  # where PGD wins, a large eps may just be far to go
-    return figure, bad, f"gradients follow ripples that lead nowhere, and PGD fails; {_SURROGATE}"
+    return figure, bad
 
 
 def _finite(share: float) -> _Verdict:
     figure = f"{100 * share:.3g} % of the answers near the images hold NaN or infinity"
-    return figure, share > 0, f"an infinite logit stops every attack; {_READ}"
+    return figure, share > 0
 
 
-def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, float], _Verdict]:
+def _beyond_noise(figure: str, most: float) -> Callable[[float, float], _Verdict]:
     """Judge how far answers are apart, at most `most`, next to how far they are when asked twice alike."""
 
     def judge(apart: float, noise: float) -> _Verdict:
-        return figure.format(apart, noise), apart > max(most, NOISE * noise), f"{advice}; {_READ}"
+        return figure.format(apart, noise), apart > max(most, NOISE * noise)
 
     return judge
 
 
-def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
+def _alike(how: str) -> Callable[[float, float], _Verdict]:
     figure = f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}"
-    return _beyond_noise(figure, ALIKE, advice)
+    return _beyond_noise(figure, ALIKE)
 
 
 _CONTINUITY = "a twentieth of a grey level changes the answer by {:.2g} of its size, noise by {:.2g}"
@@ -263,13 +257,12 @@ def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
     figure = f"{same} of {samples} verdicts survive saving in 8 bits, {lost} are correct again"
     figure += f", {hidden} are wrong only when saved" if hidden else ""
     bad = lost > max(1, LOST * samples) or hidden > max(1, HIDDEN * samples)  # one may be chance
-    return figure, bad, f"the result does not hold for images as they are stored; {_READ}"
+    return figure, bad
 
 
 def _known_images(rise: float, shifted: float, loss: list[float]) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
-    advice = f"the model is far more stable at images it may know; attack unseen images, and {_READ}"
-    return figure, shifted > FAMILIAR * max(rise, LITTLE * abs(loss[0])), advice
+    return figure, shifted > FAMILIAR * max(rise, LITTLE * abs(loss[0]))
 
 
 def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
@@ -278,8 +271,7 @@ def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _V
     )
     figure += f"; {more} fell only to these, {fewer} only to restarts" if more + fewer else ""
     figure += "" if chance_of(plain, 0) < HIDES or not plain else ": too few remain to decide"
-    advice = "attention hides gradients; run autoattack(version=attention)"
-    return figure, chance_of(more, fewer) < HIDES, advice
+    return figure, chance_of(more, fewer) < HIDES
 
 
 def chance_of(more: int, fewer: int) -> float:
@@ -295,8 +287,7 @@ def _black_box(stages: Mapping[str, int], n: int) -> _Verdict | None:
     before = stages[names[names.index("square") - 1]]
     broken = before - stages["square"]
     figure = f"Square broke {broken} of {before} samples that gradient attacks left correct, of {n} in total"
-    advice = "gradients mislead; run Square with more queries and restarts, and an adaptive attack (BPDA, transfer)"
-    return figure, broken > max(1, BLACK_BOX * n), advice  # one sample may be chance
+    return figure, broken > max(1, BLACK_BOX * n)  # one sample may be chance
 
 
 _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...] = (
@@ -313,13 +304,13 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("loss by steps", ("loss_steps", "loss"), _loss),
     ("accuracy by radius", ("radii", "accuracy", "norm", "right"), _accuracy),
     ("finite answers", ("infinite",), _finite),
-    ("graph", ("graph", "noise"), _alike("with and without a graph", "gradients are not of the model that is judged")),
-    ("batches", ("batch", "noise"), _alike("in other batches", "a prediction depends on the other images")),
-    ("called again", ("again", "noise"), _alike("at the end", "the model changes as it is asked")),
-    ("caller", ("thread", "noise"), _alike("from another thread", _KNOWS)),
-    ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it", _KNOWS)),
-    ("continuity", ("jump", "noise"), _beyond_noise(_CONTINUITY, JUMP, _ITS_IMAGES)),
-    ("path", ("path", "noise"), _beyond_noise(_TEARS, TEAR, "around known images the model answers by another rule")),
+    ("graph", ("graph", "noise"), _alike("with and without a graph")),
+    ("batches", ("batch", "noise"), _alike("in other batches")),
+    ("called again", ("again", "noise"), _alike("at the end")),
+    ("caller", ("thread", "noise"), _alike("from another thread")),
+    ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it")),
+    ("continuity", ("jump", "noise"), _beyond_noise(_CONTINUITY, JUMP)),
+    ("path", ("path", "noise"), _beyond_noise(_TEARS, TEAR)),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted", "loss"), _known_images),
     (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),

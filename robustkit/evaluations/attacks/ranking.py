@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure, share_of
+from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
@@ -28,7 +29,7 @@ from ..family import Overview
 from ..records import Outcomes, aligned_outcomes, sign_test
 from .condition import FOUND, TOP1, starts_from, supporting
 from .distances.condition import distance_norm
-from .gradient_masking import Doubt
+from .gradient_masking import Check
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,7 +133,7 @@ class Strengths:
 
 CHANCE = 0.001  # probability below which more survivors of the stronger attack are no chance: McNemar's, one-sided
 LEAST = 0.01  # share of the samples that must differ as well between two attacks, whose random starts differ
-_CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do worse; gradients mislead it"
+_ORDER = "masking/attacks-in-order"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
 OFTEN = 0.25  # the same chance between an attack and no attack, after which fewer samples are right, if any change
 CONTRADICTED = 0.02  # the same chance between an attack and the PGD of its own evidence
@@ -142,8 +143,8 @@ _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
 _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
 
 
-def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes]) -> str:
-    """Return what is odd about an attack next to clean and weaker attacks, whose answers `rights` has, or ""."""
+def out_of_order(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes]) -> list[Finding]:
+    """Return what is odd about an attack next to clean and weaker attacks, whose answers `rights` has."""
     pairs, start = [], starts_from(condition)
     for weaker in rights:
         if not _is_above(manifest, condition, weaker):
@@ -159,35 +160,34 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes
         if odd:
             what = "correct that were wrong before the attack" if weaker == start else f"correct that {weaker} broke"
             pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
-    return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
+    return [Finding.of(_ORDER, figure=", ".join(pairs))] if pairs else []
 
 
-def contradiction_flag(manifest: Manifest, condition: str, found: Outcomes, figures: Mapping[str, Any] | None) -> str:
-    """Return a flag where an attack left standing what the PGD of its evidence broke, or "". figures: not trusted."""
+def contradicted(
+    manifest: Manifest, condition: str, found: Outcomes, figures: Mapping[str, Any] | None
+) -> list[Finding]:
+    """Return a finding where an attack left standing what the PGD of its evidence broke. figures: not trusted."""
     ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
     claim, name = manifest.claims.get(condition), kind_of(condition)
     if not (isinstance(ids, list) and isinstance(fell, list) and isinstance(steps, list) and len(ids) == len(fell)):
-        return ""
+        return []
     if claim is None or not claim.eps or not steps or not isinstance(steps[-1], int):
-        return ""
+        return []
     strong = _STRENGTH.get(name, 0) >= _STRENGTH["pgd"] and _steps(condition) >= steps[-1]
     if not strong or _travel(condition, claim.eps) < _TRAVEL:
-        return ""
+        return []
     broke = {str(sample): bool(gone) for sample, gone in zip(ids, fell, strict=True) if gone in (0, 1)}
     answers = zip(found.ids.to_pylist(), found.right, strict=True)
     both = [(right, broke[sample]) for sample, right in answers if sample in broke]
     more, fewer = sum(right and gone for right, gone in both), sum(not right and not gone for right, gone in both)
     if not (more > fewer and sign_test(more, fewer) < CONTRADICTED):
-        return ""
-    return (
-        f"{_CHECK}it left {more} of {len(both)} samples correct that PGD with {steps[-1]} steps broke as evidence,"
-        f" and {fewer} the other way round: {_ADVICE}; {_INSTEAD}"
-    )
+        return []
+    what = f"it left {more} of {len(both)} samples correct that PGD with {steps[-1]} steps broke as evidence"
+    return [Finding.of(_ORDER, figure=f"{what}, and {fewer} the other way round")]
 
 
-def findings_of(flags: Sequence[str]) -> list[Doubt]:
-    ours, end = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK)), f": {_ADVICE}; {_INSTEAD}"
-    return [Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(end), flag, _INSTEAD) for flag in ours]
+def checks_of_order(findings: Sequence[Finding]) -> list[Check]:
+    return [Check("attacks in order", each.text, each) for each in findings if each.code == _ORDER]
 
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
@@ -231,14 +231,14 @@ class OrderOfAttacks(Overview):
     def __init__(self, reading: RecordReader) -> None:
         self.manifest, self.rights = reading.manifest, dict[str, Outcomes]()
         self.evidence = partial(reading.run.evidence, reading.checkpoint)
-        self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
+        self.strengths, self.noted = Strengths(reading), dict[str, Sequence[Finding]]()
 
-    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+    def take(self, condition: str, read: pa.Table, findings: Sequence[Finding]) -> None:
         if kind_of(condition) in _STRENGTH:
             self.rights[condition] = Outcomes.of(read)
         self.strengths.take(condition, read)
         if condition in self.manifest.claims:
-            self.noted[condition] = flags
+            self.noted[condition] = findings
 
     def rows(self) -> Iterator[Figure]:
         for condition, flags in self.noted.items():
@@ -250,11 +250,11 @@ class OrderOfAttacks(Overview):
                 if table is not None and others is not None:
                     yield from supported_rows(condition, TOP1, table, by, others, flags)
 
-    def flags(self) -> dict[str, list[str]]:
+    def findings(self) -> dict[str, list[Finding]]:
         found = {}
         for condition, right in self.rights.items():
-            flags = [order_flag(self.manifest, condition, self.rights)]
+            own = out_of_order(self.manifest, condition, self.rights)
             if condition in self.manifest.evidence:
-                flags.append(contradiction_flag(self.manifest, condition, right, self.evidence(condition)))
-            found[condition] = [flag for flag in flags if flag]
-        return {condition: flags for condition, flags in found.items() if flags}
+                own += contradicted(self.manifest, condition, right, self.evidence(condition))
+            found[condition] = own
+        return {condition: own for condition, own in found.items() if own}

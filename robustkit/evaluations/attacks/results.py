@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.figure import Figure, proportion
+from ...common.finding import Finding
 from ...display.svg import (
     Plot,
     Style,
@@ -38,8 +39,8 @@ from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, interval_cell, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
-from .gradient_masking import Doubt, findings, flags_of, missing_evidence
-from .ranking import OrderOfAttacks, findings_of
+from .gradient_masking import Check, checks_of, findings_of, missing_evidence
+from .ranking import OrderOfAttacks, checks_of_order
 from .two_phase.condition import phases_of
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Stages(Gatherer):
         self.by_unit[checkpoint, condition] = len(read), stages_of(read)
 
 
-def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Doubt]:
+def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Check]:
     """Return the checks of an attack on n samples, of which some stand after each stage; empty without evidence."""
     if condition not in run.manifest.evidence:
         return []
@@ -99,7 +100,7 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
         return [missing]
     assert figures is not None
     standing = {stage.name: stage.standing for stage in stages}
-    return findings(figures, standing, n=n, averaged="version=rand" in condition)
+    return checks_of(figures, standing, n=n, averaged="version=rand" in condition)
 
 
 STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")
@@ -344,12 +345,12 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
 def dossier_grids(results: Results) -> list[Grid]:
     """Return the checks that found something, then, folded, the others; the rows of each check together."""
     flagged, passed = dict[str, list[tuple[str, ...]]](), dict[str, list[tuple[str, ...]]]()
-    flags = {(row.checkpoint, row.condition): row.flags for row in results}
+    findings = {(row.checkpoint, row.condition): row.findings for row in results}
     for unit, (n, stages) in results.gathered(Stages).by_unit.items():
-        for found in (*dossier_of(results.run, *unit, n, stages), *findings_of(flags.get(unit, []))):
-            nothing = "not measured" if found.figure == "not measured" else "nothing found"
-            row = (found.check, *unit, found.figure, f"⚑ {found.flag}" if found.flag else nothing)
-            (flagged if found.flag else passed).setdefault(found.check, []).append(row)
+        for check in (*dossier_of(results.run, *unit, n, stages), *checks_of_order(findings.get(unit, ()))):
+            nothing = "not measured" if check.figure == "not measured" else "nothing found"
+            row = (check.name, *unit, check.figure, f"⚑ {check.finding.text}" if check.finding else nothing)
+            (flagged if check.finding else passed).setdefault(check.name, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
     grids = []
     for what, checks in (("raised flags", flagged), ("passed", passed)):
@@ -366,9 +367,8 @@ class AttacksAggregator(Aggregator):
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (Stages,)
 
-    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
-        found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
-        return flags_of(found)
+    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
+        return findings_of(dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read)))
 
     def numbers(self, read: pa.Table) -> Iterable[Figure]:
         n = len(read)

@@ -17,7 +17,7 @@ from ..aggregate import Results
 from ..condition import ShortRow, name_of, words_of
 from ..family import Presenter
 from ..metrics import Metric
-from ..presenting import flag_lines, of_family
+from ..presenting import finding_lines, of_family
 from .condition import VOCABULARY, under_of
 from .results import COLLAPSE, EXPLOSION, LAYERS, Heads, WatchedHeads, attention_tables, layer_table
 
@@ -183,7 +183,7 @@ class HeadsPresenter(Presenter):
 
     def section_values(self, results: Results, by_layer: Iterable[TextTable]) -> dict[str, Any]:
         """Return what its section shows: tables with their flags, checkpoints together, then, folded, each layer's."""
-        tables = with_flags(join_tables(self.tables(results)), flag_lines(results, of_family(self.name)))
+        tables = with_flags(join_tables(self.tables(results)), finding_lines(results, of_family(self.name)))
         return {"grids": [*tables, *(grid_of(table, folded=True) for table in by_layer)]}
 
 

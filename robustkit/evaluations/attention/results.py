@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
+from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
@@ -64,28 +65,25 @@ class Heads:
         return head_name(self.layers, place)
 
     @property
-    def flags(self) -> list[str]:
+    def findings(self) -> list[Finding]:
         """Doubts, each with the head that gives the strongest reason for it."""
-        flags = []
+        found = []
         if self.lost:
             first = int(np.flatnonzero(self.broken)[0])
-            flags.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
+            found.append(Finding.of("attention/not-finite", count=self.lost, n=self.n, head=self.name(first)))
         logits = self.values["largest_logits"]
         high = np.flatnonzero(logits > EXPLOSION)
         if len(high):
             worst = int(high[logits[high].argmax()])
-            flags.append(
-                f"logit explosion: |logit| {logits[worst]:.0f} in {self.name(worst)}{_more(high)}, above "
-                f"{EXPLOSION:g}, where bfloat16 has steps of 0.5 and more"
-            )
+            where = {"head": self.name(worst), "more": _more(high)}
+            found.append(Finding.of("attention/logit-explosion", largest=logits[worst], limit=EXPLOSION, **where))
         low = np.flatnonzero(self.shares < COLLAPSE)
         if len(low):
             worst = int(low[self.shares[low].argmin()])
-            flags.append(
-                f"entropy collapse: {100 * self.shares[worst]:.2g} % of log N in {self.name(worst)}{_more(low)}, below "
-                f"{100 * COLLAPSE:g} %: each query attends to one key"
-            )
-        return flags
+            where = {"head": self.name(worst), "more": _more(low)}
+            share, limit = 100 * self.shares[worst], 100 * COLLAPSE
+            found.append(Finding.of("attention/entropy-collapse", share=share, limit=limit, **where))
+        return found
 
 
 def _more(places: Any) -> str:
@@ -205,10 +203,10 @@ class Sampled:
 
 
 def attention_rows(
-    condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
+    condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[Finding]
 ) -> Iterator[Figure]:
     """Yield the means; `<metric>_change` is the difference from the clean images, paired by sample."""
-    lines = [*flags, *(heads.flags if heads else ())]
+    lines = [*flags, *(heads.findings if heads else ())]
     parts = [("", sampled.values), *([] if clean is None else [("_change", sampled.minus(clean))])]
     for suffix, values in parts:
         for place, (value, low, high) in enumerate(_means(values)):
@@ -241,7 +239,7 @@ class AttentionSummary(Summary):
         shards = reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error"))
         table, _ = reading.joined(map(sums.taken, shards))
         sampled = Sampled.of(readable_rows(table))
-        heads, flags = sums.heads(), reading.flags(condition, table)
+        heads, flags = sums.heads(), reading.findings(condition, table)
         if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
             kept.put(reading.checkpoint, condition, heads)
         rows = list(attention_rows(condition, sampled, self.clean, heads, flags))
@@ -329,7 +327,7 @@ def layer_table(heads: Heads, title: str) -> TextTable:
     ]
     more = len(heads.layers) - len(rows)
     note = _OF_LAYERS + (f" {more} more layers are left out." if more else "")
-    return TextTable(title, headings, tuple(rows), tuple(heads.flags), note)
+    return TextTable(title, headings, tuple(rows), tuple(map(str, heads.findings)), note)
 
 
 def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.figure import BOOTSTRAP, Figure
+from ...common.figure import BOOTSTRAP, INCOMPLETE, Figure
+from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, calibration_error
 from ...runs.manifest import Manifest
 from ..aggregate import RecordReader
@@ -62,10 +63,10 @@ class CorruptionSample:
     wrong: NDArray[np.bool_]
     nll: NDArray[np.floating]
     confidence: NDArray[np.floating]
-    flags: tuple[str, ...] = ()
+    flags: tuple[Finding, ...] = ()
 
     @classmethod
-    def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
+    def of(cls, read: pa.Table, flags: Sequence[Finding], like: CorruptionSample | None = None) -> CorruptionSample:
         """Return the sample of records. like: another, whose ids are reused where they are the same."""
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
@@ -121,8 +122,7 @@ def _of_set(
     weights, conditions = {"mean_error": shares}, [samples[key] for key in keys]
     why_no_mce = why_no_mce or ("AlexNet's errors are means over all five severities" if some else "")
     if name != "in-c" or why_no_mce:
-        reason = f"no mCE: {why_no_mce}" if name == "in-c" else ""
-        yield from _means(text, conditions, weights, expected, reason)
+        yield from _means(text, conditions, weights, expected, why_no_mce if name == "in-c" else "")
         return
     weights["mce"] = [share / ALEXNET[key[0]] for share, key in zip(shares, keys, strict=True)]
     yield from _means(text, conditions, weights, expected)
@@ -147,7 +147,8 @@ def _means(
         return
     flags = merged_flags(conditions)
     if n < expected:
-        flags.append(f"{expected - n} of {expected} samples lack some of its conditions; excluded")
+        flags.append(Finding.of("data/lacks-conditions", count=expected - n, expected=expected))
+    reasons = [Finding.of("corruptions/no-mce", why=reason)] if reason else []
     for metric, weighting in weights.items():
         # All conditions of a sample stay together when samples are resampled.
         share: Floats = np.zeros(n)
@@ -155,7 +156,7 @@ def _means(
             share += weight * condition.wrong
         value = float(share.mean())
         ends = bootstrap(lambda counts, share=share: counts @ share / n, n, [value])[0]  # type: ignore[misc]
-        yield Figure(value, n, *ends, BOOTSTRAP).of(text, metric, [*flags, *filter(None, [reason])])
+        yield Figure(value, n, *ends, BOOTSTRAP).of(text, metric, [*flags, *reasons])
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
@@ -164,10 +165,10 @@ def _means(
         yield Figure(ece, n).of(text, "ece", flags)
 
 
-def merged_flags(conditions: Iterable[Any]) -> list[str]:
+def merged_flags(conditions: Iterable[Any]) -> list[Finding]:
     """Return the flags of conditions, each once; missing samples are counted over all conditions."""
     every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
-    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
+    return [flag for flag in every if flag.code not in (INCOMPLETE, "data/unreadable")]
 
 
 def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[CorruptionSample]:
@@ -186,36 +187,32 @@ def why_no_mce(manifest: Manifest) -> str:
     return "" if known else f"AlexNet's errors are known only for the 1000 ImageNet classes, not for {data.name}"
 
 
-def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
+def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Return how a mean's images differ from the benchmark's. input_size: zeros where predictions were computed
     elsewhere. released: what run.json says about its trees."""
     size = f"{input_size[1]}x{input_size[0]}"
-    flags = []
+    found = list[Finding]()
     if "source=released" in condition:
         odd = {tuple(image) for tree in released for image in tree["image_sizes"] if list(image) != list(input_size)}
-        flags += [f"released files of {width}x{height} were resized to {size}" for height, width in sorted(odd)]
+        of = "corruptions/released-resized"
+        found += [Finding.of(of, width=width, height=height, size=size) for height, width in sorted(odd)]
         roots = sorted({str(tree["root"]) for tree in released})
         if len(roots) > 1:
-            flags.append(f"released files of several trees: {', '.join(roots)}")
+            found.append(Finding.of("corruptions/several-trees", roots=", ".join(roots)))
     elif "preset=cifar" not in condition and any(input_size) and tuple(input_size) != (224, 224):
-        flags.append(
-            f"corruptions were applied at {size}; ImageNet-C uses 224x224, so published figures are not comparable"
-        )
+        found.append(Finding.of("corruptions/other-size", size=size))
     if "texture=own" in condition:
-        flags.append(
-            "frost(texture=own): uses our textures instead of the benchmark's photographs, so errors and "
-            "mCE deviate slightly from published ones"
-        )
+        found.append(Finding.of("corruptions/own-frost"))
     if "variant=bethgelab" in condition:
-        flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
-    return flags
+        found.append(Finding.of("corruptions/variant"))
+    return found
 
 
 class MeanErrors(Overview):
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.outcomes = reading, dict[str, CorruptionSample]()
 
-    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+    def take(self, condition: str, read: pa.Table, flags: Sequence[Finding]) -> None:
         if condition == "clean" or parse_corrupted(condition):
             like = next(iter(self.outcomes.values()), None)
             self.outcomes[condition] = CorruptionSample.of(read, flags, like=like)
@@ -226,7 +223,7 @@ class MeanErrors(Overview):
         trees = manifest.corrupted.released
         for row in corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest)):
             released = [trees[text] for text in conditions_of(row.condition) if text in trees]
-            yield replace(row, flags=(*row.flags, *tree_doubts(row.condition, size, released)))
+            yield row.having(tree_doubts(row.condition, size, released))
 
 
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:

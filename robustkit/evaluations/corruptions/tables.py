@@ -22,7 +22,7 @@ from ..metrics import (
     metric_named,
     percent_cell,
 )
-from ..presenting import flag_lines, left_out_lines, of_family
+from ..presenting import finding_lines, left_out_lines, of_family
 from .condition import (
     BENCHMARK,
     METRICS,
@@ -323,7 +323,7 @@ class CorruptionsPresenter(Presenter):
                 yield ShortRow(f"under corruption: {metric.heading}", name_of(text, "table", manifest), text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        lines = flag_lines(results, of_family(self.name))
+        lines = finding_lines(results, of_family(self.name))
         bars = accuracy_bars(results)
         by_severity = severity_figures(bars, looks, "corruptions")
         drawn = bar_figures(bars, looks, "corruptions", "Accuracy under corruption", "accuracy")

@@ -86,7 +86,6 @@ TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
 SHARED = ("threshold", "target", "faithfulness", "on")
 MODES = ("mask", "box")  # what is compared with the truth: pixels above the threshold, or boxes around their contours
-ASSUMED_BOXES = "boxes were assumed to be "  # begins a note of the data that is a flag on every score
 BOXES_GIVEN = "boxes of "  # begins a note of the data where only boxes say where objects are
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
@@ -271,13 +270,6 @@ class MapWords(Vocabulary):
     area = "on attribution maps"
     claims = ("", "")
     derived_metrics = tuple(map(_lead, CONTROLLED))
-    in_tables = (BEST,)
-    remarks = (
-        "misclassified and excluded from the map scores",
-        "maps of misclassified images are included",
-        "boxes lie outside the crop and are ignored",
-        "samples have no object in the frame",
-    )
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
     presenter_in = "tables"
     named = EVERY_EXPLAINER

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from ...common.figure import Figure
+from ...common.finding import Finding
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ..aggregate import RecordReader, Results, readable_rows
 from ..condition import ShortRow
 from ..family import Aggregator, Presenter, Summary
 from ..metrics import Metric, by_checkpoint, figure_cell
-from ..presenting import flag_lines, of_family
+from ..presenting import finding_lines, of_family
 from ..records import CheckpointRecords, PerSample, not_paired
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class ListedAggregator(Aggregator):
 
     read: ClassVar[Collection[str]]
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
+    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
         """Yield the rows of a condition. read: of the samples that could be read."""
         raise NotImplementedError
 
@@ -54,7 +55,7 @@ class _ListedSummary(Summary):
 
     def add(self, condition: str) -> Iterator[Figure]:
         table, notes = self.reading.joined(self.reading.shards(condition, self.family.read))
-        flags = [*self.reading.flags(condition, table), *notes]
+        flags = [*self.reading.findings(condition, table), *notes]
         return self.family.rows(condition, readable_rows(table), flags)
 
 
@@ -101,5 +102,5 @@ class ListedPresenter(Presenter):
         if tables := self.tables(results):
             headline = self.chief[0].short or self.chief[0].label
             grids = side_by_side(self.section_title, list(map(part_of, tables)), headline=headline, note=self.note)
-            values = {"grids": with_flags(grids, flag_lines(results, of_family(self.name)))}
+            values = {"grids": with_flags(grids, finding_lines(results, of_family(self.name)))}
             yield Section(self.name.replace(" ", "-"), self.section_title, lambda: values, template=self.template)

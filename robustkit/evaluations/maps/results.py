@@ -19,6 +19,7 @@ from cam.localisation import IOUS, THRESHOLDS, pxap
 from cam.registry import CONTROLS
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure, share_of
+from ...common.finding import Finding
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
@@ -27,7 +28,6 @@ from ..estimation import supported_rows
 from ..family import Aggregator, Summary
 from ..records import CheckpointRecords, Compared, PerSample, not_paired
 from .condition import (
-    ASSUMED_BOXES,
     FAITHFUL,
     METRICS,
     MODES,
@@ -141,7 +141,7 @@ class Figures:
     explained: MapSpec
     ids: Any
     values: dict[tuple[str, str], Floats | Counted]
-    flags: tuple[str, ...] = ()
+    flags: tuple[Finding, ...] = ()
 
 
 def map_figures(
@@ -150,7 +150,7 @@ def map_figures(
     pooled: Pooled,
     explained: MapSpec,
     keep: bool,
-    flags: Sequence[str],
+    flags: Sequence[Finding],
 ) -> Figures:
     """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too."""
 
@@ -169,11 +169,11 @@ def map_figures(
     chosen = table.take(rows)
     lines = list(flags)
     if len(chosen) < read:
-        lines.append(f"{read - len(chosen)} of {read} samples are misclassified and excluded from the map scores")
+        lines.append(Finding.of("maps/misclassified-excluded", count=read - len(chosen), n=read))
     elif labelled and not right[rows].all():
-        lines.append("maps of misclassified images are included")
+        lines.append(Finding.of("maps/misclassified-included"))
     if broken := pc.sum(chosen["degenerate"]).as_py():
-        lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they are scored as all zeros")
+        lines.append(Finding.of("maps/degenerate", count=broken, n=len(chosen)))
     values: dict[tuple[str, str], Floats | Counted] = {}
     base = replace(explained, under="").text
     names = set(chosen.column_names)
@@ -184,7 +184,7 @@ def map_figures(
         if (counted := pooled.of(column, rows, again)) is not None:
             values[base, metric] = counted
     if "vanished_boxes" in names and (lost := pc.sum(chosen["vanished_boxes"]).as_py()):
-        lines.append(f"{lost} boxes lie outside the crop and are ignored")
+        lines.append(Finding.of("maps/boxes-cropped", count=lost))
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
@@ -200,10 +200,10 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
                 figure = share_of(values[rows])
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
-                why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
-                flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
+                code = "maps/constant-excluded" if key[1] in _OF_MAPS else "maps/no-object"
+                flags.append(Finding.of(code, count=len(figures.ids) - len(rows), n=len(figures.ids)))
             if key[1] == "head_correlation" and figure.low >= UNMOVED:
-                flags.append("maps stay the same with a random head: they do not depend on the class")
+                flags.append(Finding.of("maps/independent-of-class"))
             yield figure.of(*key, flags)
             if not figures.explained.is_control and key[1] not in _NEITHER_IS_BETTER:
                 yield from _over_control(figures, key, maps)
@@ -229,21 +229,23 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     theirs = {name: _drawn(values, key[1], rows) for name, values in rivals.items()}
     best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
     ahead: Floats = sign * mine - np.max([sign * control for control in theirs.values()], axis=0)
-    yield _estimate(ahead, len(rows), key[1]).of(key[0], f"{key[1]}_over_control", [f"best control: {best}"])
+    yield _estimate(ahead, len(rows), key[1]).of(
+        key[0], f"{key[1]}_over_control", [Finding.of("maps/best-control", control=best)]
+    )
 
 
-def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Figure]:
+def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[Finding]) -> Iterator[Figure]:
     """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean."""
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
-        left = f"{len(whole) - len(read)} of {len(whole)} samples"
-        flags = [*flags, f"{left} are misclassified and excluded from the map scores"]
+        left = len(whole) - len(read)
+        flags = [*flags, Finding.of("maps/misclassified-excluded", count=left, n=len(whole))]
     held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     lines = [*flags]
     if broken := pc.sum(read["degenerate"]).as_py():
-        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; excluded")
+        lines.append(Finding.of("maps/pairs-degenerate", count=broken, n=len(read)))
     for column in ("rank_correlation", "map_iou"):
         values = column_of(read, column)
         for suffix, group in groups.items():
@@ -288,8 +290,8 @@ class MapSummary(Summary):
         table, notes = reading.joined(map(pooled.taken, shards()))
         if "degenerate" not in table.column_names:  # no sample could be read
             return ()
-        flags = [*reading.flags(condition, table), *notes]
-        flags += [note for note in reading.manifest.data.notes if note.startswith(ASSUMED_BOXES)]
+        flags = [*reading.findings(condition, table), *notes]
+        flags += reading.manifest.data.findings("maps")
         keep = reading.manifest.keep_misclassified
         if explained.under:
             return stability_rows(table, explained, keep, flags)

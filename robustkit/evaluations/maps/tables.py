@@ -14,8 +14,8 @@ from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..metrics import Cells, Metric, by_checkpoint, figure_cell, is_finite
-from ..presenting import flag_lines, of_family, remark_lines
-from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
+from ..presenting import finding_lines, note_lines, of_family
+from .condition import FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, shown
 
@@ -172,6 +172,12 @@ def is_of_maps(condition: str) -> bool:
     return condition.startswith(("cam(", "stability("))
 
 
+def control_of(row: Figure) -> str:
+    """Return the best control, over which a figure is the lead."""
+    text = next(each.text for each in row.findings if each.code == "maps/best-control")
+    return text.removeprefix("best control: ")
+
+
 def map_tables(results: Sequence[Figure], only_boxes: bool = False) -> list[TextTable]:
     """Return the tables of all checkpoints, under titles without their names. only_boxes: there are no masks."""
     every = by_checkpoint(results, lambda text: text if is_of_maps(text) else None)
@@ -213,7 +219,7 @@ def _scores(
         rows.append((spec.called, " / ".join(ns), *cells))
         leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
         if leads:
-            best = {metric: row.flags[0].removeprefix(BEST) for metric, row in leads.items()}
+            best = {metric: control_of(row) for metric, row in leads.items()}
             rows.append((_BEST, "", *(best.get(metric, "") for metric in used)))
             ahead = (figure_cell(leads[m], scales[m], sign="+") if m in leads else "" for m in used)
             rows.append((_LEAD, "", *ahead))
@@ -310,7 +316,7 @@ class MapsPresenter(Presenter):
                 parts = parts_of(condition) if name == f"{metric}_over_control" else None
                 if parts is None or parts[1] != mode:
                     continue
-                control = next(flag[len(BEST) :] for flag in row.flags if flag.startswith(BEST))
+                control = control_of(row)
                 method = METHOD_NAMES.get(parts[0].method, parts[0].method)
                 if parts[0].options:
                     method += f" ({', '.join(shown(parts[0].options))})"
@@ -347,11 +353,11 @@ class MapsPresenter(Presenter):
                     yield ShortRow(_HEADING, "  – lead over the best control", text, lead)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
+        lines, boxes = finding_lines(results, of_family(self.name)), only_boxes(results.manifest)
 
         def values() -> dict[str, Any]:
             grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
-            if grids and (remarks := remark_lines(results, of_family(self.name))):
+            if grids and (remarks := note_lines(results, of_family(self.name))):
                 grids[0] = replace(grids[0], note=f"{'. '.join(remarks)}.")
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 

@@ -31,6 +31,7 @@ from cam.boxes import (
 )
 
 from ...common.files import bytes_of, check_plain, lines_of, reason_of
+from ...common.finding import Finding
 from ...common.preprocessing import Preprocessing
 from ...data.class_names import first_names
 from ...data.dataset import Dataset, Sample
@@ -39,7 +40,7 @@ from ...data.scenes import bare_path, match_names
 from ...data.shapes import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
-from .condition import ASSUMED_BOXES, BOXES_GIVEN
+from .condition import BOXES_GIVEN
 
 _ANNOTATION = 1 << 20  # bytes of the XML of one image
 _TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes
@@ -259,10 +260,9 @@ def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, Si
     ]
     fits = all(x0 + x1 <= width and y0 + y1 <= height for (x0, y0, x1, y1), (width, height) in pairs)
     if fits and any(x0 or y0 for (x0, y0, *_), _ in pairs):
-        yield (
-            f"{ASSUMED_BOXES}xmin, ymin, xmax, ymax; each would also fit its image as x, y, width, height; a CSV with "
-            "columns of these names, or left, top, right, bottom, says which"
-        )
+        what = "xmin, ymin, xmax, ymax; each would also fit its image as x, y, width, height; a CSV with columns of "
+        what += "these names, or left, top, right, bottom, says which"
+        yield str(Finding.of("maps/boxes-assumed", what=what))
 
 
 def _is_outside(boxes: Sequence[Box], size: tuple[int, int]) -> bool:

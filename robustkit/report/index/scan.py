@@ -163,7 +163,7 @@ def read_run(path: Path) -> IndexRun:
     figures, report, checkpoints = _figures(manifest, cells), run.path / "report.html", list[IndexCheckpoint]()
     for entry in manifest.checkpoints:
         doubts = doubts_of(row for row in rows if row.checkpoint == entry.name).items()
-        flags = [f"{flag} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for flag, said in doubts]
+        flags = [f"{finding} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for finding, said in doubts]
         own = tuple(figures[entry.name]), tuple(flags[:_FLAGS]), len(flags)
         digest = str(entry.sha256 or "")
         checkpoints.append(IndexCheckpoint(entry.name, entry.attention, digest, checkpoint_setup(entry), *own))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.figure import BOOTSTRAP, FEWEST, STUDENT, Figure, share_of
+from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure, share_of
+from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, draws_interval
 from ...display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import amount
@@ -17,7 +18,7 @@ from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, re
 from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.metrics import Cells, finite_or_none, interval_cell
-from ...evaluations.presenting import flag_lines
+from ...evaluations.presenting import finding_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
@@ -30,7 +31,7 @@ _NAMED = re.compile(r"(knn|few_shot)\((\d+)\)")
 _FEW_SHOT = re.compile(r"few_shot (\d+) \d+")
 _KNN = re.compile(r"knn \d+")
 _NONE = math.nan, math.nan
-Kept = tuple["pa.Array", dict[str, Floats], list[str]]
+Kept = tuple["pa.Array", dict[str, Floats], list[Finding]]
 """Ids, figures by metric, and flags of the images under one condition."""
 
 
@@ -79,9 +80,9 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
         read = readable_rows(table)
         if not len(read):
             continue
-        flags = [*reading.flags(condition, table), *notes]
+        flags = [*reading.findings(condition, table), *notes]
         if odd := int((column_of(read, "knn") < 0).sum()):
-            flags.append(f"{odd} of {len(read)} samples have non-finite features; counted as wrong")
+            flags.append(Finding.of("features/non-finite", count=odd, n=len(read)))
         values = {
             metric: figures({name: column_of(read, name) for name in columns_of(metric, draws)})
             for metric in metrics_of(read.column_names)
@@ -106,7 +107,7 @@ def _is_wanted(column: str) -> bool:
     return column in plain or bool(_KNN.fullmatch(column) or _FEW_SHOT.fullmatch(column))
 
 
-def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Figure]:
+def _rows(condition: str, values: Mapping[str, Floats], flags: list[Finding], single: bool = True) -> Iterator[Figure]:
     """Yield the rows of a condition. single: it is no mean over several, so that an image is right or wrong, and the
     spread of few-shot heads over their draws is given.
     """
@@ -149,9 +150,9 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Figure]:
         if not len(ids):
             continue
         every = dict.fromkeys(flag for text in shares for flag in kept[text][2])
-        flags = [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
+        flags = [each for each in every if each.code not in (INCOMPLETE, "data/unreadable")]
         if len(ids) < expected:
-            flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; excluded")
+            flags.append(Finding.of("data/lacks-conditions", count=expected - len(ids), expected=expected))
         sums = {metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()}
         for text, share in shares.items():
             there, values, _ = kept[text]
@@ -186,7 +187,7 @@ def table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[t
                 *(text, str(knn.n), *(interval_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
                 "0" if moved is None or not moved.is_finite else f"{moved.value:.3f}",
                 amount(largest, norm, manifest.protocol.space) if largest else "0",
-                "⚑" if knn.flags else "",
+                "⚑" if knn.findings else "",
             )
         )
     return rows
@@ -277,7 +278,7 @@ def result_grids(results: Results) -> list[Grid]:
         rows = _swept(cells, _texts(cells), metrics)
         parts += [Part(entry.name, ("condition", *map(_heading, metrics)), tuple(rows))] if rows else []
     grids += side_by_side("kNN by k, and few-shot accuracy ± its spread over draws", parts)
-    return with_flags(grids, flag_lines(results, lambda text: True))
+    return with_flags(grids, finding_lines(results, lambda text: True))
 
 
 def _grids(results: Results, title: str, wanted: Callable[[str], bool], note: str) -> list[Grid]:

@@ -62,7 +62,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         read = readable_rows(table)
         for taker in takers:
             taker.take(reading.checkpoint, condition, read)
-        flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
+        flags = [*reading.findings(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
         own = checked_numbers(family, condition, read) if len(read) else iter(())
         figures = [*_classification(read, early), *own]
@@ -72,10 +72,8 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
     rows += reading.figures(agreement_results(reading, conditions))
     means = [row for overview in overviews for row in reading.figures(overview.rows())]
     for overview in overviews:
-        odd = overview.flags()
-        rows, means = (
-            [replace(row, flags=(*row.flags, *odd.get(row.condition, ()))) for row in some] for some in (rows, means)
-        )
+        odd = overview.findings()
+        rows, means = ([row.having(odd.get(row.condition, ())) for row in some] for some in (rows, means))
     return rows, means, [row for summary in summaries.values() if summary for row in reading.figures(summary.finish())]
 
 

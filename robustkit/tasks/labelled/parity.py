@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ...common.differences import Difference, holm, of_means
 from ...common.figure import Figure, share_of
+from ...common.finding import Finding
 from ...display.table import TextTable
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import name_of, shows, words_of
@@ -19,7 +20,7 @@ from ...protocol.condition import CLEAN
 
 AGREEMENT = Metric("parity", scale=100, better=1, binary=True, drafted=True, noun="agreement")
 _COLUMNS = ("sample_id", "error", "prediction", "correct")
-DIFFERS = "accuracy differs from that of "
+DIFFERS = "parity/differs"
 _LEVEL = 0.05
 _SINGLES = 8  # single corruptions in a table: those with the lowest agreement
 
@@ -64,11 +65,16 @@ def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple
     return share_of((before == after) & (before >= 0)), of_means(right[0], right[1], binary=True)
 
 
-def _flags(first: str, difference: Difference, p: float, conditions: int) -> list[str]:
+def _flags(first: str, difference: Difference, p: float, conditions: int) -> list[Finding]:
     if not p < _LEVEL:
         return []
-    values = f"{100 * difference.second:.1f} % against {100 * difference.first:.1f} %"
-    return [f"{DIFFERS}{first}: {values} (p = {p:.2g}, corrected for {conditions} condition{'s' * (conditions > 1)})"]
+    counted = f"{conditions} condition{'s' * (conditions > 1)}"
+    values = {"second": 100 * difference.second, "before": 100 * difference.first, "p": p}
+    return [Finding.of(DIFFERS, first=first, conditions=counted, **values)]
+
+
+def _differs(row: Figure) -> bool:
+    return any(finding.code == DIFFERS for finding in row.findings)
 
 
 def parity_tables(results: Results) -> list[TextTable]:
@@ -87,7 +93,7 @@ def parity_tables(results: Results) -> list[TextTable]:
                 str(agreed[text].n),
                 figure_cell(agreed[text]),
                 *(_accuracy(results, each, text) for each in (first, name)),
-                "⚑" * any(flag.startswith(DIFFERS) for flag in agreed[text].flags),
+                "⚑" if _differs(agreed[text]) else "",
             )
             for text in shown
         )
@@ -138,7 +144,7 @@ def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
         said += manifest.protocol.samples.many
         if row.value < start.value:
             said += f", on {100 * row.value:.1f} % at worst ({name_of(worst, 'sentence', manifest)})"
-        odd = [text for text in agreed if any(flag.startswith(DIFFERS) for flag in agreed[text].flags)]
+        odd = [text for text, row in agreed.items() if _differs(row)]
         conditions = f"{len(agreed)} condition{'s' * (len(agreed) > 1)}"
         how = f"differs significantly under {len(odd)} of" if odd else "shows no significant difference in"
         yield name, f"{said}; accuracy {how} {conditions}."

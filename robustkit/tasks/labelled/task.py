@@ -12,7 +12,7 @@ from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.condition import share, words_of
 from ...evaluations.family import families_of
-from ...evaluations.presenting import flag_lines
+from ...evaluations.presenting import finding_lines
 from ...evaluations.records import CheckpointRecords, Compared
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
@@ -64,7 +64,7 @@ class Labelled(Task):
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         table, rows = ConditionTable.of(self, results, results.manifest), list[dict[str, str]]()
         for key, figures in table.figures.items():
-            mark = " ⚑" * any(row.flags for row in figures.values())
+            mark = " ⚑" * any(row.findings for row in figures.values())
             rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
         if rows:
             called = results.manifest.protocol.samples.many
@@ -89,7 +89,7 @@ class Labelled(Task):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         def grids() -> Mapping[str, Any]:
-            flags = flag_lines(results, lambda text: words_of(text).in_results)
+            flags = finding_lines(results, lambda text: words_of(text).in_results)
             return {"grids": ConditionTable.of(self, results, results.manifest).grids(flags)}
 
         yield Section("results", "Results", grids)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.finding import Finding
 from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 
@@ -70,11 +71,11 @@ class Counts:
     predicted: Ints
     labelled: Ints
     nll: Floats
-    flags: tuple[str, ...] = ()
+    flags: tuple[Finding, ...] = ()
     largest: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, table: pa.Table, flags: Sequence[str]) -> Counts:
+    def of(cls, table: pa.Table, flags: Sequence[Finding]) -> Counts:
         """Return the counts of records with at least `COLUMNS`; those with an error are left out."""
         import pyarrow.compute as pc
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
+from ...common.finding import Finding
 from ...common.intervals import Floats
 from ...evaluations.condition import is_over_groups, shares_of
 from ...evaluations.corruptions.condition import possible_means
@@ -80,9 +81,11 @@ def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
     return replace(counts, intersections=hits[chosen, images].astype(np.int32), predicted=predicted)
 
 
-BIASED = (
-    "classes that occur in few images bias its interval by over a quarter of a standard error; evaluate more images"
-)
+def _biased(value: float, resampled: Floats, n: int) -> list[Finding]:
+    bad = n >= FEWEST and is_biased(value, resampled)
+    return [Finding.of("segmentation/biased-interval")] if bad else []
+
+
 _NAMED = 5  # classes that a flag names
 
 
@@ -95,7 +98,7 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
     values = counts.values.tolist()
     for place, metric in enumerate(METRICS):
         bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
-        doubt = [BIASED] * (n >= FEWEST and is_biased(values[place], counts.resampled[:, place]))
+        doubt = _biased(values[place], counts.resampled[:, place], n)
         figure = Figure(values[place], n, *bounds, BOOTSTRAP)
         yield figure.of(condition, metric, [*flags, *notes.get(metric, []), *doubt])
     for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
@@ -127,8 +130,8 @@ def _mean(
     if n == 0:
         return
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
-    lack = f"{expected - n} of {expected} samples lack some of its conditions; excluded"
-    flags = merged_flags(members) + [lack] * (n < expected)
+    lack = [Finding.of("data/lacks-conditions", count=expected - n, expected=expected)] if n < expected else []
+    flags = merged_flags(members) + lack
     _, values, resampled = weighted_mean(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
     notes = _notes(members, names)
@@ -139,7 +142,7 @@ def _mean(
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
-        doubt = [BIASED] * (n >= FEWEST and is_biased(value, drawn))
+        doubt = _biased(float(value), drawn, n)
         figure = Figure(float(value), n, *bounds, BOOTSTRAP)
         yield figure.of(mean, metric, [*flags, *notes.get(metric, []), *doubt])
     if not is_over_groups(mean):
@@ -150,7 +153,7 @@ def _mean(
             yield Figure(iou, seen).of(mean, f"iou({name})", flags)
 
 
-def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:
+def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[Finding]]:
     """Return by metric which classes its means over classes leave out, under all of the conditions or under some."""
     absent = np.sum([counts.seen == 0 for counts in conditions], axis=0)
     unlabelled, where = conditions[0].labelled.max(axis=0) == 0, "in neither prediction nor truth"
@@ -161,14 +164,15 @@ def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list
     }
 
 
-def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[str]:
+def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[Finding]:
     """Return `2 of 11 classes are in neither prediction nor truth, left out of the mean: pole, sign`."""
     said = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
     if not said:
         return []
     more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
     verb = "is" if len(said) == 1 else "are"
-    return [f"{len(said)} of {len(names)} classes {verb} {where}, {LEFT_OUT}: {', '.join(said[:_NAMED])}{more}"]
+    values = {"count": len(said), "classes": len(names), "verb": verb, "where": where}
+    return [Finding.of(LEFT_OUT, names=", ".join(said[:_NAMED]) + more, **values)]
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from ...evaluations.condition import Clause, percent, share, words_of
 from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
-from ...evaluations.presenting import flag_lines, left_out_lines, of_family
+from ...evaluations.presenting import finding_lines, left_out_lines, of_family
 from ...evaluations.records import CheckpointRecords, Compared, common_ids
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
@@ -70,7 +70,7 @@ class Segmentation(Task):
         rows, by_condition = list[Figure](), dict[str, Counts]()
         for condition in conditions:
             table, odd = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
-            counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
+            counts = Counts.of(table, [*reading.findings(condition, table), *odd]).of_classes(judged)
             runs = [each.of_classes(judged) for each in counts_of_runs(table)]
             rows += reading.figures(scene_rows(condition, counts, names))
             rows += reading.figures(worst_rows(condition, counts, runs, names))
@@ -142,10 +142,12 @@ class Segmentation(Task):
         ]
 
         def values() -> dict[str, Any]:
-            flags = flag_lines(results, lambda text: words_of(text).in_results)
+            flags = finding_lines(results, lambda text: words_of(text).in_results)
             return {
                 "conditions": ConditionTable.of(self, results, manifest).grids(flags),
-                "grids": with_flags(join_tables(scene_tables(results)), flag_lines(results, of_family("corruptions"))),
+                "grids": with_flags(
+                    join_tables(scene_tables(results)), finding_lines(results, of_family("corruptions"))
+                ),
                 "examples": sheet_uri(run),
                 "left_out": left_out_lines(run),
             }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.files import bytes_of, reason_of
-from ...data.class_names import ASSUMED_ORDER, first_names
+from ...data.class_names import first_names, order_assumed
 from ...data.dataset import Dataset, Sample
 from ...data.sources import DataSource
 from ...errors import BadImageError, DataError, unknown
@@ -92,9 +92,11 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
     notes += [f"{missing} values are missing; each is interpolated linearly over time"] if missing else []
     if not class_names and list(names) != sorted(names):
         notes.append(
-            f"{ASSUMED_ORDER}that of @classLabel ({first_names(names, 3)}) is used, but that of the sorted names "
-            f"({first_names(sorted(names), 3)}) is also possible, and the checkpoint does not name its classes; give "
-            "--classes FILE with the names in the order of the model's outputs"
+            order_assumed(
+                f"that of @classLabel ({first_names(names, 3)}) is used, but that of the sorted names "
+                f"({first_names(sorted(names), 3)}) is also possible, and the checkpoint does not name its classes; "
+                "give --classes FILE with the names in the order of the model's outputs"
+            )
         )
     source = SeriesSource(values)
     return Dataset(path.stem, str(path), "ts", own, tuple(samples), None, tuple(notes), source)

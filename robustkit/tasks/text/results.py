@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.figure import Figure
+from ...common.finding import Finding
 from ...common.intervals import Floats, resampled_figures
 from ...display.table import Grid, Part, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
 from ...evaluations.metrics import Cells, Metric, figure_cell
-from ...evaluations.presenting import flag_lines
+from ...evaluations.presenting import finding_lines
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry, Manifest
 from .condition import VOCABULARY
@@ -67,7 +68,7 @@ def table_rows(cells: Cells) -> list[tuple[str, ...]]:
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
         shown = (_cell(cells.get((text, name)), scale, digits) for name, _, scale, digits in _COLUMNS)
-        rows.append((text, str(first.n), *shown, "⚑" if first.flags else ""))
+        rows.append((text, str(first.n), *shown, "⚑" if first.findings else ""))
     return rows
 
 
@@ -88,7 +89,7 @@ def result_grids(results: Results) -> list[Grid]:
     ]
     said = dict.fromkeys(f"{entry.name}: {read_as(entry)}." for entry in results.manifest.checkpoints)
     grids = side_by_side("Clean and with changed words", parts, headline=_HEADLINE, note=" ".join(said))
-    return with_flags(grids, flag_lines(results, lambda text: words_of(text).in_results))
+    return with_flags(grids, finding_lines(results, lambda text: words_of(text).in_results))
 
 
 class PerturbationsAggregator(Aggregator):
@@ -96,12 +97,11 @@ class PerturbationsAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
+    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
         card = reading.manifest.protocol
         if card.parameters.get("scoring", {}).get("targets") != "changed":
             return []
-        why = "corruption can look like an improvement; card text keeps them"
-        return [f"the words to predict are changed, too (card {card.name}): {why}"]
+        return [Finding.of("text/targets-changed", card=card.name)]
 
 
 class PerturbationsPresenter(Presenter):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
+from ...common.finding import Finding
 from ...common.intervals import intervals
 from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
@@ -65,15 +66,12 @@ class Text(Task):
             read = readable_rows(table)
             if not len(read):
                 continue
-            flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
+            flags = [*reading.findings(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
             sums, n = sums_of(read), len(read)
             if broken := int(np.isnan(sums).any(axis=1).sum()):
-                flags.append(f"{broken} of {n} documents have non-finite logits")
+                flags.append(Finding.of("text/non-finite-logits", count=broken, n=n))
             if lacking := column_of(read, "unknown").sum():
-                share = 100 * lacking / sums[:, 0].sum()
-                flags.append(
-                    f"{share:.1f} % of the tokens belong to words outside the vocabulary, which count as one word"
-                )
+                flags.append(Finding.of("text/unknown-words", share=100 * lacking / sums[:, 0].sum()))
             values = figures(sums.sum(axis=0))
             # Documents are resampled; few of them give no interval.
             bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)

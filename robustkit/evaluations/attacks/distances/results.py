@@ -13,6 +13,7 @@ import pyarrow as pa
 from scipy.special import bdtr
 
 from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure, mean_of, share_of
+from ....common.finding import Finding
 from ....common.intervals import Floats, bootstrap
 from ....display.svg import Plot, labels, legend, list_some, panels, percent, shorten_name
 from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
@@ -25,7 +26,7 @@ from ...aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ...condition import ShortRow, words_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...metrics import Metric, by_checkpoint
-from ...presenting import flag_lines, of_family
+from ...presenting import finding_lines, of_family
 from ...records import Outcomes, common_places, decode_layers, head_name, not_paired
 from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
@@ -56,17 +57,15 @@ if TYPE_CHECKING:
 _LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 
 
-def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
-    """Return a flag for each attack of a fixed radius that broke samples nearer than `read` has distances."""
+def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
+    """Return a finding for each attack of a fixed radius that broke samples nearer than `read` has distances."""
     flags = []
     for other, eps, distances, right in _others(reading, condition, read):
         missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
         if missed > max(1.0, _LEAST * len(right)):
             radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
-            flags.append(
-                f"too weak: {other} broke {missed} of {len(right)} samples within {radius}, "
-                f"where this attack found nothing; use more {budget_of(condition)}"
-            )
+            values = {"other": other, "count": missed, "n": len(right), "radius": radius}
+            flags.append(Finding.of("attack/too-weak", budget=budget_of(condition), **values))
     return flags
 
 
@@ -76,16 +75,15 @@ class LeftStanding(Overview):
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
-    def flags(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+    def findings(self) -> dict[str, list[Finding]]:
+        found: dict[str, list[Finding]] = {}
         for condition in _ours(self.reading.manifest.conditions):
             table = evaluated(self.reading, condition, ["sample_id", "distance"])
             for other, eps, distances, right in _others(self.reading, condition, table):
                 left = int((right & (distances <= eps)).sum())
                 if left > max(1.0, _LEAST * len(right)):
                     found.setdefault(other, []).append(
-                        f"it left {left} of {len(right)} samples correct for which {condition} found an adversarial "
-                        "example in the same ball: the true accuracy is lower"
+                        Finding.of("attack/left-standing", count=left, n=len(right), other=condition)
                     )
         return found
 
@@ -218,20 +216,19 @@ def by_chance(ranks: Floats, standard: Floats) -> float:
 
 class DistanceSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
-        self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
+        self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[Finding]]()
 
     def add(self, condition: str) -> list[Figure]:
         columns = ("sample_id", "error", "correct", "distance", "nll")
         table, notes = self.reading.joined(self.reading.shards(condition, columns))
         read = readable_rows(table)
-        flags = [*self.reading.flags(condition, table), *notes]
+        flags = [*self.reading.findings(condition, table), *notes]
         if not len(read):
             return []
         distances = distances_of(read)
         if lost := int(np.isinf(distances).sum()):
-            of = f"{lost} of {len(read)}"
             why = "use more queries" if budget_of(condition) == "queries" else "gradients may mislead the attack"
-            flags.append(f"no adversarial example was found for {of} samples; {why}")
+            flags.append(Finding.of("attack/none-found", count=lost, n=len(read), why=why))
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
@@ -429,7 +426,7 @@ class DistancesPresenter(Presenter):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
-            lines, note = flag_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
+            lines, note = finding_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
             parts = [part_of(table) for table in tables]
             # A row for each figure, a column for each checkpoint.
             title, figures = "Minimal adversarial perturbations", tuple(distance_figures(results, looks))

@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ....common.figure import Figure, share_of
+from ....common.finding import Finding
 from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.kept_images import DIGEST
@@ -17,7 +18,7 @@ from ...aggregate import RecordReader, Results, readable_rows
 from ...condition import ShortRow, name_of, percent
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...metrics import Metric, interval_cell, is_finite
-from ...presenting import flag_lines, flags_of, of_family, short_names
+from ...presenting import finding_lines, findings_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
 from ..condition import TOP1, starts_from
 from ..ranking import evaluated
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ...family import Looks
 
 CHANCE = 0.01  # probability below which more that fall only to another's images are no chance: McNemar's exact test
-CHECK = "transfer: "
 
 
 class Masked(Overview):
@@ -39,31 +39,32 @@ class Masked(Overview):
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.right = reading, cache(partial(right_under, reading))
 
-    def flags(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+    def findings(self) -> dict[str, list[Finding]]:
+        found: dict[str, list[Finding]] = {}
         for text in self.reading.manifest.conditions:
             passed = passed_of(text)
-            if passed is not None and passed.source != self.reading.checkpoint and (flag := self._flag(text, passed)):
-                found.setdefault(passed.attack, []).append(flag)
+            if (
+                passed is not None
+                and passed.source != self.reading.checkpoint
+                and (masked := self._masked(text, passed))
+            ):
+                found.setdefault(passed.attack, []).append(masked)
         return found
 
-    def _flag(self, text: str, passed: Passed) -> str:
+    def _masked(self, text: str, passed: Passed) -> Finding | None:
         own, theirs, start = map(self.right, (passed.attack, text, starts_from(passed.attack)))
         if own is None or theirs is None:
-            return ""
+            return None
         mine, other, *before = aligned_outcomes([own, theirs, *([start] if start is not None else [])])
         if not len(mine):
-            return ""
+            return None
         shares = percent(float(mine.mean())), percent(float(other.mean()))
         counted = before[0] if before else mine | other
         more, fewer = int((mine & ~other & counted).sum()), int((other & ~mine & counted).sum())
         if (p := sign_test(more, fewer)) >= CHANCE:
-            return ""
-        return (
-            f"{CHECK}its own attack leaves {shares[0]}, the images found for {passed.source} leave {shares[1]}; of "
-            f"{int(counted.sum())} samples right before, {more} fall to those alone and {fewer} to its own alone "
-            f"(p = {p:.1g}): gradients of this model may be masked"
-        )
+            return None
+        values = {"own": shares[0], "theirs": shares[1], "source": passed.source, "n": int(counted.sum()), "p": p}
+        return Finding.of("masking/transfer", more=more, fewer=fewer, **values)
 
 
 class TransferSummary(Summary):
@@ -80,7 +81,7 @@ class TransferSummary(Summary):
         read = readable_rows(table)
         if not len(read):
             return []
-        flags = [*self.reading.flags(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
+        flags = [*self.reading.findings(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
         here = Outcomes.of(read)
         rows = [share_of(here.right).of(condition, ACCURACY.name, flags)]
         if passed.source == self.reading.checkpoint and (own := right_under(self.reading, passed.attack)) is not None:
@@ -88,7 +89,7 @@ class TransferSummary(Summary):
             rows += [share_of(before == after).of(condition, KEPT.name, flags)] if len(before) else []
         return rows
 
-    def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[str]:
+    def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[Finding]:
         """Return a flag where images were scored that the records of their source are not about."""
         try:
             theirs = _digests(self.reading.run.shards(passed.source, passed.attack, ["sample_id"]))
@@ -96,8 +97,7 @@ class TransferSummary(Summary):
             return []  # none are there
         scored = _digests(shards)
         odd = sum(theirs.get(shard, digest) != digest for shard, digest in scored.items())
-        flag = f"{odd} of {len(scored)} shards were scored on other images than the records of {passed.source} are "
-        return [f"{flag}about; delete these records and run the same command again"] if odd else []
+        return [Finding.of("attack/other-images", count=odd, n=len(scored), source=passed.source)] if odd else []
 
 
 def right_under(reading: RecordReader, condition: str) -> Outcomes | None:
@@ -188,7 +188,7 @@ class TransferPresenter(Presenter):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if grids := [matrix.grid() for matrix in matrices(results)]:
-            masked = (flag.line for flag in flags_of(results) if flag.text.startswith(CHECK))
-            lines = tuple(dict.fromkeys((*masked, *flag_lines(results, of_family(self.name)))))
+            masked = (each.line for each in findings_of(results) if each.finding.code == "masking/transfer")
+            lines = tuple(dict.fromkeys((*masked, *finding_lines(results, of_family(self.name)))))
             grids[-1] = replace(grids[-1], note=_NOTE)
             yield Section("transfers", "Transfer between checkpoints", lambda: {"grids": with_flags(grids, lines)})

@@ -103,10 +103,10 @@ class TwoPhaseSummary(Summary):
             return []  # the shards of those that were drawn are still to come
         known = table.drop_columns("correct")  # losses are of those drawn
         claimed = f"{phases.attack.removesuffix(')')},only={phases.first})"  # the phase that all samples go through
-        flags = [*self.reading.flags(condition, known, claimed), *notes]
+        flags = [*self.reading.findings(condition, known, claimed), *notes]
         flags += attack.doubts(self.reading, claimed, second)
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
-        flags = list(dict.fromkeys([*flags, *self.reading.flags(claimed, table), *notes]))
+        flags = list(dict.fromkeys([*flags, *self.reading.findings(claimed, table), *notes]))
         kept = int(column_of(second, "correct").sum()) if drawn else 0
         estimate, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
         rows = [Figure(estimate, n, low, high, INVERTED).of(condition, ESTIMATE.name, flags)]

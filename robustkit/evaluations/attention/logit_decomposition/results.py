@@ -36,7 +36,7 @@ class LedgerSummary(Summary):
     def add(self, condition: str) -> list[Figure]:
         names = ("sample_id", "error", *(metric.name for metric in METRICS))
         table, notes = self.reading.joined(self.reading.shards(condition, names))
-        flags = [*self.reading.flags(condition, table), *notes]
+        flags = [*self.reading.findings(condition, table), *notes]
         if isinstance(kept := self.reading.gatherers.get(LedgerHeads), LedgerHeads):
             unit = self.reading.checkpoint, condition
             kept.put(*unit, heads_of(self.reading.run, *unit, LISTS))

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.figure import Figure, mean_of, share_of
+from ....common.finding import Finding
 from ....common.intervals import Floats
 from ...aggregate import column_of
 from ...records import CheckpointRecords, Compared
@@ -23,7 +24,7 @@ class CounterfactualsAggregator(ListedAggregator):
     words = VOCABULARY
     read = ("sample_id", "error", "correct", "nll", "linf", "l2", "clean_correct", "flipped", "followed", *_MASSES)
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
+    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
         if not len(read):
             return
         yield share_of(column_of(read, "correct")).of(condition, RIGHT.name, flags)
@@ -39,7 +40,7 @@ class CounterfactualsAggregator(ListedAggregator):
         before, after = (column_of(counted, name) for name in _MASSES)
         known = np.isfinite(before) & np.isfinite(after)
         if lost := int((~known).sum()):
-            flags = [*flags, f"{lost} of {len(known)} images have a map that is constant or not finite; excluded"]
+            flags = [*flags, Finding.of("maps/constant-not-counted", count=lost, n=len(known))]
         for metric, values in ((BEFORE, before), (CHANGE, after - before)) if known.any() else ():
             yield mean_of(values[known]).of(condition, metric.name, flags)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ....common.differences import of_outcomes
 from ....common.figure import PAIRED_SCORE, Figure, mean_of, share_of
+from ....common.finding import Finding
 from ....common.intervals import Floats
 from ...aggregate import column_of
 from ...records import CheckpointRecords
@@ -24,14 +25,14 @@ class RegionsAggregator(ListedAggregator):
     words = VOCABULARY
     read = ("sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2")
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
+    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
         area = column_of(read, AREA.name)
         counted = which_count(condition, area)
         if lacking := int((area == 0).sum()):
             why = _WHY.get(given_of(condition)["region"], "have a map that is constant or not finite")
-            flags.append(f"{lacking} of {len(read)} images {why}; not counted")
+            flags.append(Finding.of("regions/lacking", count=lacking, n=len(read), why=why))
         if filled := int((~counted & (area > 0)).sum()):
-            flags.append(f"{filled} of {len(read)} images are filled by it, so it cannot be moved; not counted")
+            flags.append(Finding.of("regions/filled", count=filled, n=len(read)))
         if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))

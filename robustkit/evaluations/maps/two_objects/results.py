@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from ....common.figure import Figure, mean_of, share_of
+from ....common.finding import Finding
 from ...aggregate import column_of
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
@@ -21,16 +22,14 @@ class TwoObjectsAggregator(ListedAggregator):
         *(SHARE.name, ASKED.name, FOUND.name, *LEADS),
     )
 
-    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Figure]:
+    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
         whole = read.filter(read[SHARE.name].is_valid())
         if gone := len(read) - len(whole):
-            flags.append(f"{gone} of {len(read)} images have an object outside the frame; not counted")
+            flags.append(Finding.of("maps/object-outside", count=gone, n=len(read)))
         if not len(whole):
             return
         if broken := int(column_of(whole, "degenerate").sum()):
-            flags.append(
-                f"{broken} of {len(whole)} images have a map that is constant or not finite; it is scored as 0"
-            )
+            flags.append(Finding.of("maps/scored-as-zero", count=broken, n=len(whole)))
         for metric in (SHARE, ASKED, OTHER):
             yield mean_of(column_of(whole, metric.name)).of(condition, metric.name, flags)
         asked = column_of(whole, ASKED.name)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import of_means
+from ..common.finding import Finding
 from ..common.preprocessing import PROBABILITIES, UNIT, UNPROVEN, exact_numbers, few_numbers, said_by
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
@@ -87,52 +88,53 @@ def setups_of(run: RunFolder) -> list[tuple[str, str]]:
     return [("all checkpoints" if len(names) == every > 1 else ", ".join(names), text) for text, names in alike.items()]
 
 
-def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:
-    """Return a flag for each part that a candidate beats, one for decisive parts not confirmed, one for a missing
-    check, and one for a formula of attention with other options than in training; or that predictions were computed
-    elsewhere.
+def setup_findings(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[Finding]:
+    """Return each part that a candidate beats, each decisive part not confirmed, a missing check, and a formula of
+    attention with other options than in training; or that predictions were computed elsewhere.
 
     evidence: of `check_setup`; it may come from someone else, so what has another shape says nothing.
     """
     entry = manifest.checkpoint(checkpoint)
     if entry.is_elsewhere:  # by a set-up of which nothing is known
-        return [ELSEWHERE]
+        return [Finding.of("setup/elsewhere")]
     parts = list(_parts(evidence))
-    flags = [_flag(part, entry) for part in parts if part.get("verdict") == _BETTER]
+    found = [_better(part, entry) for part in parts if part.get("verdict") == _BETTER]
     open_parts = [part for part in setup_parts(entry, evidence) if part.status == "assumed"]
     if parts or not {part.name for part in open_parts} & set(DECISIVE):
         open_parts = [part for part in open_parts if part.name in DECISIVE]
     missing = "" if parts else _why_unchecked(manifest)
-    if open_parts:
-        *first, last = (f"{part.name} ({part.value})" for part in open_parts)
-        named = f"{', '.join(first)} and {last}" if first else last
-        options = " ".join(_value(entry, part.name)[1] for part in open_parts)
-        n = max(part.n for part in open_parts)
-        found = [part for part in parts if part["part"] in {each.name for each in open_parts}]
-        ahead = [part["best"] for part in found if part["best"] != part["in_use"] and not part.get("same")]
-        leading = f" ({', '.join(f'{best} is ahead' for best in ahead)})" if ahead else ""
-        seen = f"not confirmed on {n} images{leading}" if parts else f"not checked, {missing or 'it has no evidence'}"
-        were, for_images = "were" if len(open_parts) > 1 else "was", "setup_check" in manifest.arguments
-        look = "; robustkit inspect CHECKPOINT --data-dir DIR shows what fits" if for_images else ""
-        flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
-    elif missing and missing != _TOO_FEW:
-        flags.append(f"the set-up was not checked: {missing}")
+    look = "; robustkit inspect CHECKPOINT --data-dir DIR shows what fits" * ("setup_check" in manifest.arguments)
+    for part in open_parts:
+        ahead = [
+            f" ({each['best']} is ahead)"
+            for each in parts
+            if each["part"] == part.name and each["best"] != each["in_use"] and not each.get("same")
+        ]
+        unconfirmed = f"not confirmed on {part.n} images{''.join(ahead)}"
+        seen = unconfirmed if parts else f"not checked, {missing or 'it has no evidence'}"
+        option = _value(entry, part.name)[1]
+        found.append(Finding.of(f"setup/{part.name}-assumed", value=part.value, seen=seen, option=option, look=look))
+    if missing == _LOST:
+        found.append(Finding.of("setup/evidence-missing"))
+    elif not open_parts and missing and missing != _TOO_FEW:
+        found.append(Finding.of("setup/unchecked", why=missing))
     if entry.said.get("input_size") == "family":
         rows, columns = entry.preprocessing.input_size
         size = f"--img-size {rows} if that is right" if rows == columns else "one whose config states it"
-        flags.append(f"image size {rows} x {columns} was assumed, as usual for {entry.arch}; give {size}")
+        found.append(Finding.of("setup/size-assumed", rows=rows, columns=columns, arch=entry.arch, option=size))
     if entry.trained_attention:
-        flags.append(f"evaluated with attention {entry.attention}, trained with {entry.trained_attention}")
-    return flags
+        attention, trained = entry.attention, entry.trained_attention
+        found.append(Finding.of("setup/other-attention", attention=attention, trained=trained))
+    return found
 
 
-def is_of_setup(flag: str) -> bool:
-    """Whether a flag says that the set-up was guessed, not checked, or may be wrong: no draft allows that by itself."""
-    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in a different order")
-    return any(words in flag for words in said)
+def is_of_setup(finding: Finding) -> bool:
+    """Whether the set-up or labels were guessed, not checked, or may be wrong: no draft allows that by itself."""
+    return finding.room in ("setup", "labels") and finding.code not in ("setup/elsewhere", "setup/other-attention")
 
 
 _TOO_FEW = f"fewer than {FEWEST} labelled images"
+_LOST = "its evidence is missing"
 
 
 def _why_unchecked(manifest: Manifest) -> str:
@@ -145,7 +147,7 @@ def _why_unchecked(manifest: Manifest) -> str:
         return "clean images were not evaluated"
     if manifest.data.n < FEWEST or manifest.data.layout == "unlabelled":
         return _TOO_FEW
-    return "its evidence is missing or could not be taken; rerun the same command to take it"
+    return _LOST
 
 
 def setup_notes(evidence: Evidence | None) -> list[str]:
@@ -159,40 +161,36 @@ def setup_notes(evidence: Evidence | None) -> list[str]:
     ]
 
 
-def tied_flag(read: pa.Table) -> str:
-    """Return a flag of readable rows where `MANY_TIED` of the samples, and two or more, have no single likeliest class;
-    else an empty text."""
+def ties(read: pa.Table) -> list[Finding]:
+    """Return a finding on readable rows where `MANY_TIED` of the samples, and two or more, have no single likeliest
+    class."""
     tied = sum(read["tied"].to_pylist()) if "tied" in read.column_names and not read["tied"].null_count else 0
     if tied < 2 or tied < MANY_TIED * len(read):
-        return ""
-    figure = f"{tied} of {len(read)} samples ({tied / len(read):.1%}) have several largest logits"
-    return f"{figure}; the first of these classes is the prediction, as for argmax: another rule gives other figures"
+        return []
+    return [Finding.of("model/tied-outputs", count=tied, n=len(read), share=tied / len(read))]
 
 
-def output_flags(read: pa.Table, entry: CheckpointEntry, classes: int) -> Iterator[str]:
-    """Yield flags of readable rows of a network that returns no logits: probabilities of 0, and outputs that lie
+def odd_outputs(read: pa.Table, entry: CheckpointEntry, classes: int) -> Iterator[Finding]:
+    """Yield findings on readable rows of a network that returns no logits: probabilities of 0, and outputs that lie
     between 0 and 1 for these samples, too. classes: how many compete."""
     if "nll" not in read.column_names or entry.outputs not in (PROBABILITIES, UNIT):
         return
     nll = read["nll"].drop_null().to_numpy().astype(np.float64)
     if entry.outputs == PROBABILITIES and (zeros := int((nll > _OF_ZERO).sum())):
-        yield f"{zeros} of {len(nll)} samples have a label of probability 0, which counts as 2^-149 (NLL 103.3)"
+        yield Finding.of("model/zero-probability", count=zeros, n=len(nll))
     if entry.outputs == UNIT and len(nll):
         surest = read["confidence"].drop_null().to_numpy() if "confidence" in read.column_names else np.zeros(0)
         most = max(float(np.exp(-nll.min())), float(surest.max(initial=0.0)))
         if most <= math.e / (math.e + classes - 1) + 1e-5:  # a softmax of numbers from 0 to 1 is no surer
-            yield (
-                "outputs lie between 0 and 1 and do not sum to 1, as after a sigmoid; they were assumed to be logits, "
-                "so NLL, confidence and calibration are not the model's: return logits, or probabilities that sum to 1"
-            )
+            yield Finding.of("model/unit-outputs")
 
 
 _OWN_NUMBERS = "give --labels FILE.csv with the model's own numbers"
 _OWN_NAMES = "give --classes FILE with the names of the classes in the order of the model's outputs"
 
 
-def guessing_flags(read: pa.Table, classes: int, arguments: Mapping[str, Any] | None = None) -> list[str]:
-    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes.
+def guessing(read: pa.Table, classes: int, arguments: Mapping[str, Any] | None = None) -> list[Finding]:
+    """Return findings on readable clean rows whose model is no better than one that knows nothing of its classes.
     arguments: of the command, which say what remedies it has.
     """
     arguments = arguments or {}
@@ -201,52 +199,50 @@ def guessing_flags(read: pa.Table, classes: int, arguments: Mapping[str, Any] | 
     table = read.filter(read["nll"].is_valid())
     nll = table["nll"].to_numpy().astype(np.float64)
     places = table["tokens"].to_numpy().astype(np.float64) if "tokens" in table.column_names else np.ones(len(nll))
-    guessing, flags = math.log(classes), []
+    chance, found = math.log(classes), list[Finding]()
     with np.errstate(invalid="ignore"):
         mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
-    shifted = _shifted_labels(table, arguments) if "shifted" in table.column_names else ""
-    look = shifted or "check the weights, attention, normalisation, and that labels are in the order of the outputs"
-    if mean >= guessing:
-        flags.append(f"no better than chance on clean data: NLL {mean:.2f}, chance {guessing:.2f}; {look}")
-    if "labelled" in table.column_names and not flags and len(table):
+    shifted = _shifted_labels(table, arguments) if "shifted" in table.column_names else None
+    look = (
+        shifted.text
+        if shifted
+        else "check the weights, attention, normalisation, and that labels are in the order of the outputs"
+    )
+    if mean >= chance:
+        found.append(Finding.of("labels/no-better-than-chance", nll=mean, chance=chance, look=look))
+    if "labelled" in table.column_names and not found and len(table):
         hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
         if hits.sum() <= labelled.max():
-            flags.append(
-                f"no better than predicting the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of "
-                f"pixels are correct, that class covers {labelled.max() / labelled.sum():.1%}; {look}"
-            )
+            correct, covers = hits.sum() / labelled.sum(), labelled.max() / labelled.sum()
+            found.append(Finding.of("labels/most-frequent-class", correct=correct, covers=covers, look=look))
     if {"label", "prediction"} <= set(read.column_names):
         remedy = _OWN_NAMES if "classes" in arguments else _OWN_NUMBERS
-        flags.append(other_order(read["label"].to_numpy(), read["prediction"].to_numpy(), remedy))
-    return [flag for flag in flags or [shifted] if flag]
+        found += other_order(read["label"].to_numpy(), read["prediction"].to_numpy(), remedy)
+    return found or ([shifted] if shifted else [])
 
 
 _SHIFTED = 0.2  # of what the best constant prediction misses, what labels by one less or more must get right
 
 
-def _shifted_labels(table: pa.Table, arguments: Mapping[str, Any]) -> str:
-    """Return in words, with a remedy, that the masks seem to store class k as k + 1, or not to, against what was said;
-    empty where more pixels are right as it was said, or hardly more than of one class everywhere.
-    """
+def _shifted_labels(table: pa.Table, arguments: Mapping[str, Any]) -> Finding | None:
+    """Return that the masks seem to store class k as k + 1, or not to, against what was said; None where more pixels are right as it was said, or hardly more than of one class everywhere."""
     if arguments.get("reduce_zero_label") is None or not len(table):
-        return ""
+        return None
     reduced = bool(arguments["reduce_zero_label"])
     hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
     ours, shifted = int(hits.sum()), int(table["shifted"].to_numpy().sum())
     meant = labelled[:-1] if reduced else labelled[1:]
     constant, total = int(meant.max()), int(meant.sum())
     if shifted <= ours or shifted - constant <= _SHIFTED * (total - constant):
-        return ""
+        return None
     how, remedy = ("k", "leave out") if reduced else ("k + 1, with 0 for none", "give")
-    return (
-        f"{shifted / total:.1%} of pixels would be right if masks store class k as {how}; {remedy} --reduce-zero-label"
-    )
+    return Finding.of("labels/shifted", share=shifted / total, how=how, remedy=remedy)
 
 
-def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remedy: str = _OWN_NUMBERS) -> str:
-    """Return in words that samples of a class, each aside, are mostly predicted as one other class; empty where not."""
+def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remedy: str = _OWN_NUMBERS) -> list[Finding]:
+    """Return that samples of a class, each aside, are mostly predicted as one other class; nothing where not."""
     if not len(labels) or labels.min() < 0 or predictions.min() < 0:
-        return ""
+        return []
     classes, rows = np.unique(labels, return_inverse=True)
     votes = np.zeros((len(classes), int(max(predictions.max(), labels.max())) + 1))
     np.add.at(votes, (rows, predictions), 1)
@@ -254,7 +250,7 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remed
     theirs = votes.argmax(axis=1)
     mapped = [(int(a), int(b)) for a, b in zip(classes[seen], theirs[seen], strict=True) if a != b]
     if 2 * len(mapped) < seen.sum() or seen.sum() < 3 or len(set(theirs[seen].tolist())) < 0.8 * seen.sum():
-        return ""
+        return []
     others = votes[rows]
     others[np.arange(len(labels)), predictions] -= 1
     counted = seen[rows]
@@ -262,12 +258,10 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remed
     right = (predictions == labels)[counted].astype(np.float64)
     difference = of_means(right, agrees, binary=True)
     if difference.value <= 0 or difference.p_value >= 0.01:
-        return ""
+        return []
     named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
-    return (
-        f"labels may be in a different order: {100 * difference.second:.0f} % of the samples are predicted as the rest "
-        f"of their class, and {100 * difference.first:.0f} % as their label (label {named}); {remedy}"
-    )
+    rest, label = 100 * difference.second, 100 * difference.first
+    return [Finding.of("labels/other-order", rest=rest, label=label, pairs=named, remedy=remedy)]
 
 
 def _value(entry: CheckpointEntry, part: str) -> tuple[str, str]:
@@ -299,12 +293,9 @@ def _parts(evidence: Evidence | None) -> Iterator[Evidence]:
             yield part
 
 
-def _flag(part: Evidence, entry: CheckpointEntry) -> str:
+def _better(part: Evidence, entry: CheckpointEntry) -> Finding:
     how = "was assumed and does not fit" if part["part"] in entry.assumed else "does not fit"
-    return (
-        "{part} {how}: {best} fits better than {in_use} by {difference:.3f} nats [{ci_low:.3f}, {ci_high:.3f}], {n} "
-        "images; {remedy}{alike}"
-    ).format(**{**part, "how": how, "alike": _alike(part)})
+    return Finding.of("setup/another-fits-better", **{**part, "how": how, "alike": _alike(part)})
 
 
 def _alike(part: Evidence) -> str:
