@@ -256,7 +256,7 @@ def test_of_many_corruptions_those_of_the_lowest_agreement_are_shown(tmp_path: P
 
 
 def test_a_sentence_says_what_is_worst_where_it_is_worse(tmp_path: Path) -> None:
-    run = made(tmp_path / "a", {"clean": {"other": 0.9, "third": 0.8}, FOG[0]: {"other": 0.95, "third": 0.25}})
+    run = made(tmp_path / "a", {FOG[0]: {"other": 0.95, "third": 0.25}, "clean": {"other": 0.9, "third": 0.8}})
     said = dict(parity_sentences(survey(run)))
     assert list(said) == ["third", "other"]  # the lowest agreement first
     assert said["other"] == (
