@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -163,7 +164,7 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     attacked = [{**row, "prediction": 1, "condition": "fgsm"} for row in rows]
     specs = [written(tmp_path / "one.csv", rows), written(tmp_path / "two.parquet", attacked)]
     given = [f"predictions:{path}" for path in specs]
-    status, said = command("audit", *given, "--out", tmp_path / "run", "--num-classes", 3)
+    status, said = command("audit", *given, "--out", tmp_path / "run", "--num-classes", 3, "--parity")
     assert status == 0, said
     run = Run(tmp_path / "run")
     values = {(row["checkpoint"], row["condition"], row["metric"]): row["value"] for row in run.summary()}
@@ -174,6 +175,8 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
         ("a", fgsm, "top1"): 0.5,
         ("b", "clean", "top1"): 0.7,
         ("b", fgsm, "top1"): 0.5,
+        ("b", "clean", "parity"): 0.9,
+        ("b", fgsm, "parity"): 1.0,
     }
     record = run.table("a", "clean")
     known = {"sample_id", "label", "prediction", "correct"}
@@ -181,7 +184,7 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     assert "Weakest classes" in (run.path / "report.html").read_text()
     table = ConditionTable.of(task_of(run.manifest), run.summary(), run.manifest)
     assert [row["largest |δ|"] for row in table.rows] == ["–"] * 4  # nobody measured how far images were changed
-    assert run.manifest.data.classes == 3
+    assert run.manifest.data.classes == 3 and run.manifest.shard_size == 8192
     status, said = command("compare", tmp_path / "run")
     assert status == 0 and "nan" not in said and "top-1" in said
     assert "the records of a under clean have no nll; compare another figure" in " ".join(said.split())
@@ -259,8 +262,9 @@ def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_fi
     assert any("12 of 12 samples (100.0%) have several" in flag for flag in run.summary()[0]["flags"])
     for row in rows:
         row["prediction"] = 1
+    rows[0]["prediction"] = 0
     stated = robustkit.audit(f"predictions:{written(tmp_path / 'q.csv', rows)}", out=tmp_path / "b")
-    assert stated.table("q", "clean")["prediction"].to_pylist() == [1] * 12
+    assert stated.table("q", "clean")["prediction"].to_pylist() == [0] + [1] * 11
     flags = stated.summary()[0]["flags"]
     assert any("stated predictions are taken where an earlier" in flag for flag in flags)
     assert not any("several largest" in flag for flag in flags)  # the other system has its own rule
@@ -407,7 +411,10 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: P
     wrong = [{**row, "label": 2} for row in rows]
     for changes, expected in (
         (rows[1:], f"{rows[0]['sample_id']} has no prediction (1 of 30 samples have none)"),
-        ([*rows, {"sample_id": "x/9.png", "label": 0, "prediction": 0}], "x/9.png is not a sample of"),
+        (
+            [*rows, {"sample_id": "x/9.png", "label": 0, "prediction": 0}],
+            f"x/9.png is not a sample of {place / 'images'}; an id looks like 'a/00.png'",
+        ),
         (wrong, f"the label of {rows[0]['sample_id']} is 2, and 0 of"),
     ):
         path = written(tmp_path / "p.csv", changes)
@@ -422,8 +429,12 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: P
         robustkit.audit([f"predictions:{path}", place / "net.pth"], place / "images", out=tmp_path / "run")
     with pytest.raises(RobustkitError, match="--data-dir is missing; give a folder"):
         robustkit.audit(place / "net.pth", out=tmp_path / "run")
-    run = robustkit.audit(f"predictions:{path}", place / "images", limit=9, out=tmp_path / "run")
-    assert run.manifest.data.n == 9
+    whole = robustkit.audit(f"predictions:{path}", place / "images", out=tmp_path / "whole")
+    run = robustkit.audit(f"predictions:{path}", place / "images", limit=9, shard_size=4, out=tmp_path / "run")
+    assert (
+        run.manifest.data.n == len(run.table("p", "clean")) == 9 and len(files(run.path)) - len(files(whole.path)) == 2
+    )
+    assert (run.manifest.checkpoint("p").num_classes, run.summary()[0]["value"]) == (3, 1 / 3)
 
 
 @pytest.mark.usefixtures("unexamined")
@@ -483,3 +494,33 @@ def failing_after(count: int) -> Callable[[Any], bytes]:
         return b"png"
 
     return encode
+
+
+@pytest.mark.parametrize(("label", "said", "classes"), [(2, 4, 5), (3, 1, 4)])
+def test_without_scores_the_largest_number_tells_how_many_classes_there_are(
+    label: int, said: int, classes: int, tmp_path: Path
+) -> None:
+    rows = [{"sample_id": f"{k}", "label": label - k, "prediction": said - k} for k in range(2)]
+    run = robustkit.audit(f"predictions:{written(tmp_path / 'p.csv', rows)}", out=tmp_path / "run")
+    assert run.manifest.data.classes == run.manifest.checkpoint("p").num_classes == classes
+    assert run.manifest.data.class_names == tuple(map(str, range(classes)))
+
+
+def test_requests_that_do_not_fit_the_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = written(tmp_path / "one.csv", GOOD)
+    two = written(tmp_path / "two.csv", [with_probabilities(f"s{i}", i % 2, [0.5, 0.5]) for i in range(4)])
+    bare = written(tmp_path / "bare.csv", [{"sample_id": "s0", "label": 0, "prediction": 0}])
+    ways = written(tmp_path / "ways.csv", [{**GOOD[0], "condition": text} for text in ("fgsm", "fgsm(eps=1/255)")])
+    for paths, options, expected in (
+        ((one, two), {}, f"{two}: 2 classes, and 3 in {one}; expected as many"),
+        ((bare, one), {"model": {"num_classes": 4}}, f"{one}: 3 classes, and --num-classes 4; leave that out"),
+        ((one,), {"data": {"layout": "folders"}}, "--labels and --layout are about images, and --data-dir is missing"),
+        ((one,), {"parity": True}, "--parity with one alone: expected two checkpoints or more"),
+        ((one, one), {}, f"one under clean is predicted twice, in {one}, which is given twice or spells it"),
+        ((ways,), {}, f"ways under fgsm(eps=1/255) is predicted twice, in {ways}, which is given twice or spells it"),
+    ):
+        with pytest.raises(RobustkitError, match=re.escape(expected)):
+            robustkit.audit([f"predictions:{path}" for path in paths], out=tmp_path / "run", **options)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RobustkitError, match="run it without torchrun"):
+        robustkit.audit(f"predictions:{one}", out=tmp_path / "run")
