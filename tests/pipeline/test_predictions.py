@@ -27,6 +27,7 @@ from robustkit.cli.app import cli
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError, RobustkitError
+from robustkit.pipeline import prediction_files
 from robustkit.pipeline.export import export_data
 from robustkit.pipeline.prediction_files import Answers, read_answers
 from robustkit.pipeline.predictions import scored
@@ -300,7 +301,7 @@ def test_probabilities_may_miss_one_by_a_rounding(off: float, fine: bool, tmp_pa
 
 
 def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
-    lists = pa.array([[0.25, 0.75], [0.5, 0.5]], pa.list_(pa.float32()))
+    lists = pa.array([[0.0, 1.0], [0.5, 0.5]], pa.list_(pa.float32()))
     columns: dict[str, Any] = {"sample_id": pa.array([7, 8]), "label": pa.array([1, 0], pa.int8())}
     for more, ids, fault in (
         ({"probabilities": lists}, ("7", "8"), ""),  # numbers are ids, too
@@ -312,6 +313,10 @@ def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
         ({"probabilities": lists, "label": [1.0, 0.0]}, (), "column label is of double; expected int64"),
         ({"probabilities": pa.array([[1, 0], [0, 1]])}, (), "column probabilities is of list"),
         ({"prediction": ["1", "0"]}, (), "column prediction is of string; expected int64"),
+        ({"probabilities": lists, "checkpoint": [1, 2]}, (), "column checkpoint is of int64; expected text"),
+        ({"probabilities": [[0.5, 0.5], [1.0]]}, (), "row 2 has 1 probabilities, and row 1 2; expected one for each"),
+        ({"probabilities": lists, "label": [0, None]}, (), "row 2 has no label"),
+        ({"logits": pa.array([[], []], pa.list_(pa.float32()))}, (), "row 1 has 0 logits, and row 1 0"),
     ):
         pq.write_table(pa.table(columns | more), tmp_path / "p.parquet")
         if fault:
@@ -377,7 +382,8 @@ def test_bad_rows_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path) -> None:
-    empty, header, huge = (tmp_path / f"{name}.csv" for name in ("empty", "header", "huge"))
+    empty, header, twice, huge = (tmp_path / f"{name}.csv" for name in ("empty", "header", "twice", "huge"))
+    twice.write_text("sample_id,label,label,prediction\na,0,0,0\n")
     empty.write_text("")
     header.write_text("sample_id,label,prediction\n")
     with huge.open("wb") as file:
@@ -391,6 +397,7 @@ def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path)
     said = "; expected a CSV or Parquet file"
     for path, expected in (
         (empty, f"(no column sample_id){said}"),
+        (twice, f"(column 'label' appears twice){said}"),
         (header, "no rows; expected one for each sample"),
         (huge, f"(2048 MB, more than the allowed 1024 MB){said}"),
         (bomb, f"MB of text in column 'sample_id'){said}"),
@@ -401,6 +408,52 @@ def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path)
         with pytest.raises(RobustkitError) as fault:
             robustkit.audit(f"predictions:{path}", out=tmp_path / "run")
         assert expected in str(fault.value) and str(path) in str(fault.value)
+
+
+def test_a_file_may_be_as_large_as_its_limits(tmp_path: Path) -> None:
+    def wide(columns: int) -> str:
+        return f"{head}{''.join(f',{k:x}' for k in range(columns - 3))}\ns,0,0{',' * (columns - 3)}\n"
+
+    head, path = "sample_id,label,prediction", tmp_path / "p.csv"
+    many = ("sample_id,label,prediction,checkpoint\n", *(f"s,0,0,{k}\n" for k in range(1025)))
+    for fine, over, expected in (
+        (f"{head}\n{'x' * 4096},0,0\n", f"{head}\n{'x' * 4097},0,0\n", f"a text of 4097 characters, '{'x' * 40}'…"),
+        ("".join(many[:-1]), "".join(many), "more than 1024 checkpoints and conditions; give several files"),
+        (wide(1 << 17), wide((1 << 17) + 1), "131073 columns, more than 131072"),
+    ):
+        path.write_text(fine)
+        assert read_answers(path)
+        path.write_text(over)
+        with pytest.raises(DataError, match=expected):
+            read_answers(path)
+
+
+def test_rows_and_values_are_bounded_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, full = tmp_path / "p.parquet", 1 << 23
+    for values, columns, expected in (
+        (pa.nulls(full), 32, "no column sample_id"),
+        (pa.nulls(full), 33, f"{full} rows, 0 MB, more than are read"),
+        (pa.array(np.zeros(full + 1, bool)), 1, f"{full + 1} rows, 1 MB, more than are read"),
+    ):
+        pq.write_table(pa.table({f"{k}": values for k in range(columns)}), path)
+        with pytest.raises(DataError, match=expected):
+            read_answers(path)
+    rows = [{"sample_id": f"{k}", "label": 0, "probabilities": [1 / 2000] * 2000} for k in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows), path, use_dictionary=False)  # fewer bytes in the file than decoded
+    parts = pq.ParquetFile(path).metadata.row_group(0)
+    sheet = written(tmp_path / "p.csv", [{"sample_id": f"{k}", "label": 0, "prediction": 0} for k in range(5)])
+    for file, name, limit in (
+        (path, "LARGEST", parts.total_byte_size),
+        (path, "VALUES", 10_000),  # in lists
+        (sheet, "ROWS", 5),
+        (sheet, "VALUES", 15),  # of five rows of three columns
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(prediction_files, name, limit)
+            assert read_answers(file)
+            patched.setattr(prediction_files, name, limit - 1)
+            with pytest.raises(DataError, match="more than are read"):
+                read_answers(file)
 
 
 def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: Path, tmp_path: Path) -> None:
