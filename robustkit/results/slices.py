@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +47,6 @@ _ALPHA = 0.05
 _NUMBERS, TEXTS = 12, 200  # different numbers of a column that stay as they are; texts of one that is searched
 _NO_NUMBER = ("NA", "None")  # among numbers, R's and Python's missing value
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_DIGITS = range(4, 18)  # of the bounds of a quarter: as few as distinguish them
 
 Ints = NDArray[np.int64]
 Numbers = NDArray[np.int32]  # of slices: half the memory, read often
@@ -115,7 +114,7 @@ def _quarters(name: str, numbers: Floats) -> Column:
 def _ranges(ends: Sequence[tuple[float, float]]) -> list[str]:
     """Return `12.5 to 30` for each pair of ends, with as few digits as distinguish all ends that differ."""
     every = {end for pair in ends for end in pair}
-    digits = next((each for each in _DIGITS if len({f"{end:.{each}g}" for end in every}) == len(every)), 17)
+    digits = next(each for each in count(4) if len({f"{end:.{each}g}" for end in every}) == len(every))
     return [" to ".join(dict.fromkeys(f"{end:.{digits}g}" for end in pair)) for pair in ends]
 
 
@@ -275,9 +274,9 @@ def _crossed(columns: Sequence[Column], n: int) -> tuple[list[tuple[str, ...]], 
     """Return the values that samples have in all columns together, and the place of those of each sample, (n,)."""
     values, codes = [tuple[str, ...]()], np.zeros(n, np.int64)
     for column in columns:
-        count = len(column.values)
-        there, codes = np.unique(codes * count + column.codes, return_inverse=True)
-        values = [(*values[place // count], column.values[place % count]) for place in there.tolist()]
+        width = len(column.values)
+        there, codes = np.unique(codes * width + column.codes, return_inverse=True)
+        values = [(*values[place // width], column.values[place % width]) for place in there.tolist()]
     return values, codes.astype(np.int64)
 
 
