@@ -27,7 +27,7 @@ from robustkit.cli.app import cli
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError, RobustkitError
-from robustkit.pipeline import prediction_files
+from robustkit.pipeline import prediction_files, predictions
 from robustkit.pipeline.export import export_data
 from robustkit.pipeline.prediction_files import Answers, read_answers
 from robustkit.pipeline.predictions import scored
@@ -250,6 +250,16 @@ def test_logits_are_taken_and_columns_that_are_not_are_named(kind: str, tmp_path
     assert named in lines and run.manifest.checkpoint("p").notes == (named,)
 
 
+@pytest.mark.parametrize(("count", "rest"), [(8, ""), (9, " and 1 more")])
+def test_eight_columns_that_are_not_read_are_named(count: int, rest: str, tmp_path: Path) -> None:
+    more = dict.fromkeys(["x" * 41, *map(str, range(1, count))], 0)
+    lines: list[str] = []
+    file = written(tmp_path / "p.csv", [{"sample_id": "a", "label": 0, "prediction": 0, **more}])
+    robustkit.audit(f"predictions:{file}", out=tmp_path / "run", say=lines.append)
+    named = ", ".join(map(repr, ["x" * 40, *map(str, range(1, 8))]))
+    assert f"{file}: columns not read: {named}{rest}" in lines
+
+
 def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_first_of_a_tie(tmp_path: Path) -> None:
     rows = [
         {**row, **with_probabilities("s", row["label"], [0.4, 0.4, 0.2]), "sample_id": row["sample_id"]}
@@ -344,6 +354,10 @@ CASES: dict[str, tuple[Rows, str]] = {
     "predicted": ([{**row, "prediction": 3} for row in GOOD], "prediction 3; expected 0 to 2"),
     "said": ([{"sample_id": "a", "label": 0}], "no column says what was predicted"),
     "condition": ([{**row, "condition": "fogg"} for row in GOOD], "unknown condition 'fogg'"),
+    "family": (
+        [{**row, "condition": "counterfactual(change=colour)"} for row in GOOD],
+        "not of images alone; expected clean, an attack or a corruption",
+    ),
     "severity": ([{**row, "condition": "corruption(fog)"} for row in GOOD], "expected a severity from 1 to 5"),
     "part": ([{**row, "condition": "pgd(on=2)"} for row in GOOD], "expected predictions of all samples"),
     "gap": ([{"sample_id": "a", "label": 0, "prob_0": 0.5, "prob_2": 0.5}], "no column prob_1, but prob_2"),
@@ -456,7 +470,9 @@ def test_rows_and_values_are_bounded_before_they_are_read(tmp_path: Path, monkey
                 read_answers(file)
 
 
-def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: Path, tmp_path: Path) -> None:
+def test_samples_are_matched_with_the_data_set_and_idle_options_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         {"sample_id": sample.id, "label": sample.label, "prediction": 0}
         for sample in open_dataset(place / "images").samples
@@ -469,6 +485,7 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: P
             f"x/9.png is not a sample of {place / 'images'}; an id looks like 'a/00.png'",
         ),
         (wrong, f"the label of {rows[0]['sample_id']} is 2, and 0 of"),
+        ([*rows[:-1], {**rows[-1], "prediction": 3}], "the prediction of c/29.png is 3; expected 0 to 2"),
     ):
         path = written(tmp_path / "p.csv", changes)
         with pytest.raises(RobustkitError) as fault:
@@ -488,6 +505,11 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: P
         run.manifest.data.n == len(run.table("p", "clean")) == 9 and len(files(run.path)) - len(files(whole.path)) == 2
     )
     assert (run.manifest.checkpoint("p").num_classes, run.summary()[0]["value"]) == (3, 1 / 3)
+    whole_set = open_dataset(place / "images")
+    several = tuple(replace(sample, valid=(sample.label, 2)) for sample in whole_set.samples)
+    monkeypatch.setattr(predictions, "open_dataset", lambda *_, **__: replace(whole_set, samples=several))
+    path = written(tmp_path / "valid.csv", wrong)  # each label is one of those that count
+    assert robustkit.audit(f"predictions:{path}", "several", out=tmp_path / "several").summary()[0]["value"] == 1 / 3
 
 
 @pytest.mark.usefixtures("unexamined")
