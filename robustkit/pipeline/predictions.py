@@ -67,9 +67,8 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
     """Return the plan of a run of predictions. Raises RobustkitError for a file, or a request, that makes no sense."""
     _refuse_idle(request)
     found, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
-    classes = _classes(found, request.model.get("num_classes"))
-    whole = _dataset(request, found, classes)
-    outputs = classes or len(whole.class_names)
+    whole = _dataset(request, found, _classes(found, request.model.get("num_classes")))
+    outputs = len(whole.class_names)
     dataset = whole.select(
         limit=request.limit, ids=None if request.ids is None else Path(request.ids), seed=request.seed
     )
