@@ -396,7 +396,10 @@ def test_bad_rows_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path) -> None:
-    empty, header, twice, huge = (tmp_path / f"{name}.csv" for name in ("empty", "header", "twice", "huge"))
+    empty, header, twice, late, huge = (
+        tmp_path / f"{each}.csv" for each in ("empty", "header", "twice", "late", "huge")
+    )
+    late.write_text("sample_id,label,prediction\n" + "a,0,0\n" * 200_000 + "a,x,0\n")
     twice.write_text("sample_id,label,label,prediction\na,0,0,0\n")
     empty.write_text("")
     header.write_text("sample_id,label,prediction\n")
@@ -413,6 +416,7 @@ def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path)
         (empty, f"(no column sample_id){said}"),
         (twice, f"(column 'label' appears twice){said}"),
         (header, "no rows; expected one for each sample"),
+        (late, "Row #200002: CSV conversion error to int64: invalid value 'x'"),
         (huge, f"(2048 MB, more than the allowed 1024 MB){said}"),
         (bomb, f"MB of text in column 'sample_id'){said}"),
         (texts, "column label is of double; expected int64"),
