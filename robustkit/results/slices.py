@@ -149,7 +149,7 @@ class Columns:
                 raise DamagedRecord(f"{side.run.path}: a sample has no metadata; give them again: {REMEDY}")
             found = {column.name: column.take(places) for column in self._own}
         labels = read.columns["label"]
-        if len(labels) and (labels >= 0).all():
+        if (labels >= 0).all():
             there, codes = np.unique(labels.astype(np.int64), return_inverse=True)
             found[CLASS] = Column(CLASS, _class_names(there.tolist(), side.manifest), codes.astype(np.int64))
         return found
@@ -263,6 +263,8 @@ def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -
     if not shows(condition):  # of the second phase of an attack only some samples have a record, and not by chance
         raise RunError(f"{condition} has no {metric} of all samples; use one that shows images, such as {CLEAN.text}")
     figures = side.samples(condition, ["label", task.paired[metric]]).columns[task.paired[metric]]
+    if not len(figures):
+        raise RunError(f"{side.run.path}: no sample could be read under {condition}; audit it again")
     missing = np.isnan(figures)
     if missing.any() if _is_binary(task, metric) else missing.all():
         needed = "labels" if metric == task.headline else f"labels and probabilities, or use {task.headline}"

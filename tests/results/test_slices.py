@@ -158,7 +158,7 @@ def test_columns_of_numbers_and_texts() -> None:
     assert column("hour", ["10", "9.00", "9.0", "", "NA"]).values == ("9.00", "10", MISSING)
     for count, last in ((12, "11"), (13, "10 to 12")):  # so many numbers stay as they are
         assert column("n", [str(n) for n in range(count)]).values[-1] == last
-    assert column("none", ["", ""]).values == (MISSING,)
+    assert column("region", ["NA", ""]).values == (MISSING, "NA")
     for codes in (["007", "07", "7"], [f"7656119800000000{n}" for n in range(1, 4)], ["NA", "b", "c"], ["1", "1e999"]):
         assert column("code", codes).values == tuple(sorted(codes))  # floats would merge them
     assert column("flat", ["7"] * 90 + [str(n) for n in range(20)]).values[:2] == ("0 to 7", "8 to 19")
@@ -297,6 +297,10 @@ def test_what_has_no_labels_has_no_classes_and_no_slices_of_the_headline(tmp_pat
     with pytest.raises(RunError, match="samples under clean have no top1; it needs labels"):
         run.slices(by="difficulty")
     assert not Results(run, []).gathered(WeakSlices).searches
+    lost = [{**row, "error": "damaged", "nll": None} for row in rows]
+    unread = made_by_rows(tmp_path / "unread", {("plain", "clean"): rows, ("plain", PGD): lost})
+    with pytest.raises(RunError, match="no sample could be read under pgd"):
+        unread.slices(by="difficulty", condition="pgd")
     scenes = make(tmp_path / "scenes", {"vit": {"clean": [1]}}, protocol={"task": "segmentation"})
     with pytest.raises(RunError, match="samples of segmentation are not right or wrong, so they have no slices"):
         scenes.slices(by="class")
