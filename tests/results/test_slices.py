@@ -306,12 +306,12 @@ def test_what_has_no_labels_has_no_classes_and_no_slices_of_the_headline(tmp_pat
         scenes.slices(by="class")
 
 
-def test_each_condition_is_searched_among_its_own_samples(tmp_path: Path) -> None:
-    run = run_of(tmp_path, {"camera": ["a", "b"] * 30}, {"clean": [1] * 60, PGD: [1] * 40})
-    assert [(each.search.n, *each.search.sizes) for each in Results(run, []).gathered(WeakSlices).searches] == [
-        (60, 30, 30),
-        (40, 20, 20),
-    ]
+def test_each_condition_is_searched_among_its_own_samples_by_texts_numbers_and_classes(tmp_path: Path) -> None:
+    cells = {"camera": ["a", "b"] * 30, "hour": ["9", "10", "10", "9"] * 15}
+    run = run_of(tmp_path, cells, {"clean": [1] * 60, PGD: [1] * 40})
+    clean, attacked = (each.search for each in Results(run, []).gathered(WeakSlices).searches)
+    assert (clean.n, clean.sizes.tolist(), attacked.n, attacked.sizes.tolist()) == (60, [30] * 4, 40, [20] * 4)
+    assert [*clean.single] == ["camera", "hour", "class"] and not clean.unsearched
 
 
 def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None:
