@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
-from itertools import combinations, count
+from itertools import combinations, compress, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -128,8 +128,8 @@ class Columns:
         self._kept: list[tuple[pa.Array, Search]] = []  # of the last samples: conditions mostly share them
         if table is not None:
             self._ids = table["sample_id"].combine_chunks()
-            for name, column in zip(table.column_names[1:], table.columns[1:], strict=True):
-                whole = column.combine_chunks()
+            for name in table.column_names[1:]:
+                whole = table[name].combine_chunks()
                 codes = whole.indices.to_numpy().astype(np.int64)
                 self._own.append(column_of(name, whole.dictionary.to_pylist(), codes))
 
@@ -350,7 +350,7 @@ class Search:
         names = tuple(column.name for column in columns)
         return replace(
             self,
-            names=(*self.names, *((names, one) for one, fine in zip(values, tested, strict=True) if fine)),
+            names=(*self.names, *((names, one) for one in compress(values, tested))),
             sizes=np.concatenate([self.sizes, counts[tested]]),
             parents=np.concatenate([self.parents, parents[tested]]),
             places=(*self.places, own),
@@ -398,7 +398,6 @@ class Searched:
     condition: str
     search: Search
     wrong: NDArray[np.bool_]
-    _tails: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def found(self) -> tuple[WeakSlice, ...]:
@@ -426,6 +425,10 @@ class Searched:
             counts = counts if few == total else search.sizes - counts
             hits += bool((counts >= limits).any()) and min(self._adjusted(counts)) < _ALPHA
         return hits, shuffles
+
+    @cached_property
+    def _tails(self) -> dict[int, Floats]:
+        return {}
 
     def _tail(self, size: int) -> Floats:
         """Return by the number of wrong samples of a slice its p-value against all other samples."""
