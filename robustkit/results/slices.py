@@ -166,7 +166,7 @@ def _places(ids: pa.Array, among: pa.Array) -> Ints:
     """Return where ids are among others; -1 where they are not."""
     import pyarrow.compute as pc
 
-    found: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    found: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy().astype(np.int64)
     return found
 
 
