@@ -259,11 +259,12 @@ def test_a_loss_that_some_samples_lack_is_one_of_the_slices_that_have_it(tmp_pat
     assert run.slices(by="camera", metric="nll")["value"].tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize(("work", "made"), [(1, 50), (60, 60), (1000, 200)])
-def test_shuffles_are_as_many_as_the_work_allows(work: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Search.among([column("camera", CELLS["camera"][:400])], 400)
-    monkeypatch.setattr(slices, "_WORK", work * 400 * len(search.places))
-    assert Searched("vit", "clean", search, np.arange(400) < 100).shuffled[1] == made
+@pytest.mark.parametrize(("columns", "made"), [(64, 50), (16, 64), (4, 200)])
+def test_shuffles_are_as_many_as_the_work_allows(columns: int, made: int) -> None:
+    n = 1 << 16
+    none = (np.full(n, -1, np.int32),) * columns
+    search = Search(n, ((("camera",), ("a",)),), np.array([n // 2]), np.array([[-1, -1]]), none)
+    assert Searched("vit", "clean", search, np.arange(n) < 9).shuffled == (0, made)
 
 
 def test_two_classes_of_one_name_are_told_apart_by_their_labels(tmp_path: Path) -> None:
@@ -347,6 +348,7 @@ def test_single_corruptions_are_searched_where_they_are_few(tmp_path: Path) -> N
     many = run_of(
         tmp_path / "many", CELLS, every | more | {f"corruption(snow,severity={k})": every["clean"] for k in (1, 2)}
     )
+    assert {each.condition for each in survey(many, for_page=True).gathered(WeakSlices).searches} == {"clean"}
     assert not len(many.slices()) and "The 10 single corruptions were not searched." in search_note(survey(many))
     assert {*many.slices(condition="corruption(fog,severity=3)")["slice"]} == NAMES
 
