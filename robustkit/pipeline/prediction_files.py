@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -128,7 +129,7 @@ def _table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
 
 
 def _of_csv(data: bytes) -> tuple[pa.Table, Sequence[str]]:
-    head = data[: max(data.find(b"\n", 0, LARGEST >> 4), 0) or LARGEST >> 4].decode("utf-8-sig")
+    head = io.BytesIO(data).readline(LARGEST >> 4).decode("utf-8-sig")
     names = next(csv.reader([head.strip("\r\n")]), [])
     kinds = _kinds(names)
     convert = pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds), strings_can_be_null=False)

@@ -20,7 +20,7 @@ from ..common.environment import count_in
 from ..common.options import options_of
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample, open_dataset
-from ..errors import DataError, NothingEvaluated, ProtocolError, unknown
+from ..errors import DataError, ProtocolError, unknown
 from ..evaluations.attacks.condition import EVERY_ATTACK
 from ..evaluations.attacks.evaluate import parse_condition
 from ..evaluations.condition import EVERY_FAMILY, is_attack, kind_named
@@ -67,14 +67,11 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
     """Return the plan of a run of predictions. Raises RobustkitError for a file, or a request, that makes no sense."""
     _refuse_idle(request)
     found, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
-    classes = _classes(found, request.model.get("num_classes"))
-    whole = _dataset(request, found, classes)
-    outputs = classes or max(len(whole.class_names), 1 + max(whole.valid_labels or (0,)))
+    whole = _dataset(request, found, _classes(found, request.model.get("num_classes")))
+    outputs = len(whole.class_names)
     dataset = whole.select(
         limit=request.limit, ids=None if request.ids is None else Path(request.ids), seed=request.seed
     )
-    if not dataset.samples:
-        raise NothingEvaluated(f"{dataset.root or dataset.name}: no sample is left; relax --limit or --ids")
     for name, of_one in found.items():
         if lacking := next((text for text in by_text if text not in of_one), None):
             raise DataError(f"{name} has no predictions under {lacking}; expected the same conditions of all")
@@ -124,7 +121,8 @@ def _read(files: Sequence[Path], card: Card) -> tuple[Found, dict[str, Condition
             conditions[condition.text] = condition
             of_one = found.setdefault(name, {})
             if (other := of_one.setdefault(condition.text, answers)) is not answers:
-                where = f"{other.where} and {file}" if other.where != file else f"{file}, spelled in two ways"
+                again = f"{file}, which is given twice or spells it in two ways"
+                where = f"{other.where} and {file}" if other.where != file else again
                 raise DataError(f"{name} under {condition.text} is predicted twice, in {where}; leave one out")
     return found, conditions
 
@@ -164,14 +162,14 @@ def _dataset(request: ClassificationRequest, found: Found, classes: int | None) 
     if any(request.data.values()):
         raise DataError("--labels and --layout are about images, and --data-dir is missing; give that, or leave it out")
     first = next(iter(next(iter(found.values())).values()))
-    every = [each for of_one in found.values() for each in of_one.values()]
-    largest = max(int(max(each.labels.max(), (0 if (p := each.predicted) is None else p.max()))) for each in every)
+    every = (each for of_one in found.values() for each in of_one.values())
+    numbers = (part for each in every for part in (each.labels, each.predicted) if part is not None)
     pairs = sorted(zip(first.ids, first.labels.tolist(), strict=True))
     return Dataset(
         name=first.where.stem,
         root="",
         layout="predictions",
-        class_names=tuple(map(str, range(classes or largest + 1))),
+        class_names=tuple(map(str, range(classes or 1 + max(int(some.max()) for some in numbers)))),
         samples=tuple(Sample(name, label) for name, label in pairs),
         notes=("no --data-dir: samples are known by their ids and labels alone",),
     )

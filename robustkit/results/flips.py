@@ -111,7 +111,7 @@ def flip_table(second: Side, names: tuple[str, str], found: Sequence[Flips]) -> 
 
 def flipped_grid(second: Side, found: Sequence[Flips]) -> Grid | None:
     """Return the first samples with a negative flip, with both predictions; None without any."""
-    named = second.described.class_names or second.manifest.data.class_names or ()
+    named = second.described.class_names or second.manifest.data.class_names
 
     def called(place: int | None) -> str:
         return "–" if place is None else named[place] if 0 <= place < len(named) else str(place)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, compress, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +48,6 @@ _ALPHA = 0.05
 _NUMBERS, TEXTS = 12, 200  # different numbers of a column that stay as they are; texts of one that is searched
 _NO_NUMBER = ("NA", "None")  # among numbers, R's and Python's missing value
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_DIGITS = range(4, 18)  # of the bounds of a quarter: as few as distinguish them
 
 Ints = NDArray[np.int64]
 Numbers = NDArray[np.int32]  # of slices: half the memory, read often
@@ -116,7 +115,7 @@ def _quarters(name: str, numbers: Floats) -> Column:
 def _ranges(ends: Sequence[tuple[float, float]]) -> list[str]:
     """Return `12.5 to 30` for each pair of ends, with as few digits as distinguish all ends that differ."""
     every = {end for pair in ends for end in pair}
-    digits = next((each for each in _DIGITS if len({f"{end:.{each}g}" for end in every}) == len(every)), 17)
+    digits = next(each for each in count(4) if len({f"{end:.{each}g}" for end in every}) == len(every))
     return [" to ".join(dict.fromkeys(f"{end:.{digits}g}" for end in pair)) for pair in ends]
 
 
@@ -130,8 +129,8 @@ class Columns:
         self._kept: list[tuple[pa.Array, Search]] = []  # of the last samples: conditions mostly share them
         if table is not None:
             self._ids = table["sample_id"].combine_chunks()
-            for name, column in zip(table.column_names[1:], table.columns[1:], strict=True):
-                whole = column.combine_chunks()
+            for name in table.column_names[1:]:
+                whole = table[name].combine_chunks()
                 codes = whole.indices.to_numpy().astype(np.int64)
                 self._own.append(column_of(name, whole.dictionary.to_pylist(), codes))
 
@@ -151,7 +150,7 @@ class Columns:
                 raise DamagedRecord(f"{side.run.path}: a sample has no metadata; give them again: {REMEDY}")
             found = {column.name: column.take(places) for column in self._own}
         labels = read.columns["label"]
-        if len(labels) and (labels >= 0).all():
+        if (labels >= 0).all():
             there, codes = np.unique(labels.astype(np.int64), return_inverse=True)
             found[CLASS] = Column(CLASS, _class_names(there.tolist(), side.manifest), codes.astype(np.int64))
         return found
@@ -168,7 +167,7 @@ def _places(ids: pa.Array, among: pa.Array) -> Ints:
     """Return where ids are among others; -1 where they are not."""
     import pyarrow.compute as pc
 
-    found: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    found: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy().astype(np.int64)
     return found
 
 
@@ -265,6 +264,8 @@ def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -
     if not shows(condition):  # of the second phase of an attack only some samples have a record, and not by chance
         raise RunError(f"{condition} has no {metric} of all samples; use one that shows images, such as {CLEAN.text}")
     figures = side.samples(condition, ["label", task.paired[metric]]).columns[task.paired[metric]]
+    if not len(figures):
+        raise RunError(f"{side.run.path}: no sample could be read under {condition}; audit it again")
     missing = np.isnan(figures)
     if missing.any() if _is_binary(task, metric) else missing.all():
         needed = "labels" if metric == task.headline else f"labels and probabilities, or use {task.headline}"
@@ -276,9 +277,9 @@ def _crossed(columns: Sequence[Column], n: int) -> tuple[list[tuple[str, ...]], 
     """Return the values that samples have in all columns together, and the place of those of each sample, (n,)."""
     values, codes = [tuple[str, ...]()], np.zeros(n, np.int64)
     for column in columns:
-        count = len(column.values)
-        there, codes = np.unique(codes * count + column.codes, return_inverse=True)
-        values = [(*values[place // count], column.values[place % count]) for place in there.tolist()]
+        width = len(column.values)
+        there, codes = np.unique(codes * width + column.codes, return_inverse=True)
+        values = [(*values[place // width], column.values[place % width]) for place in there.tolist()]
     return values, codes.astype(np.int64)
 
 
@@ -350,7 +351,7 @@ class Search:
         names = tuple(column.name for column in columns)
         return replace(
             self,
-            names=(*self.names, *((names, one) for one, fine in zip(values, tested, strict=True) if fine)),
+            names=(*self.names, *((names, one) for one in compress(values, tested))),
             sizes=np.concatenate([self.sizes, counts[tested]]),
             parents=np.concatenate([self.parents, parents[tested]]),
             places=(*self.places, own),
@@ -398,7 +399,6 @@ class Searched:
     condition: str
     search: Search
     wrong: NDArray[np.bool_]
-    _tails: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def found(self) -> tuple[WeakSlice, ...]:
@@ -426,6 +426,10 @@ class Searched:
             counts = counts if few == total else search.sizes - counts
             hits += bool((counts >= limits).any()) and min(self._adjusted(counts)) < _ALPHA
         return hits, shuffles
+
+    @cached_property
+    def _tails(self) -> dict[int, Floats]:
+        return {}
 
     def _tail(self, size: int) -> Floats:
         """Return by the number of wrong samples of a slice its p-value against all other samples."""

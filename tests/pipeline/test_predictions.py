@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from robustkit.cli.app import cli
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError, RobustkitError
+from robustkit.pipeline import prediction_files, predictions
 from robustkit.pipeline.export import export_data
 from robustkit.pipeline.prediction_files import Answers, read_answers
 from robustkit.pipeline.predictions import scored
@@ -163,7 +165,7 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     attacked = [{**row, "prediction": 1, "condition": "fgsm"} for row in rows]
     specs = [written(tmp_path / "one.csv", rows), written(tmp_path / "two.parquet", attacked)]
     given = [f"predictions:{path}" for path in specs]
-    status, said = command("audit", *given, "--out", tmp_path / "run", "--num-classes", 3)
+    status, said = command("audit", *given, "--out", tmp_path / "run", "--num-classes", 3, "--parity")
     assert status == 0, said
     run = Run(tmp_path / "run")
     values = {(row.checkpoint, row.condition, row.metric): row.value for row in run.summary()}
@@ -174,6 +176,8 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
         ("a", fgsm, "top1"): 0.5,
         ("b", "clean", "top1"): 0.7,
         ("b", fgsm, "top1"): 0.5,
+        ("b", "clean", "parity"): 0.9,
+        ("b", fgsm, "parity"): 1.0,
     }
     record = run.table("a", "clean")
     known = {"sample_id", "label", "prediction", "correct"}
@@ -181,7 +185,7 @@ def test_predictions_alone_have_no_losses_and_need_no_data(tmp_path: Path) -> No
     assert "Weakest classes" in (run.path / "report.html").read_text()
     table = ConditionTable.of(task_of(run.manifest), run.summary(), run.manifest)
     assert [row["largest |δ|"] for row in table.rows] == ["–"] * 4  # nobody measured how far images were changed
-    assert run.manifest.data.classes == 3
+    assert run.manifest.data.classes == 3 and run.manifest.shard_size == 8192
     status, said = command("compare", tmp_path / "run")
     assert status == 0 and "nan" not in said and "top-1" in said
     assert "the records of a under clean have no nll; compare another figure" in " ".join(said.split())
@@ -246,6 +250,16 @@ def test_logits_are_taken_and_columns_that_are_not_are_named(kind: str, tmp_path
     assert named in lines and run.manifest.checkpoint("p").notes == (named,)
 
 
+@pytest.mark.parametrize(("count", "rest"), [(8, ""), (9, " and 1 more")])
+def test_eight_columns_that_are_not_read_are_named(count: int, rest: str, tmp_path: Path) -> None:
+    more = dict.fromkeys(["x" * 41, *map(str, range(1, count))], 0)
+    lines: list[str] = []
+    file = written(tmp_path / "p.csv", [{"sample_id": "a", "label": 0, "prediction": 0, **more}])
+    robustkit.audit(f"predictions:{file}", out=tmp_path / "run", say=lines.append)
+    named = ", ".join(map(repr, ["x" * 40, *map(str, range(1, 8))]))
+    assert f"{file}: columns not read: {named}{rest}" in lines
+
+
 def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_first_of_a_tie(tmp_path: Path) -> None:
     rows = [
         {**row, **with_probabilities("s", row["label"], [0.4, 0.4, 0.2]), "sample_id": row["sample_id"]}
@@ -259,8 +273,9 @@ def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_fi
     assert any("12 of 12 samples (100.0%) have several" in flag for flag in run.summary()[0].flags)
     for row in rows:
         row["prediction"] = 1
+    rows[0]["prediction"] = 0
     stated = robustkit.audit(f"predictions:{written(tmp_path / 'q.csv', rows)}", out=tmp_path / "b")
-    assert stated.table("q", "clean")["prediction"].to_pylist() == [1] * 12
+    assert stated.table("q", "clean")["prediction"].to_pylist() == [0] + [1] * 11
     flags = stated.summary()[0].flags
     assert any("stated predictions are taken where an earlier" in flag for flag in flags)
     assert not any("several largest" in flag for flag in flags)  # the other system has its own rule
@@ -296,7 +311,7 @@ def test_probabilities_may_miss_one_by_a_rounding(off: float, fine: bool, tmp_pa
 
 
 def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
-    lists = pa.array([[0.25, 0.75], [0.5, 0.5]], pa.list_(pa.float32()))
+    lists = pa.array([[0.0, 1.0], [0.5, 0.5]], pa.list_(pa.float32()))
     columns: dict[str, Any] = {"sample_id": pa.array([7, 8]), "label": pa.array([1, 0], pa.int8())}
     for more, ids, fault in (
         ({"probabilities": lists}, ("7", "8"), ""),  # numbers are ids, too
@@ -308,6 +323,10 @@ def test_columns_of_parquet_are_taken_by_their_kinds(tmp_path: Path) -> None:
         ({"probabilities": lists, "label": [1.0, 0.0]}, (), "column label is of double; expected int64"),
         ({"probabilities": pa.array([[1, 0], [0, 1]])}, (), "column probabilities is of list"),
         ({"prediction": ["1", "0"]}, (), "column prediction is of string; expected int64"),
+        ({"probabilities": lists, "checkpoint": [1, 2]}, (), "column checkpoint is of int64; expected text"),
+        ({"probabilities": [[0.5, 0.5], [1.0]]}, (), "row 2 has 1 probabilities, and row 1 2; expected one for each"),
+        ({"probabilities": lists, "label": [0, None]}, (), "row 2 has no label"),
+        ({"logits": pa.array([[], []], pa.list_(pa.float32()))}, (), "row 1 has 0 logits, and row 1 0"),
     ):
         pq.write_table(pa.table(columns | more), tmp_path / "p.parquet")
         if fault:
@@ -335,6 +354,10 @@ CASES: dict[str, tuple[Rows, str]] = {
     "predicted": ([{**row, "prediction": 3} for row in GOOD], "prediction 3; expected 0 to 2"),
     "said": ([{"sample_id": "a", "label": 0}], "no column says what was predicted"),
     "condition": ([{**row, "condition": "fogg"} for row in GOOD], "unknown condition 'fogg'"),
+    "family": (
+        [{**row, "condition": "counterfactual(change=colour)"} for row in GOOD],
+        "not of images alone; expected clean, an attack or a corruption",
+    ),
     "severity": ([{**row, "condition": "corruption(fog)"} for row in GOOD], "expected a severity from 1 to 5"),
     "part": ([{**row, "condition": "pgd(on=2)"} for row in GOOD], "expected predictions of all samples"),
     "gap": ([{"sample_id": "a", "label": 0, "prob_0": 0.5, "prob_2": 0.5}], "no column prob_1, but prob_2"),
@@ -373,7 +396,11 @@ def test_bad_rows_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path) -> None:
-    empty, header, huge = (tmp_path / f"{name}.csv" for name in ("empty", "header", "huge"))
+    empty, header, twice, late, huge = (
+        tmp_path / f"{each}.csv" for each in ("empty", "header", "twice", "late", "huge")
+    )
+    late.write_text("sample_id,label,prediction\n" + "a,0,0\n" * 200_000 + "a,x,0\n")
+    twice.write_text("sample_id,label,label,prediction\na,0,0,0\n")
     empty.write_text("")
     header.write_text("sample_id,label,prediction\n")
     with huge.open("wb") as file:
@@ -387,7 +414,9 @@ def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path)
     said = "; expected a CSV or Parquet file"
     for path, expected in (
         (empty, f"(no column sample_id){said}"),
+        (twice, f"(column 'label' appears twice){said}"),
         (header, "no rows; expected one for each sample"),
+        (late, "Row #200002: CSV conversion error to int64: invalid value 'x'"),
         (huge, f"(2048 MB, more than the allowed 1024 MB){said}"),
         (bomb, f"MB of text in column 'sample_id'){said}"),
         (texts, "column label is of double; expected int64"),
@@ -399,7 +428,55 @@ def test_files_that_are_empty_huge_or_something_else_are_refused(tmp_path: Path)
         assert expected in str(fault.value) and str(path) in str(fault.value)
 
 
-def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: Path, tmp_path: Path) -> None:
+def test_a_file_may_be_as_large_as_its_limits(tmp_path: Path) -> None:
+    def wide(columns: int) -> str:
+        return f"{head}{''.join(f',{k:x}' for k in range(columns - 3))}\ns,0,0{',' * (columns - 3)}\n"
+
+    head, path = "sample_id,label,prediction", tmp_path / "p.csv"
+    many = ("sample_id,label,prediction,checkpoint\n", *(f"s,0,0,{k}\n" for k in range(1025)))
+    for fine, over, expected in (
+        (f"{head}\n{'x' * 4096},0,0\n", f"{head}\n{'x' * 4097},0,0\n", f"a text of 4097 characters, '{'x' * 40}'…"),
+        ("".join(many[:-1]), "".join(many), "more than 1024 checkpoints and conditions; give several files"),
+        (wide(1 << 17), wide((1 << 17) + 1), "131073 columns, more than 131072"),
+    ):
+        path.write_text(fine)
+        assert read_answers(path)
+        path.write_text(over)
+        with pytest.raises(DataError, match=expected):
+            read_answers(path)
+
+
+def test_rows_and_values_are_bounded_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, full = tmp_path / "p.parquet", 1 << 23
+    for values, columns, expected in (
+        (pa.nulls(full), 32, "no column sample_id"),
+        (pa.nulls(full), 33, f"{full} rows, 0 MB, more than are read"),
+        (pa.array(np.zeros(full + 1, bool)), 1, f"{full + 1} rows, 1 MB, more than are read"),
+    ):
+        pq.write_table(pa.table({f"{k}": values for k in range(columns)}), path)
+        with pytest.raises(DataError, match=expected):
+            read_answers(path)
+    rows = [{"sample_id": f"{k}", "label": 0, "probabilities": [1 / 2000] * 2000} for k in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows), path, use_dictionary=False)  # fewer bytes in the file than decoded
+    parts = pq.ParquetFile(path).metadata.row_group(0)
+    sheet = written(tmp_path / "p.csv", [{"sample_id": f"{k}", "label": 0, "prediction": 0} for k in range(5)])
+    for file, name, limit in (
+        (path, "LARGEST", parts.total_byte_size),
+        (path, "VALUES", 10_000),  # in lists
+        (sheet, "ROWS", 5),
+        (sheet, "VALUES", 15),  # of five rows of three columns
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(prediction_files, name, limit)
+            assert read_answers(file)
+            patched.setattr(prediction_files, name, limit - 1)
+            with pytest.raises(DataError, match="more than are read"):
+                read_answers(file)
+
+
+def test_samples_are_matched_with_the_data_set_and_idle_options_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         {"sample_id": sample.id, "label": sample.label, "prediction": 0}
         for sample in open_dataset(place / "images").samples
@@ -407,8 +484,12 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: P
     wrong = [{**row, "label": 2} for row in rows]
     for changes, expected in (
         (rows[1:], f"{rows[0]['sample_id']} has no prediction (1 of 30 samples have none)"),
-        ([*rows, {"sample_id": "x/9.png", "label": 0, "prediction": 0}], "x/9.png is not a sample of"),
+        (
+            [*rows, {"sample_id": "x/9.png", "label": 0, "prediction": 0}],
+            f"x/9.png is not a sample of {place / 'images'}; an id looks like 'a/00.png'",
+        ),
         (wrong, f"the label of {rows[0]['sample_id']} is 2, and 0 of"),
+        ([*rows[:-1], {**rows[-1], "prediction": 3}], "the prediction of c/29.png is 3; expected 0 to 2"),
     ):
         path = written(tmp_path / "p.csv", changes)
         with pytest.raises(RobustkitError) as fault:
@@ -422,8 +503,17 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(place: P
         robustkit.audit([f"predictions:{path}", place / "net.pth"], place / "images", out=tmp_path / "run")
     with pytest.raises(RobustkitError, match="--data-dir is missing; give a folder"):
         robustkit.audit(place / "net.pth", out=tmp_path / "run")
-    run = robustkit.audit(f"predictions:{path}", place / "images", limit=9, out=tmp_path / "run")
-    assert run.manifest.data.n == 9
+    whole = robustkit.audit(f"predictions:{path}", place / "images", out=tmp_path / "whole")
+    run = robustkit.audit(f"predictions:{path}", place / "images", limit=9, shard_size=4, out=tmp_path / "run")
+    assert (
+        run.manifest.data.n == len(run.table("p", "clean")) == 9 and len(files(run.path)) - len(files(whole.path)) == 2
+    )
+    assert (run.manifest.checkpoint("p").num_classes, run.summary()[0]["value"]) == (3, 1 / 3)
+    whole_set = open_dataset(place / "images")
+    several = tuple(replace(sample, valid=(sample.label, 2)) for sample in whole_set.samples)
+    monkeypatch.setattr(predictions, "open_dataset", lambda *_, **__: replace(whole_set, samples=several))
+    path = written(tmp_path / "valid.csv", wrong)  # each label is one of those that count
+    assert robustkit.audit(f"predictions:{path}", "several", out=tmp_path / "several").summary()[0]["value"] == 1 / 3
 
 
 @pytest.mark.usefixtures("unexamined")
@@ -483,3 +573,33 @@ def failing_after(count: int) -> Callable[[Any], bytes]:
         return b"png"
 
     return encode
+
+
+@pytest.mark.parametrize(("label", "said", "classes"), [(2, 4, 5), (3, 1, 4)])
+def test_without_scores_the_largest_number_tells_how_many_classes_there_are(
+    label: int, said: int, classes: int, tmp_path: Path
+) -> None:
+    rows = [{"sample_id": f"{k}", "label": label - k, "prediction": said - k} for k in range(2)]
+    run = robustkit.audit(f"predictions:{written(tmp_path / 'p.csv', rows)}", out=tmp_path / "run")
+    assert run.manifest.data.classes == run.manifest.checkpoint("p").num_classes == classes
+    assert run.manifest.data.class_names == tuple(map(str, range(classes)))
+
+
+def test_requests_that_do_not_fit_the_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = written(tmp_path / "one.csv", GOOD)
+    two = written(tmp_path / "two.csv", [with_probabilities(f"s{i}", i % 2, [0.5, 0.5]) for i in range(4)])
+    bare = written(tmp_path / "bare.csv", [{"sample_id": "s0", "label": 0, "prediction": 0}])
+    ways = written(tmp_path / "ways.csv", [{**GOOD[0], "condition": text} for text in ("fgsm", "fgsm(eps=1/255)")])
+    for paths, options, expected in (
+        ((one, two), {}, f"{two}: 2 classes, and 3 in {one}; expected as many"),
+        ((bare, one), {"model": {"num_classes": 4}}, f"{one}: 3 classes, and --num-classes 4; leave that out"),
+        ((one,), {"data": {"layout": "folders"}}, "--labels and --layout are about images, and --data-dir is missing"),
+        ((one,), {"parity": True}, "--parity with one alone: expected two checkpoints or more"),
+        ((one, one), {}, f"one under clean is predicted twice, in {one}, which is given twice or spells it"),
+        ((ways,), {}, f"ways under fgsm(eps=1/255) is predicted twice, in {ways}, which is given twice or spells it"),
+    ):
+        with pytest.raises(RobustkitError, match=re.escape(expected)):
+            robustkit.audit([f"predictions:{path}" for path in paths], out=tmp_path / "run", **options)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RobustkitError, match="run it without torchrun"):
+        robustkit.audit(f"predictions:{one}", out=tmp_path / "run")

@@ -117,13 +117,14 @@ def predicted(
 
 
 def test_samples_without_a_label_on_either_side_are_left_out(tmp_path: Path) -> None:
-    before = [(True, 0), (None, 0), (True, 0), (False, 1), (True, None), (False, 1)]
-    now = [(False, 1), (False, 1), (None, 1), (None, 2), (True, 0), (False, 2)]
+    before = [(True, 0), (None, 0), (True, 0), (False, 1), (True, None), (False, 1), (True, 2), (True, 0)]
+    now = [(False, 1), (False, 1), (None, 1), (None, 2), (True, 0), (False, 2), (True, 2), (False, 0)]
     run = predicted(tmp_path / "run", {"plain": before, "other": now})
     found = flips_of(Side(run, "plain"), Side(run, "other"), "clean")
-    assert (found.negative.ids, found.positive.ids, found.churn.ids) == (("000",), (), ("000", "004", "005"))
-    assert (found.negative.share.n, found.negative.share.value, found.churn.share.value) == (3, 1 / 3, 1)
-    assert found.before == {"000": 0, "005": 1} and found.now == {"000": 1, "004": 0, "005": 2}  # None is no class
+    assert (found.negative.ids, found.positive.ids, found.churn.ids) == (("000", "007"), (), ("000", "004", "005"))
+    assert (found.negative.share.n, found.negative.share.value, found.churn.share.value) == (5, 2 / 5, 3 / 5)
+    assert found.before == {"000": 0, "005": 1, "007": 0}  # None is no class; the last has another label now
+    assert found.now == {"000": 1, "004": 0, "005": 2, "007": 0}
     none = predicted(tmp_path / "none", {"plain": [(None, 0), (True, 0)], "other": [(True, 0), (None, 1)]})
     with pytest.raises(RunError, match="no labelled sample is common under clean; expected the same labelled data"):
         flips_of(Side(none, "plain"), Side(none, "other"), "clean")

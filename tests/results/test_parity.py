@@ -17,6 +17,7 @@ from small_audit import UNCHECKED, files, pages
 import robustkit
 from robustkit.common.intervals import wilson
 from robustkit.errors import ModelError, ProtocolError, RunError
+from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.presenting import missing_units
 from robustkit.gate.draft import draft
@@ -26,7 +27,7 @@ from robustkit.report.refresh import merge
 from robustkit.report.run import Run
 from robustkit.results.survey import survey
 from robustkit.results.tables import short_tables
-from robustkit.tasks.labelled.parity import AGREEMENT, parity_sentences, parity_tables
+from robustkit.tasks.labelled.parity import AGREEMENT, agreement_results, parity_sentences, parity_tables
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """
@@ -209,27 +210,43 @@ def test_what_is_no_prediction_agrees_with_nothing(tmp_path: Path) -> None:
 
 
 def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for(tmp_path: Path) -> None:
-    run = made(tmp_path / "a", {"clean": {"other": 0.5}, FOG[0]: {"other": 0.75}, FOG[1]: {"other": 1.0}})
+    run = made(tmp_path / "a", {"clean": {"plain": 0.75, "other": 0.25}, FOG[0]: {"other": 0.75}})
     flags = {
         row.condition: [flag for flag in row.flags if flag.startswith("accuracy differs")]
         for row in survey(run)
         if row.metric == "parity"
     }
-    p = 3 * binomtest(0, 10).pvalue
-    said = f"accuracy differs from that of plain: 50.0 % against 100.0 % (p = {p:.2g}, corrected for 3 conditions)"
-    assert flags == {"clean": [said], FOG[0]: [], FOG[1]: []}  # p of five against none is 0.0625
+    p = 2 * binomtest(0, 10).pvalue
+    said = f"accuracy differs from that of plain: 25.0 % against 75.0 % (p = {p:.2g}, corrected for 2 conditions)"
+    assert flags == {"clean": [said], FOG[0]: []}  # p of five against none is 0.0625
     (row,) = (row for row in survey(made(tmp_path / "b", {"clean": {"other": 0.5}})) if row.metric == "parity")
     assert "corrected for 1 condition)" in " ".join(row.flags)
+
+
+def test_only_predictions_of_samples_that_both_have_are_compared(tmp_path: Path) -> None:
+    """Nothing is said of a condition that one of them lacks, without common samples, that has no predictions, or whose
+    predictions are a means to other figures."""
+    said: Rows = [{"sample_id": f"{place}", "error": None, "prediction": 0, "correct": True} for place in range(8)]
+    silent = [{"sample_id": row["sample_id"], "error": None} for row in said]
+    lost = [{**row, "error": "damaged", "prediction": None, "correct": None} for row in said]
+    records = {("plain", "clean"): said[:6] + lost[6:], ("other", "clean"): lost[:2] + said[2:]}
+    records |= {("plain", FOG[0]): said[:4] + lost[4:], ("other", FOG[0]): lost[:4] + said[4:], ("other", FOG[1]): said}
+    for name in ("plain", "other"):
+        records |= {(name, "attention(clean)"): silent, (name, "counterfactual(change=colour)"): said}
+    run = run_of(tmp_path / "run", records, lambda manifest: manifest.update(parity="plain"))
+    (found,) = agreement_results(RecordReader(run, run.manifest, "other", {}), run.manifest.conditions)
+    assert (found.condition, found.value, found.n, found.flags) == ("clean", 1.0, 4, [])
 
 
 def test_of_many_corruptions_those_of_the_lowest_agreement_are_shown(tmp_path: Path) -> None:
     singles = [*FOG, *(text.replace("fog", "contrast") for text in FOG)]
     shares = [0.95, 0.5, 0.9, 0.4, 0.85, 0.3, 0.8, 0.2, 0.75, 0.1]
+    passed = f"transfer({FGSM},from=plain)"  # no corruption
     for count, shown in ((8, singles[:8]), (10, [text for text in singles if text not in (singles[0], singles[2])])):
         agreed = {text: {"other": share} for text, share in zip(singles[:count], shares, strict=False)}
-        results = survey(made(tmp_path / str(count), {"clean": {"other": 1.0}, **agreed}))
+        results = survey(made(tmp_path / str(count), {"clean": {"other": 1.0}, **agreed, passed: {"other": 0.05}}))
         (table,) = parity_tables(results)
-        called = [name_of(text, "table", results.manifest) for text in ("clean", *shown)]
+        called = [name_of(text, "table", results.manifest) for text in ("clean", *shown, passed)]
         assert [row[0] for row in table.rows] == called
         rest = "The 8 corruptions of 10 with the lowest agreement; the mean of all is 57.5 %."
         assert table.note.endswith(rest if count == 10 else "by Holm for all conditions).")
@@ -237,7 +254,7 @@ def test_of_many_corruptions_those_of_the_lowest_agreement_are_shown(tmp_path: P
 
 
 def test_a_sentence_says_what_is_worst_where_it_is_worse(tmp_path: Path) -> None:
-    run = made(tmp_path / "a", {"clean": {"other": 0.9, "third": 0.8}, FOG[0]: {"other": 0.95, "third": 0.25}})
+    run = made(tmp_path / "a", {FOG[0]: {"other": 0.95, "third": 0.25}, "clean": {"other": 0.9, "third": 0.8}})
     said = dict(parity_sentences(survey(run)))
     assert list(said) == ["third", "other"]  # the lowest agreement first
     assert said["other"] == (

@@ -87,6 +87,14 @@ def test_a_value_of_which_a_pair_leaves_few_samples_is_explained(rest: int) -> N
     assert ("kind = a" in found) == (rest == 20)
 
 
+def test_a_value_without_weak_pairs_needs_no_more_than_holms_correction() -> None:
+    """The second of three p-values is doubled: 0.0335. Three times it would not be significant."""
+    wrong = np.concatenate([np.arange(size) < bad for size, bad in ((40, 30), (40, 11), (200, 0))])
+    search = Search.among([column("kind", ["a"] * 40 + ["b"] * 40 + ["c"] * 200)], 280)
+    found = Searched("vit", "clean", search, wrong).found
+    assert [(weak.slice.values, round(weak.p_value, 4)) for weak in found] == [(("a",), 0.0), (("b",), 0.0335)]
+
+
 def test_a_pair_that_is_one_of_its_values_is_no_slice_of_its_own() -> None:
     """Each site lies in one country; of two sites of a country each pair is the site."""
     country = columns(400, 3, country=2)["country"]
@@ -148,24 +156,30 @@ def test_columns_of_numbers_and_texts() -> None:
     assert numbers.values == ("1 to 25", "26 to 50", "51 to 75", "76 to 100", MISSING)
     assert [numbers.codes[place] for place in (0, 24, 25, 99, 100)] == [3, 3, 2, 0, 4]
     assert column("hour", ["10", "9.00", "9.0", "", "NA"]).values == ("9.00", "10", MISSING)
-    for codes in (["007", "07", "7"], [f"7656119800000000{n}" for n in range(1, 4)], ["NA", "b", "c"]):
+    for count, last in ((12, "11"), (13, "10 to 12")):  # so many numbers stay as they are
+        assert column("n", [str(n) for n in range(count)]).values[-1] == last
+    assert column("region", ["NA", ""]).values == (MISSING, "NA")
+    for codes in (["007", "07", "7"], [f"7656119800000000{n}" for n in range(1, 4)], ["NA", "b", "c"], ["1", "1e999"]):
         assert column("code", codes).values == tuple(sorted(codes))  # floats would merge them
     assert column("flat", ["7"] * 90 + [str(n) for n in range(20)]).values[:2] == ("0 to 7", "8 to 19")
     fine = column("near", [str(1 + k / 1e6) for k in range(16)])
     assert fine.values[0] == "1 to 1.000003" and len({*fine.values}) == 4
     mixed = column("code", ["b", "10", "", "a", "10"])
     assert (mixed.values, mixed.codes.tolist()) == ((MISSING, "10", "a", "b"), [3, 1, 0, 2, 1])
-    many = column("name", [f"x{n}" for n in range(201)])
-    assert not many.searched and Search.among([many], 201).unsearched == ("name",)
+    few, many = (column("name", [f"x{n}" for n in range(count)]) for count in (200, 201))
+    assert few.searched and not many.searched and Search.among([many], 201).unsearched == ("name",)
 
 
 def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     every = [column(name, texts) for name, texts in CELLS.items()]
-    monkeypatch.setattr(slices, "MOST", 20)  # ten values, and no more than one of the pairs of columns
+    monkeypatch.setattr(slices, "MOST", 19)  # ten values, and the nine pairs of one pair of columns
     search = Search.among(every, 4000)
     assert (len(search.names), search.left_out) == (19, 2)
     assert {names for names, _ in search.names} == {("camera",), ("daylight",), ("lens",), ("daylight", "lens")}
-    assert Search.among([column("half", ["a"] * 19 + ["b"] * 21)], 40).names == ((("half",), ("b",)),)
+    monkeypatch.setattr(slices, "MOST", 9)  # no more values of the last column, and so none of its pairs
+    search = Search.among(every, 4000)
+    assert (len(search.names), search.left_out) == (7, 4)
+    assert Search.among([column("half", ["a"] * 19 + ["b"] * 20)], 39).names == ((("half",), ("b",)),)
 
 
 def test_tables_by_columns_are_those_counted_by_hand(tmp_path: Path) -> None:
@@ -240,14 +254,17 @@ def test_a_loss_that_some_samples_lack_is_one_of_the_slices_that_have_it(tmp_pat
         RunError, match="samples under clean have no nll; it needs labels and probabilities, or use top1"
     ):
         none.slices(by="class", metric="nll")
+    with pytest.raises(RunError, match="no column 'difficulty'; there are class; "):
+        none.slices(by="difficulty")
     assert run.slices(by="camera", metric="nll")["value"].tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize(("work", "made"), [(1, 50), (60, 60), (1000, 200)])
-def test_shuffles_are_as_many_as_the_work_allows(work: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Search.among([column("camera", CELLS["camera"][:400])], 400)
-    monkeypatch.setattr(slices, "_WORK", work * 400 * len(search.places))
-    assert Searched("vit", "clean", search, np.arange(400) < 100).shuffled[1] == made
+@pytest.mark.parametrize(("columns", "made"), [(64, 50), (16, 64), (4, 200)])
+def test_shuffles_are_as_many_as_the_work_allows(columns: int, made: int) -> None:
+    n = 1 << 16
+    none = (np.full(n, -1, np.int32),) * columns
+    search = Search(n, ((("camera",), ("a",)),), np.array([n // 2]), np.array([[-1, -1]]), none)
+    assert Searched("vit", "clean", search, np.arange(n) < 9).shuffled == (0, made)
 
 
 def test_two_classes_of_one_name_are_told_apart_by_their_labels(tmp_path: Path) -> None:
@@ -269,6 +286,33 @@ def test_a_sample_without_a_clean_loss_has_no_difficulty(tmp_path: Path) -> None
     run = make(tmp_path / "run", {"vit": {"clean": [1] * 20}}, {"clean": losses})
     found = run.slices(by="difficulty", condition="clean")
     assert found["slice"].tolist()[-1] == f"difficulty = {MISSING}" and found["n"].tolist()[-1] == 1
+
+
+def test_what_has_no_labels_has_no_classes_and_no_slices_of_the_headline(tmp_path: Path) -> None:
+    rows = [
+        {"sample_id": f"{n:02}", "label": 0 if n else -1, "correct": None, "nll": 0.5, "error": None} for n in range(20)
+    ]
+    run = made_by_rows(tmp_path / "run", {("plain", "clean"): rows})
+    with pytest.raises(RunError, match="no column 'class'; there are difficulty; "):
+        run.slices(by="class", metric="nll")
+    with pytest.raises(RunError, match="samples under clean have no top1; it needs labels"):
+        run.slices(by="difficulty")
+    assert not Results(run, []).gathered(WeakSlices).searches
+    lost = [{**row, "error": "damaged", "nll": None} for row in rows]
+    unread = made_by_rows(tmp_path / "unread", {("plain", "clean"): rows, ("plain", PGD): lost})
+    with pytest.raises(RunError, match="no sample could be read under pgd"):
+        unread.slices(by="difficulty", condition="pgd")
+    scenes = make(tmp_path / "scenes", {"vit": {"clean": [1]}}, protocol={"task": "segmentation"})
+    with pytest.raises(RunError, match="samples of segmentation are not right or wrong, so they have no slices"):
+        scenes.slices(by="class")
+
+
+def test_each_condition_is_searched_among_its_own_samples_by_texts_numbers_and_classes(tmp_path: Path) -> None:
+    cells = {"camera": ["a", "b"] * 30, "hour": ["9", "10", "10", "9"] * 15}
+    run = run_of(tmp_path, cells, {"clean": [1] * 60, PGD: [1] * 40})
+    clean, attacked = (each.search for each in Results(run, []).gathered(WeakSlices).searches)
+    assert (clean.n, clean.sizes.tolist(), attacked.n, attacked.sizes.tolist()) == (60, [30] * 4, 40, [20] * 4)
+    assert [*clean.single] == ["camera", "hour", "class"] and not clean.unsearched
 
 
 def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None:
@@ -304,6 +348,7 @@ def test_single_corruptions_are_searched_where_they_are_few(tmp_path: Path) -> N
     many = run_of(
         tmp_path / "many", CELLS, every | more | {f"corruption(snow,severity={k})": every["clean"] for k in (1, 2)}
     )
+    assert {each.condition for each in survey(many, for_page=True).gathered(WeakSlices).searches} == {"clean"}
     assert not len(many.slices()) and "The 10 single corruptions were not searched." in search_note(survey(many))
     assert {*many.slices(condition="corruption(fog,severity=3)")["slice"]} == NAMES
 

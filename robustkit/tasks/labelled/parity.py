@@ -55,12 +55,12 @@ def _has_predictions(condition: str) -> bool:
 def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple[Figure, Difference] | None:
     """Return the agreement of two checkpoints on the samples that both have, and how the second's accuracy differs."""
     tables = [readable_rows(each.joined(each.shards(condition, _COLUMNS))[0]) for each in (first, second)]
-    if not all("prediction" in table.column_names and len(table) for table in tables):
+    if not all("prediction" in table.column_names for table in tables):
         return None
     places = common_places([table["sample_id"] for table in tables])
-    if not len(places[0]):
-        return None
     before, after = (column_of(table, "prediction")[place] for table, place in zip(tables, places, strict=True))
+    if not len(before):
+        return None
     right = [column_of(table, "correct")[place] for table, place in zip(tables, places, strict=True)]
     return share_of((before == after) & (before >= 0)), of_means(right[0], right[1], binary=True)
 
@@ -84,8 +84,7 @@ def parity_tables(results: Results) -> list[TextTable]:
         return []
     tables, called = [], short_names(manifest.names)
     for name in manifest.names:
-        cells = results.cells[name]
-        agreed = {text: row for (text, metric), row in cells.items() if metric == AGREEMENT.name}
+        agreed = _agreed(results, name)
         shown, note = _shown(agreed)
         rows = tuple(
             (
@@ -101,6 +100,10 @@ def parity_tables(results: Results) -> list[TextTable]:
         title = f"{called[name]} and {called[first]}: how often both predict the same class"
         tables += [TextTable(title, headings, rows, (), note, name).said_once("n")] if rows else []
     return tables
+
+
+def _agreed(results: Results, name: str) -> dict[str, Figure]:
+    return {text: row for (text, metric), row in results.cells[name].items() if metric == AGREEMENT.name}
 
 
 def _shown(agreed: dict[str, Figure]) -> tuple[list[str], str]:
@@ -130,16 +133,12 @@ def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
     manifest = results.manifest
     if not isinstance(first := manifest.parity, str):
         return
-    called, lowest = short_names(manifest.names), dict.fromkeys(manifest.names, 1.0)
-    for row in results:
-        if row.metric == AGREEMENT.name:
-            lowest[row.checkpoint] = min(lowest[row.checkpoint], row.value)
-    for name in sorted(lowest, key=lowest.__getitem__):
-        agreed = {text: row for (text, metric), row in results.cells[name].items() if metric == AGREEMENT.name}
-        if not agreed:
-            continue
-        start = agreed.get(CLEAN.text) or next(iter(agreed.values()))
-        worst, row = min(agreed.items(), key=lambda pair: pair[1].value)
+    called = short_names(manifest.names)
+    every = {name: agreed for name in manifest.names if (agreed := _agreed(results, name))}
+    lowest = {name: min(agreed, key=lambda text: agreed[text].value) for name, agreed in every.items()}
+    for name, worst in sorted(lowest.items(), key=lambda pair: every[pair[0]][pair[1]].value):
+        agreed = every[name]
+        start, row = agreed.get(CLEAN.text) or next(iter(agreed.values())), agreed[worst]
         said = f"{called[name]} agrees with {called[first]} on {100 * start.value:.1f} % of {start.n} "
         said += manifest.protocol.samples.many
         if row.value < start.value:
