@@ -432,7 +432,7 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
     times = Counter(places)
     if any(Counter(other) != times for other in others) or _draws_some(sampler, times):
         remedy = "give a Subset of the samples, or a sampler that draws the same ones"
-        rest = ", of which drop_last leaves others out" if getattr(loader, "drop_last", False) else ""
+        rest = ", of which drop_last leaves others out" if loader.drop_last else ""
         raise DataError(f"{who} draws other samples each time{rest}; {remedy}")
     batches, notes = draws[0], tuple[str, ...]()
     if len(places) < inner.count:
@@ -500,7 +500,7 @@ def _drawn(loader: DataLoader[Any], size: int) -> list[list[int]]:
 
 def _fetches_batches(data: Any) -> bool:
     """Whether a data set gives the samples of a batch in a way of its own."""
-    while getattr(type(data), "__getitems__", None) is getattr(Subset, "__getitems__", 0):
+    while getattr(type(data), "__getitems__", None) is Subset.__getitems__:
         data = data.dataset
     return callable(getattr(data, "__getitems__", None))
 
@@ -541,7 +541,7 @@ class _Collated:
 
 def _rows(batch: Any) -> Iterator[tuple[Any, Any]]:
     """Return the samples of a batch: of images and labels, or of a list of samples, which collate_fn=list makes."""
-    if isinstance(batch, list | tuple) and batch and all(map(_is_sample, batch)):
+    if isinstance(batch, list | tuple) and all(map(_is_sample, batch)):
         return map(_parts, batch)
     images, labels = _parts(batch)
     if len(images) != len(labels):
@@ -563,11 +563,5 @@ def _parts(item: Any) -> tuple[Any, Any]:
 def _is_sample(item: Any) -> bool:
     if isinstance(item, Mapping):
         return True
-    kinds = (
-        [isinstance(part, Image.Image) or getattr(part, "ndim", 0) == 3 for part in item[:2]] if _listed(item) else []
-    )
-    return kinds == [True, False]
-
-
-def _listed(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) >= 2
+    parts = item[:2] if isinstance(item, list | tuple) else ()
+    return [isinstance(part, Image.Image) or getattr(part, "ndim", None) == 3 for part in parts] == [True, False]

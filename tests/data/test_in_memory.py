@@ -101,6 +101,7 @@ def test_an_order_that_is_drawn_anew_is_stated() -> None:
     inside = BatchSampler(RandomSampler(DATA), 5, drop_last=False)
     assert f"RandomSampler {order}" in open_held(DataLoader(DATA, batch_sampler=inside)).notes
     assert open_held(DataLoader(DATA, 4, sampler=Backwards())).notes[1:] == ("the loader yields 6 of 12 samples",)
+    assert open_held(DataLoader(DATA, 5)).notes == ("12 images in memory, not in a file",)
 
 
 PAIR = Subset(DATA, [0, 1])  # of so few samples, draws are often alike
@@ -128,8 +129,9 @@ def test_all_that_is_drawn_without_replacement_is_a_whole() -> None:
     for draws in (WeightedRandomSampler([1.0, 3.0], 2, replacement=False), RandomSampler(PAIR, num_samples=4)):
         held = open_held(DataLoader(PAIR, 2, sampler=draws))
         assert {sample.id.partition("#")[0] for sample in held.samples} == {"00000", "00001"}
-    (row,) = rows(DataLoader(DATA, sampler=SubsetRandomSampler([3])))
-    assert (row,) == tuple(expected([3]))
+    assert rows(DataLoader(DATA, sampler=SubsetRandomSampler([3]))) == expected([3])
+    one = Subset(DATA, [3])
+    assert len(rows(DataLoader(one, sampler=RandomSampler(one, replacement=True, num_samples=2)))) == 2
 
 
 def a_cycle() -> Iterator[int]:
@@ -175,8 +177,9 @@ def test_a_collate_function_is_part_of_the_data() -> None:
     assert rows(alone) == expected(range(COUNT), lambda place: (place + 1) % 4)
     shuffled = DataLoader(DATA, 5, shuffle=True, collate_fn=darker)  # in the same batches each time
     assert rows(shuffled) == rows(shuffled) == found
-    with pytest.raises(DataError, match="collate_fn makes 10 samples of 5; expected as many"):
-        open_held(DataLoader(DATA, 5, collate_fn=lambda batch: default_collate([*batch, *batch])))
+    for collate, count in ((lambda batch: default_collate([*batch, *batch]), 10), (lambda batch: [], 0)):
+        with pytest.raises(DataError, match=f"collate_fn makes {count} samples of 5; expected as many"):
+            open_held(DataLoader(DATA, 5, collate_fn=collate))
 
 
 def test_a_batch_may_be_a_list_of_samples() -> None:
@@ -187,11 +190,15 @@ def test_a_batch_may_be_a_list_of_samples() -> None:
         list,
         lambda batch: tuple(zip(*batch, strict=True)),
         lambda batch: [{"img": x, "target": y} for x, y in batch],
+        lambda batch: [(x, y, "more") for x, y in batch],
     ):
         held = open_held(DataLoader(pictures, 2, collate_fn=collate))  # type: ignore[arg-type]
         assert [(np.asarray(held.image(each)).max(), each.label) for each in held.samples] == [
             (place, place % 2) for place in range(5)
         ]
+    mixed: Any = [tensors[0], (torch.zeros(4, 4), 1)]  # images and labels, of which the first image alone has channels
+    with pytest.raises(DataError, match=r"image 00001 has shape \(4, 4\)"):
+        open_held(DataLoader(mixed, 2, collate_fn=lambda batch: tuple(zip(*batch, strict=True))))
 
 
 class OfBatches(Dataset[Any]):
@@ -249,6 +256,8 @@ def test_a_stream_that_changes_is_refused(form: Callable[[Any], Any]) -> None:
         open_held(form(Stream(lambda image: image ^ torch.randint(2, (1,), dtype=torch.uint8))))
     with pytest.raises(DataError, match="the stream of data raises KeyError: 'lost'"):
         open_held(form(Stream(lambda image: {}["lost"])))
+    with pytest.raises(DataError, match="is a tensor without values here"):
+        open_held(form(Stream(lambda image: image.to("meta"))))
 
 
 class Fine(Dataset[Any]):
@@ -286,6 +295,11 @@ def test_labels_are_those_of_indexing(data: Any) -> None:
     items = [source[place] for place in range(COUNT)]
     labels = [int(item["label"] if isinstance(item, dict) else item[1]) for item in items]
     assert [sample.label for sample in open_held(data).samples] == labels
+
+
+@pytest.mark.parametrize("label", [1, True, 1.0, np.int64(1), np.array([1]), torch.tensor([1]), torch.tensor(1.0)])
+def test_a_label_may_be_any_whole_number(label: Any) -> None:
+    assert [sample.label for sample in open_held([(IMAGES[0], label)]).samples] == [1]
 
 
 @pytest.fixture
@@ -565,6 +579,13 @@ def test_a_picture_that_is_cut_off_keeps_its_label() -> None:
         open_held(Cut(lambda: next(shares))).digest()
 
 
+def test_channels_stand_first_in_tensors_and_last_in_arrays_where_both_may_be() -> None:
+    image = IMAGES[0, :, :, :3]  # (3, 4, 3)
+    assert np.array_equal(pixels_of(image, "it"), image.permute(1, 2, 0))
+    assert np.array_equal(pixels_of(image.numpy(), "it"), image)
+    assert np.array_equal(pixels_of(IMAGES[0].numpy(), "it"), IMAGES[0].permute(1, 2, 0))
+
+
 def test_tensors_of_half_precision_round_as_others() -> None:
     image = IMAGES[0].float() / 255
     assert np.array_equal(
@@ -572,6 +593,7 @@ def test_tensors_of_half_precision_round_as_others() -> None:
     )
     for odd, words in (
         (image.permute(1, 2, 0), r"a tensor \(4, 4, 3\); expected \(3, H, W\): permute its channels"),
+        (image.permute(1, 2, 0).repeat(1, 1, 2).numpy(), r"shape \(4, 4, 6\); expected \(3, H, W\), \(H, W, 3\) or"),
         (image.to("meta"), r"without values here \(meta"),
         (image.to_sparse(), "without values here"),
         (image[0], r"shape \(4, 4\); expected"),
@@ -611,7 +633,8 @@ def test_a_mask_in_each_form(name: str) -> None:
     assert labels_of(FORMS[name]) == [MASK.tolist()]
 
 
-def test_the_largest_class_of_a_mask() -> None:
+def test_the_smallest_masks_and_the_largest_class() -> None:
+    assert labels_of(np.zeros((0, 2), np.uint8)) == [[]]  # refused later, as of another size than its image
     assert labels_of(torch.tensor([[(1 << 31) - 1, -(1 << 31)]])) == [[[(1 << 31) - 1, -(1 << 31)]]]
 
 
@@ -664,6 +687,7 @@ def test_a_mask_is_turned_as_its_image() -> None:
         (MASK / 254, r"contains 0\.003937, which is no class"),
         (MASK / 255 * 1.01, r"contains 0\.003961, which is no class"),
         (MASK / 255 - 1 / 255, r"contains -0\.003922, which is no class"),
+        (MASK / 255 + 1 / 255, r"contains 1\.004, which is no class"),
         (MASK + 0.5, r"contains 0\.5, which is no class"),
         (torch.tensor([[-(1 << 31) - 1, 0]]), "contains -2147483649 to 0; expected the classes of pixels"),
         (torch.tensor([[1 << 31, 0]]), "contains 0 to 2147483648; expected the classes of pixels"),
@@ -674,6 +698,8 @@ def test_a_mask_is_turned_as_its_image() -> None:
         (np.array([["a"]]), "is of <U1; expected whole numbers"),
         (Image.new("RGB", (3, 3)), "a picture of mode RGB; expected one number per pixel"),
         (MASK.double() * 1e10, "contains 0.0 to 2550000000000.0"),
+        (MASK.to("meta"), r"the mask of image 00000 is a tensor without values here \(meta"),
+        (MASK.to_sparse(), "is a tensor without values here"),
     ],
 )
 def test_a_mask_that_is_not_exact_is_refused(mask: Any, words: str) -> None:
@@ -701,6 +727,7 @@ def test_the_object_of_two_classes_may_be_255(masks: Any, labels: Any, said: boo
         filed = open_scenes(tmp_path / "images", masks=tmp_path / "masks", num_classes=2)
         for scenes in (held, filed):
             assert [scenes.labels(sample, (2, 2)).tolist() for sample in scenes.dataset.samples] == labels
+            assert {sample.label for sample in scenes.dataset.samples} == {-1}
             assert any("255 is class 1" in note for note in scenes.notes) is said
             assert (255 in scenes.ignored) is not said
         three = open_scenes("memory:x", num_classes=3)
