@@ -416,7 +416,7 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     unknown = [
         result_of("mmlu", 0.5),
         result_of("pgd", 0.5),
-        result_of("clean", 0.5, metric_id="elo"),
+        result_of("clean", 0.5, metric_id="", metric_name="elo"),
         result_of("clean", 0.3, metric_id="top5_accuracy", lower_is_better=True),
         result_of("clean", 30, metric_id="top5_accuracy", max_score=None),
         result_of("clean", 3, metric_id="top5_accuracy", metric_unit="proportion"),
@@ -447,6 +447,43 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     assert read.unmatched[0] in json.loads(json_file.read_text("utf-8"))["unpaired"]
 
 
+LOSS = {"lower_is_better": True, "max_score": "Infinity"}
+PIXELS = "pixels in [0, 1]"
+LONG = f"iou({'c' * 495})"  # the longest name that a metric may have
+
+
+@pytest.mark.parametrize(
+    ("condition", "config", "taken"),
+    [
+        ("clean", {"additional_details": {"robustkit_metric": "top5"}}, {"top1": 0.5}),  # another library's details
+        ("clean", LOSS | {"metric_id": "robustkit.later", "metric_name": "nll"}, {"nll": 0.5}),
+        ("clean", {"metric_id": "linf_max", "metric_unit": PIXELS, "lower_is_better": True}, {"linf_max": 0.5}),
+        ("clean", {"metric_unit": "percent", "max_score": 1}, {}),
+        ("clean", {"metric_unit": "percent", "max_score": 2}, {"top1": 0.005}),
+        ("clean", {"metric_id": f"robustkit.{LONG}"}, {LONG: 0.5}),
+        ("clean", {"metric_id": f"robustkit.{LONG.replace('c', 'cc', 1)}"}, {}),
+        (f"corruption({' ' * 485}fog)", {}, {"top1": 0.5}),
+        (f"corruption({' ' * 486}fog)", {}, {}),
+        ("pgd(speed=3)", {}, {}),
+    ],
+)
+def test_a_figure_is_taken_where_condition_metric_and_unit_are_certain(
+    tmp_path: Path, condition: str, config: dict[str, Any], taken: dict[str, float]
+) -> None:
+    path = tmp_path / "others.json"
+    path.write_text(json.dumps(other_log(result_of(condition, 0.5, **config), model_info={"name": "Net"})))
+    assert read_published(str(path)).figures == {"Net": {condition: taken} if taken else {}}
+
+
+def test_a_figure_at_either_end_of_its_metric_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "others.json"
+    scores = {"clean": 0.0, "pgd(eps=1/255)": 1.0, "pgd(eps=2/255)": -1e-9, "pgd(eps=3/255)": 1 + 1e-9}
+    path.write_text(json.dumps(other_log(*map(result_of, scores, scores.values()))))
+    assert read_published(str(path)).figures["acme/net"] == {
+        text: {"top1": score} for text, score in [*scores.items()][:2]
+    }
+
+
 def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Path) -> None:
     """Matched with the run's text; what no condition of the run matches is named, in a comparison of several, too."""
     write_summary(run)
@@ -460,12 +497,16 @@ def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Pat
     flagged["score_details"]["details"] = {"flags": '["gradients are masked"]'}
     path.write_text(json.dumps(other_log(flagged, eval_library={"name": "robustkit", "version": "1"})))
     (table,) = (table for table in compare(run, reference=str(path)).placed if table.checkpoint == "vit")
-    assert "published with a flag: gradients are masked" in table.flags
+    assert table.flags == (
+        "published under an unknown protocol, here standard",
+        "published with a flag: gradients are masked",
+    )
     placed = {each["condition"]: each["published"] for each in found.to_dict()["among"] if each["checkpoint"] == "vit"}
     assert placed == {text: {"acme/net": 0.25} for text in (PGD, "corruption(fog)")}
     assert found.unpaired[0] == f"others.json: no condition of the run matches pgd(steps=20, eps=2/255); {far[1]}"
     path.write_text(json.dumps(other_log(*(result_of(spelled[place], 0.25 + place / 2) for place in (0, 1)))))
-    assert read_published(str(path)).figures == {"acme/net": {}}, "two values of one figure"
+    read = read_published(str(path))
+    assert read.figures == {"acme/net": {}} and ": 2 of 2 figures are left out" in read.unmatched[0]  # of two values
     path.write_text(json.dumps(other_log(result_of(far[0], 0.25))))
     lines = compare(run, reference=str(path)).unpaired
     assert (
@@ -532,6 +573,8 @@ def test_what_is_no_doubt_about_an_imported_figure() -> None:
     maps = Origin("val", data.digest, 3, (remark, "gradients are masked"))
     assert [*maps.doubts("cam(agcam,mode=mask)", data, 4)] == ["published with a flag: gradients are masked"]
     assert [*Origin("val", "", 3, ()).doubts("clean", data, 4)] == ["published for n = 3, here n = 4"]
+    assert not [*Origin("val", "", 4, ()).doubts("clean", data, 4)]
+    assert not [*Origin("another name", data.digest, 4, ()).doubts("clean", data, 4)]
 
 
 NESTED = "[" * 100_000
@@ -545,6 +588,7 @@ NESTED = "[" * 100_000
         ('{"a": 1, "a": 2}', "cannot be read ('a' is named more than once in one object"),
         ("[]", "not a JSON object; expected a file of Every Eval Ever, schema 0.3.0"),
         (other_log(schema_version="9.9.9"), 'schema_version is "9.9.9"; expected a file'),
+        (other_log(schema_version="9" * 99), f'schema_version is "{"9" * 79}; expected a file'),
         (other_log(schema_version=None), "schema_version is null; expected a file"),
         (other_log(evaluation_results=None), "evaluation_results is None; expected a list of tables"),
         (other_log(1), "evaluation_results[0] is 1; expected a table"),
