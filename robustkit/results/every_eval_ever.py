@@ -188,8 +188,8 @@ def _checked(path: Path, where: str) -> _File:
     try:
         data = json_of(path, LARGEST)
     except (OSError, ValueError) as fault:
-        why = reason_of(fault).splitlines()[0][:160]
-        raise RunError(f"{where}: cannot be read ({why}); expected a JSON file of Every Eval Ever") from None
+        why = f"cannot be read ({reason_of(fault)})"
+        raise RunError(f"{where}: {why}; expected a JSON file of Every Eval Ever") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, str) or version.rpartition(".")[0] != SCHEMA.rpartition(".")[0]:
         said = f"schema_version is {json.dumps(version)[:80]}" if isinstance(data, dict) else "not a JSON object"

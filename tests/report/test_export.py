@@ -26,7 +26,7 @@ from robustkit.report.export import _interval as interval_of
 from robustkit.report.export import _metric as written_metric
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
-from robustkit.results.every_eval_ever import Origin
+from robustkit.results.every_eval_ever import Origin, listed
 from robustkit.results.published import read_published
 from robustkit.results.survey import as_in_json, survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
@@ -458,6 +458,8 @@ LONG = f"iou({'c' * 495})"  # the longest name that a metric may have
         ("clean", {"additional_details": {"robustkit_metric": "top5"}}, {"top1": 0.5}),  # another library's details
         ("clean", LOSS | {"metric_id": "robustkit.later", "metric_name": "nll"}, {"nll": 0.5}),
         ("clean", {"metric_id": "linf_max", "metric_unit": PIXELS, "lower_is_better": True}, {"linf_max": 0.5}),
+        ("clean", {"metric_id": "linf_max"}, {}),  # of an unknown unit
+        ("clean", {"max_score": 100}, {"top1": 0.005}),
         ("clean", {"metric_unit": "percent", "max_score": 1}, {}),
         ("clean", {"metric_unit": "percent", "max_score": 2}, {"top1": 0.005}),
         ("clean", {"metric_id": f"robustkit.{LONG}"}, {LONG: 0.5}),
@@ -479,9 +481,19 @@ def test_a_figure_at_either_end_of_its_metric_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "others.json"
     scores = {"clean": 0.0, "pgd(eps=1/255)": 1.0, "pgd(eps=2/255)": -1e-9, "pgd(eps=3/255)": 1 + 1e-9}
     path.write_text(json.dumps(other_log(*map(result_of, scores, scores.values()))))
-    assert read_published(str(path)).figures["acme/net"] == {
-        text: {"top1": score} for text, score in [*scores.items()][:2]
-    }
+    taken = {text: {"top1": score} for text, score in [*scores.items()][:2]}
+    assert read_published(str(path)).figures == {"acme/net": taken}
+
+
+def test_texts_of_a_file_are_cut_at_their_limits(tmp_path: Path) -> None:
+    path, flags = tmp_path / "others.json", json.dumps([f"flag {place}" for place in range(21)])
+    result = result_of("clean", 0.5)
+    result["score_details"]["details"] = {"flags": flags}
+    own = {"name": "robustkit", "version": "1"}
+    path.write_text(json.dumps(other_log(result, model_info={"name": "N" * 201}, eval_library=own)))
+    read = read_published(str(path))
+    assert [*read.figures] == ["N" * 200] and len(read.origins["clean"]["top1"].flags) == 20
+    assert listed("abcde") == "a; b; c; d; e" and listed("abcdef") == "a; b; c; d; e and 1 more"
 
 
 def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Path) -> None:
@@ -681,6 +693,7 @@ def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: 
         (EEE, {"checkpoint": "vitt"}, r"^unknown checkpoint 'vitt'; did you mean 'vit'"),
         (EEE, {"model_id": "acme/x"}, "has 2 checkpoints; choose one with --checkpoint"),
         (EEE, {"checkpoint": "vit", "model_id": "../x"}, r"^--model-id is '\.\./x'; expected ORG/NAME, as on the Hub$"),
+        (EEE, {"checkpoint": "vit", "model_id": "x" * 201}, f"^--model-id is '{'x' * 200}'; expected ORG/NAME"),
         (EEE, {"to": "x"}, "^--to: every-eval-ever has no use for it; leave it out$"),
         ("csv", {"task_ids": ["x"]}, "^--task-id: csv has no use for it"),
         ("mlflow", {"out": Path("x")}, "^--out: mlflow has no use for it"),
