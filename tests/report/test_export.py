@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, Ru
 from robustkit.report.card import write_cards
 from robustkit.report.export import FORMATS, before_submission, export
 from robustkit.report.export import _interval as interval_of
+from robustkit.report.export import _is_shown as is_shown
 from robustkit.report.export import _metric as written_metric
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
@@ -104,6 +106,7 @@ def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Pat
         *("robustkit.nll", "nats", 0, "Infinity")
     ]
     assert nll["metric_config"]["lower_is_better"] and not top1["metric_config"]["lower_is_better"]
+    assert re.fullmatch(r"val/unknown/vit/1767225600-[0-9a-f]{16}", log["evaluation_id"])
     assert log["evaluation_timestamp"] == "2026-01-01T00:00:00+00:00" and log["retrieved_timestamp"] == "1767225600"
     text = path.read_text("utf-8")
     assert "/home/me" not in text and "secret" not in text and "NaN" not in text
@@ -207,6 +210,19 @@ def test_a_figure_that_is_neither_better_nor_worse_says_so() -> None:
         assert (written["additional_details"].get("direction") == "neither is better") == (direction is None)
 
 
+def test_how_a_metric_is_called() -> None:
+    for name, called, kind, parameters in (
+        ("top1", "top-1 accuracy", "accuracy", None),
+        ("nll", "NLL", "nll", None),
+        ("parity", "parity", "parity", None),  # which has no words
+        ("iou(cat)", "IoU of a class (cat)", "iou", {"of": "cat"}),
+        ("top1_after_fab-t", "top-1 after a stage (fab-t)", "top1_after_fab-t", None),
+    ):
+        written = written_metric(metric_of(name), "pixels")
+        assert written["metric_name"] == called and written["metric_kind"] == kind
+        assert written.get("metric_parameters") == parameters
+
+
 def test_only_files_of_unknown_organisations_are_named_before_a_submission() -> None:
     paths = [Path(f"data/val/{name}") for name in ("unknown/vit/1.json", "unknown/vit/1.csv", "acme/vit/2.json")]
     assert "(1 of 3 files)" in before_submission(paths) and not before_submission(paths[1:])
@@ -249,11 +265,13 @@ def in_each_form(path: Path, out: Path, **changes: Any) -> tuple[dict[str, Any],
 
 def test_what_a_card_says_against_its_figures_goes_along(tmp_path: Path) -> None:
     """Its caveats, and that eps is in no pixels."""
-    protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": "sigma", "caveats": ["of no use"]}
-    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", protocol=protocol)
-    assert json.loads(log["eval_library"]["additional_details"]["caveats"]) == args["caveats"] == ["of no use"]
-    assert log["eval_library"]["additional_details"]["space"] == args["space"] == "sigma"
-    assert "; eps in standard deviations of a channel; " in notes and "; caveat: of no use" in notes
+    protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": "sigma", "caveats": ["of no usé"]}
+    versions = {"torché": "2"}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", protocol=protocol, versions=versions)
+    details = log["eval_library"]["additional_details"]
+    assert details["caveats"] == '["of no usé"]' and args["caveats"] == ["of no usé"]
+    assert details["versions"] == '{"torché": "2"}' and details["space"] == args["space"] == "sigma"
+    assert "; eps in standard deviations of a channel; " in notes and "; caveat: of no usé" in notes
 
 
 @pytest.mark.parametrize(
@@ -349,7 +367,7 @@ def test_a_hostile_name_leads_nowhere(tmp_path: Path, name: str) -> None:
             (first, *_) = csv.DictReader(text.splitlines())
             assert not first["checkpoint"].startswith("=")
         elif form == EEE:
-            assert json.loads(text)["model_info"]["name"] == name
+            assert json.loads(text)["model_info"]["name"] == name and len(path.relative_to(out).parts) == 5
             assert path.relative_to(out).parts[1].isascii() and path.relative_to(out).parts[1] not in ("CON", "data")
         else:
             assert name in str(yaml.safe_load(text)) or repr(name)[1:-1] in str(yaml.safe_load(text))
@@ -708,6 +726,24 @@ def test_what_cannot_be_exported(run: Run, form: str, options: dict[str, Any], m
     assert not (run.path / "export").exists()
 
 
+def test_a_figure_that_its_metric_cannot_have_is_not_shown() -> None:
+    rows: Any = [{"metric": "top1", "value": value} for value in (-1e-9, 0.0, 1.0, 1 + 1e-9, math.nan)]
+    assert [is_shown(row) for row in rows] == [False, True, True, False, False]
+
+
+def test_a_run_without_a_figure_to_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: row["value"] == 0.1)  # clean, of the second
+    assert len(export(run, EEE)) == 1
+    with pytest.raises(NothingEvaluated, match="no figure of vit is finite"):
+        export(run, EEE, checkpoint="vit")
+    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: False)
+    with pytest.raises(NothingEvaluated, match="run has no results; run the audit again to make them"):
+        export(run, EEE)
+    monkeypatch.setattr("robustkit.report.export.hub_metrics", lambda document: [])
+    with pytest.raises(NothingEvaluated, match="vit has no top-1, which the Hub's"):
+        export(run, "hf-eval-results", checkpoint="vit", dataset_id="a/b")
+
+
 def test_what_stands_in_the_way(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for form, name in (("csv", "results.csv"), ("model-index", "metadata.yml")):
         (tmp_path / name).write_text("mine")
@@ -726,6 +762,6 @@ def test_what_stands_in_the_way(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
             export(empty, form)
     done = CliRunner().invoke(cli, ["export", str(tmp_path / "none"), "--format", "csv"])
     assert isinstance(done.exception, RobustkitError) and "is not a run folder" in str(done.exception)
-    odd = Run(write_run(tmp_path / "odd", {"vit": {"clean": records(8)}}, started="yesterday"))
-    with pytest.raises(RunError, match="started is 'yesterday'; expected a time such as 2026-01-01T"):
+    odd = Run(write_run(tmp_path / "odd", {"vit": {"clean": records(8)}}, started="yesterday" * 9))
+    with pytest.raises(RunError, match=f"started is '{('yesterday' * 9)[:80]}'; expected a time such as 2026-01-01T"):
         export(odd, EEE)
