@@ -182,8 +182,14 @@ def test_names_and_units_of_metrics(run: Run, tmp_path: Path) -> None:
         assert "linf_max" not in read_published(str(path)).figures["quest"][PGD]
 
 
-@pytest.mark.parametrize("name", ["top1", "nll", "mce", "miou"])
-def test_an_interval_is_called_wilsons_only_where_it_is(name: str) -> None:
+BOOTSTRAP = "bootstrap over samples, expanded percentile"
+
+
+@pytest.mark.parametrize(
+    ("name", "otherwise"),
+    [("top1", None), ("nll", BOOTSTRAP), ("mce", None), ("miou", BOOTSTRAP), ("few_shot(5)", None)],
+)
+def test_an_interval_is_called_wilsons_only_where_it_is(name: str, otherwise: str | None) -> None:
     """A share of 8 in 10 with other ends is none, nor is one of another figure in [0, 1]."""
     low, high = wilson(8, 10)
     metric = metric_of(name)
@@ -197,7 +203,7 @@ def test_an_interval_is_called_wilsons_only_where_it_is(name: str) -> None:
         row: Any = {"value": 0.8, "ci_low": ends[0], "ci_high": ends[1], "n": n}
         interval = interval_of(row, metric)["confidence_interval"]
         assert interval["lower"] == ends[0] and interval["confidence_level"] == 0.95
-        assert (interval.get("method") == "Wilson score") == (is_wilson and metric.ends == (0.0, 1.0))
+        assert interval.get("method") == ("Wilson score" if is_wilson and metric.ends == (0.0, 1.0) else otherwise)
     for low, high in ((math.nan, 0.9), (0.1, math.nan), (math.inf, math.inf)):
         row = {"value": 0.8, "ci_low": low, "ci_high": high, "n": 10}
         assert interval_of(row, metric) == {}

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import shutil
 import socket
@@ -104,6 +105,14 @@ def test_figures_that_no_rule_is_drafted_on_and_those_without_a_value_are_left_o
         run.write_summary(rows)
         (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
         assert [(figure.condition, figure.metric) for figure in checkpoint.figures] == kept
+
+
+def test_folders_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "b").mkdir()
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: scandir(path / "none" if path.name == "b" else path))
+    assert find_runs(tmp_path).closed == {"b": "No such file or directory"}
+    assert find_runs(tmp_path / "none").closed == {".": "No such file or directory"}
 
 
 def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:

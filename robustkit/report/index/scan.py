@@ -59,7 +59,7 @@ def find_runs(folder: Path) -> Found:
                 continue
             if entry.is_symlink():
                 found.links.append(path)
-            elif entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
+            elif entry.is_dir() and depth < _DEEPEST:
                 inner.append((path, depth + 1))
         waiting += reversed(inner)
     return found
