@@ -439,7 +439,20 @@ def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeyp
         assert states() == [True]
 
 
-def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
+def test_the_mark_of_its_own_files_stands_at_their_head(tmp_path: Path) -> None:
+    for before, own in ((200 - len(MARK), True), (201 - len(MARK), False)):
+        (tmp_path / "x").write_text("x" * before + MARK, "utf-8")
+        assert index_runs.is_own(tmp_path / "x") is own
+
+
+@pytest.mark.parametrize(("n", "fine"), [(-1, False), (0, True), ((1 << 53) - 1, True), (1 << 53, False)])
+def test_numbers_of_a_summary_are_bounded(tmp_path: Path, n: int, fine: bool) -> None:
+    run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
+    forged(run, [{**row, "n": n} for row in run.summary()])
+    assert (list_runs(tmp_path).runs["run"].problem == "") is fine
+
+
+def test_a_manifest_of_endless_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = audited(tmp_path / "runs" / "a", "vit", (9, 3), day=1)
     plain = json.loads(run.manifest_path.read_text("utf-8"))
     plain["conditions"] = [f"c{i}" for i in range(200_001)]
@@ -450,6 +463,9 @@ def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
     listed = list_runs(tmp_path / "runs")
     assert listed.runs["b"].missing == 2 * (1 << 52) - 2
     assert "200001 folders of records, more than 200000" in listed.unreadable["a"]
+    for most, readable in ((2, True), (1, False)):  # of a checkpoint under two conditions
+        monkeypatch.setattr(index_runs, "_FOLDERS", most)
+        assert ("b" in list_runs(tmp_path / "runs").runs) is readable
 
 
 def test_the_command_says_what_it_found(

@@ -175,7 +175,7 @@ def read_run(path: Path) -> IndexRun:
     for row in rows:
         if row["checkpoint"] in cells:
             cells[row["checkpoint"]][row["condition"], row["metric"]] = row
-    figures, report, checkpoints = _figures(manifest, cells), run.path / "report.html", list[IndexCheckpoint]()
+    figures, checkpoints = _figures(manifest, cells), list[IndexCheckpoint]()
     for entry in manifest.checkpoints:
         doubts = doubts_of(row for row in rows if row["checkpoint"] == entry.name).items()
         flags = [f"{flag} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for flag, said in doubts]
@@ -194,7 +194,7 @@ def read_run(path: Path) -> IndexRun:
         missing=missing,
         units=units,
         problem=problem,
-        report=report.is_file() and not report.is_symlink(),
+        report=(path / "report.html").is_file(),
     )
 
 
