@@ -389,7 +389,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._answer()
         except Exception as fault:  # also of what runs of someone else hold
-            answer = HTTPStatus.CONFLICT, f"{fault or type(fault).__name__}\n"
+            answer = HTTPStatus.CONFLICT, f"{str(fault) or type(fault).__name__}\n"
         self._send(*answer)
 
     def _answer(self) -> tuple[Any, ...]:
