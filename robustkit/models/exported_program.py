@@ -172,7 +172,7 @@ class ProgramNetwork(ExportedNetwork):
 
     def check_pure(self, size: tuple[int, int], path: Path) -> None:
         """Raise CheckpointError where a pass on zeros, (height, width), changes weights or images in place."""
-        images = torch.zeros(self.rows[0] or 1, 3, *size)
+        images = torch.zeros(self.rows[0], 3, *size)
         watched = [*self._weights.values(), images]
         before = [tensor._version for tensor in watched]
         with torch.no_grad():
@@ -328,7 +328,7 @@ def _tensors(archive: _Archive, root: str, kind: str, name: str, old: bool) -> d
         stored, found = dict[str, bytearray](), dict[str, Tensor]()
         for each, said in archive.json(listed)["config"].items():
             place, meta = said["path_name"], said["tensor_meta"]
-            if said["use_pickle"] or meta is None or not re.fullmatch(r"(weight|tensor)_\d+", place):
+            if said["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", place):
                 what = f"{each[:80]!r} is a pickled object, not a plain tensor"
                 raise CheckpointError(f"{archive.path}: {what}; refused, since reading it may run code")
             if place not in stored:
