@@ -248,7 +248,7 @@ class _Archive:
             check_plain(path)
             file = zipfile.ZipFile(path if content is None else io.BytesIO(content))
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            what = f"not a program of torch.export ({first_line(error, 80)})"
+            what = f"not a program of torch.export ({first_line(error)})"
             raise CheckpointError(f"{path}: {what}; expected a .pt2 file of torch.export.save") from error
         members, held = dict[str, zipfile.ZipInfo](), path.stat().st_size if content is None else len(content)
         for info in file.infolist():
@@ -444,7 +444,7 @@ def _check_targets(path: Path, nodes: Sequence[Mapping[str, Any]]) -> None:
             continue  # a normalisation without statistics of training has but one mode
         for name in _TRAINING:
             if any(given.get(name, {}).values()):
-                what = f"{node['target'].removeprefix('torch.ops.')[:60]} in training mode"
+                what = f"{node['target'].removeprefix('torch.ops.')} in training mode"
                 raise CheckpointError(f"{path}: {what}; call model.eval() before torch.export.export")
 
 
@@ -458,7 +458,7 @@ def _step(path: Path, node: Mapping[str, Any]) -> _Step:
     if target in _NUMBERS:
         return _Step(target, tuple(value for _, value in given), {}, made)
     if odd := {name for name, _ in given} - {each.name for each in _arguments(target)}:
-        raise ValueError(f"{target[:60]} has no argument {', '.join(sorted(odd))[:60]}")
+        raise ValueError(f"{target} has no argument {', '.join(sorted(odd))}")
     return _Step(target, (), dict(given), made)
 
 
@@ -519,10 +519,10 @@ def _dropping(steps: Sequence[_Step], known: set[str], end: str) -> list[_Step]:
     names = [({*_needs([*step.arguments, *step.named.values()])}, _made(step.outputs)) for step in steps]
     for needed, made in names:
         if not needed <= known or known & {*made} or len({*made}) < len(made):
-            raise ValueError(f"{', '.join(sorted((needed - known) | (known & {*made})))[:80]} not known, or made twice")
+            raise ValueError(f"{', '.join(sorted((needed - known) | (known & {*made})))} not known, or made twice")
         known |= {*made}
     if end not in known:
-        raise ValueError(f"nothing makes its output {end[:80]!r}")
+        raise ValueError(f"nothing makes its output {end!r}")
     later, found = {end}, list[_Step]()
     for step, (needed, made) in zip(reversed(steps), reversed(names), strict=True):
         last = {*needed, *made} - later

@@ -265,7 +265,7 @@ OBEYED: dict[str, tuple[Callable[[Members, str], Members], str]] = {
     "object": (opaque, "'more' is a pickled object, not a plain tensor; refused"),
     "weights before torch 2.9": (
         old_layout,
-        r"a pickle that holds more than tensors \(.*\); refused, since reading it",
+        r"a pickle that holds more than tensors \(.{50,60}\); refused, since reading it",
     ),
     "shape of the input": (
         lambda members, code: edited(members, PROGRAM, in_input(code)),
@@ -381,8 +381,9 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
         r"its program changes its own weights or its input as it runs; call model\.eval\(\)",
     ),
     "unknown name": (
-        lambda m: edited(m, PROGRAM, lambda c: node_of(c, "conv2d")["inputs"][0]["arg"]["as_tensor"].update(name="no")),
-        "not a whole program of torch.export .*no not known",
+        lambda m: edited(
+            m, PROGRAM, lambda c: node_of(c, "conv2d")["inputs"][0]["arg"]["as_tensor"].update(name="x" * 81)),
+        r"not a whole program of torch\.export \(ValueError: x{80}\); expected a file of torch\.export\.save",
     ),
     "cut": (lambda m: {k: v for k, v in m.items() if k != "data/weights/weight_0"}, "no member 'm/data/weights/weig"),
     "compiled": (lambda m: {"data/aotinductor/m/m.so": b""}, r"a compiled program \(AOTInductor\), which is native"),
@@ -426,6 +427,10 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
     "name of a schema": (
         lambda m: edited(m, PROGRAM, lambda c: c["schema_version"].update(major="9" * 20)),
         "a program of schema '9{19}; expected 8",
+    ),
+    "name of a kind": (
+        lambda m: edited(m, PROGRAM, calling("torch.ops.aten.relu.default", self={"as_" + "x" * 38: {}})),
+        "an argument of kind 'as_x{37}'; expected tensors and numbers",
     ),
     "name of a side": (lambda m: edited(m, PROGRAM, in_input("x" * 41)), "a side of its input is 'x{40}'; expected"),
 }  # fmt: skip
