@@ -1,5 +1,6 @@
 """The index of a folder's runs: what it lists, whom it believes, what it writes and serves, how little it reads."""
 
+import dataclasses
 import http.client
 import json
 import math
@@ -268,6 +269,11 @@ def test_charts_are_bounded_in_number_and_in_series(tmp_path: Path, monkeypatch:
     runs = list_runs(tmp_path).runs
     (shown,) = index_page.histories(runs)
     assert len(shown.keys) == 5 and shown.chart and shown.chart.alt.count("50.0 [") == 2 * 4
+    assert shown.chart.height == 205 + 16 * 4
+    assert index_page._chart(dataclasses.replace(shown, keys=(("clean", "nll"), ("clean", "of no task")))) is None
+    (checkpoint,) = runs["a"].checkpoints
+    assert shown.cells(checkpoint) == ["50.0 [23.7, 76.3]"] * 5
+    assert shown.cells(replace(checkpoint, figures=())) == ["–"] * 5
     many = {
         path: replace(run, checkpoints=tuple(replace(run.checkpoints[0], name=str(place)) for place in range(25)))
         for path, run in runs.items()
