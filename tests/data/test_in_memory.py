@@ -256,6 +256,8 @@ def test_a_stream_that_changes_is_refused(form: Callable[[Any], Any]) -> None:
         open_held(form(Stream(lambda image: image ^ torch.randint(2, (1,), dtype=torch.uint8))))
     with pytest.raises(DataError, match="the stream of data raises KeyError: 'lost'"):
         open_held(form(Stream(lambda image: {}["lost"])))
+    with pytest.raises(DataError, match=r"the stream of data raises KeyError: 'x{199}$"):
+        open_held(form(Stream(lambda image: {}["x" * 200])))
     with pytest.raises(DataError, match="is a tensor without values here"):
         open_held(form(Stream(lambda image: image.to("meta"))))
 
@@ -295,6 +297,25 @@ def test_labels_are_those_of_indexing(data: Any) -> None:
     items = [source[place] for place in range(COUNT)]
     labels = [int(item["label"] if isinstance(item, dict) else item[1]) for item in items]
     assert [sample.label for sample in open_held(data).samples] == labels
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("x" * 41, "data is the text 'x{40}'; expected"),
+        ([(IMAGES[0], "x" * 61)], "a label is 'x{60}'; expected an integer"),
+        (DataLoader(DATA, sampler=["x" * 59]), r"yields \['x{58}; expected positions"),
+    ],
+)
+def test_what_is_none_is_named_as_far_as_a_line_goes(data: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        open_held(data)
+
+
+def test_what_was_opened_is_kept_and_shown_in_a_line() -> None:
+    held = open_held(DATA)
+    assert open_held(held) is held
+    assert repr(held.source) == "MemorySource(size=(4, 4), classes=(), claimed=())"
 
 
 @pytest.mark.parametrize("label", [1, True, 1.0, np.int64(1), np.array([1]), torch.tensor([1]), torch.tensor(1.0)])

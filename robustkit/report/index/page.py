@@ -425,8 +425,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def __init__(self, *arguments: Any) -> None:
         self._context = copy_context()  # with the plug-ins of the command
         super().__init__(*arguments)
