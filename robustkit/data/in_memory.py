@@ -192,8 +192,7 @@ def _read_once(items: _Items, truth: Truth, look: Callable[[str, NDArray[Any]], 
     label."""
     if not items.count:
         raise DataError("the data set has no images; expected one or more")
-    digits = max(5, len(str(items.count - 1)))
-    names = items.names or tuple(f"{place:0{digits}d}" for place in range(items.count))
+    names = items.names or tuple(_id_of(place, items.count) for place in range(items.count))
     source = MemorySource(items.single, truth, names, None, items.classes, items.claimed)
     sizes, rounded, turned = set[tuple[int, int] | None](), 0, 0
     for place, name in enumerate(names):
@@ -213,6 +212,10 @@ def _read_once(items: _Items, truth: Truth, look: Callable[[str, NDArray[Any]], 
     size = (*sizes, None)[0] if len(sizes) < 2 else _SEVERAL
     samples = tuple(Sample(name, -1) for name in sorted(names))
     return Dataset("memory", "memory", "memory", (), samples, None, tuple(notes), replace(source, size=size))
+
+
+def _id_of(place: int, count: int) -> str:
+    return str(place).zfill(max(5, len(str(count - 1))))
 
 
 def _whole(label: Any, name: str) -> int:
@@ -444,11 +447,11 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
         in_order = iter(sorted(places))
         batches = [[next(in_order) for _ in batch] for batch in batches]
         places = sorted(places)
-    digits, seen = max(5, len(str(inner.count - 1))), Counter[int]()
+    seen = Counter[int]()
     names = list[str]()
     for place in places:
         seen[place] += 1
-        name = inner.names[place] if inner.names else f"{place:0{digits}d}"
+        name = inner.names[place] if inner.names else _id_of(place, inner.count)
         names.append(name if seen[place] == 1 else f"{name}#{seen[place]}")
     single: Single = lambda position: inner.single(places[position])  # noqa: E731
     if loader.batch_sampler is None:

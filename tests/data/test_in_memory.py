@@ -163,6 +163,12 @@ def test_a_sample_that_is_yielded_twice_counts_twice() -> None:
     assert "the loader yields 3 of 12 samples" in held.notes
 
 
+def test_ids_are_as_wide_as_the_last_position() -> None:
+    for count, ids in ((100_000, ["00000", "99999"]), (100_001, ["000000", "100000"])):
+        data = Subset(DATA, [0] * count)
+        assert [sample.id for sample in open_held(DataLoader(data, sampler=[0, count - 1])).samples] == ids
+
+
 def test_a_collate_function_is_part_of_the_data() -> None:
     def darker(batch: list[Any]) -> tuple[Tensor, Tensor]:
         images, labels = default_collate(batch)
@@ -391,6 +397,9 @@ def test_names_of_classes_are_those_of_the_labels_that_come(folder: Path) -> Non
     part = Halved(data, [0, 2, 4])
     part.classes = ["low", "high"]  # type: ignore[attr-defined]  # its own, not those of what it wraps
     assert labels(part)[-1] == ("assumed", 0)
+    for odd in ("ab", ["low", 2]):
+        part.classes = odd  # type: ignore[attr-defined]
+        assert open_held(part).source.claimed == ()  # type: ignore[attr-defined]
     (folder / "cow").mkdir()  # a class without a sample
     assert opened(ImageFolder(folder, allow_empty=True)).class_names == ("ant", "bee", "cat", "cow")
 
@@ -401,6 +410,9 @@ def test_folders_that_are_no_classes_name_nothing(folder: Path) -> None:
         data.samples = [(path, number(place)) for place, (path, _) in enumerate(data.samples)]
         count = number(5) + 1
         assert opened(data).class_names == tuple(map(str, range(count)))
+    data = ImageFolder(folder)
+    data.samples, data.classes = [(path, 2 * label) for path, label in data.samples], []  # labels with gaps
+    assert opened(data).class_names == tuple("01234")
     data = ImageFolder(folder)
     data.root = folder / "ant"  # most files lie outside
     assert [sample.id for sample in open_held(data).samples] == [f"{place:05d}" for place in range(6)]
@@ -523,6 +535,12 @@ def test_each_sample_is_read_once_at_first() -> None:
     for sample in shuffled.samples:
         shuffled.image(sample)
     assert len(reads) == COUNT  # no batch is made twice
+    single = shuffled.source.single  # type: ignore[attr-defined]
+    for places, count in (((0, 2, 4, 6, 0), 4), ((8, 0), 2)):  # batches that are made: four are kept
+        reads.clear()
+        for place in places:
+            single(place)
+        assert len(reads) == 2 * count
 
 
 def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
