@@ -173,7 +173,7 @@ def open_held_scenes(data: Any) -> LabelledScenes:
 
     def look(name: str, mask: NDArray[Any]) -> None:
         mask_of(mask, f"the mask of image {name}")
-        if not (mask == np.rint(mask)).all():
+        if mask.dtype.kind == "f" and not (mask == np.rint(mask)).all():
             fractions.add(name)
 
     images = _read_once(_opened(data), _upright_mask, look)
