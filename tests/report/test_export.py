@@ -483,6 +483,7 @@ LONG = f"iou({'c' * 495})"  # the longest name that a metric may have
         ("clean", LOSS | {"metric_id": "robustkit.later", "metric_name": "nll"}, {"nll": 0.5}),
         ("clean", {"metric_id": "linf_max", "metric_unit": PIXELS, "lower_is_better": True}, {"linf_max": 0.5}),
         ("clean", {"metric_id": "linf_max"}, {}),  # of an unknown unit
+        ("clean", {"metric_id": "head_correlation", "max_score": 2}, {"head_correlation": 0.5}),  # of no unit
         ("clean", {"max_score": 100}, {"top1": 0.005}),
         ("clean", {"metric_unit": "percent", "max_score": 1}, {}),
         ("clean", {"metric_unit": "percent", "max_score": 2}, {"top1": 0.005}),
