@@ -156,6 +156,15 @@ def test_a_sampler_that_is_none(sampler: Any, words: str) -> None:
         open_held(DataLoader(DATA, sampler=sampler))
 
 
+def test_each_position_and_each_draw_of_a_sampler_is_looked_at() -> None:
+    with pytest.raises(DataError, match=r"yields \[0, 12\]; expected positions from 0 to 11"):
+        open_held(DataLoader(DATA, batch_sampler=[[0, COUNT]]))
+    draws = iter([[0, 1], [1, 0], [0, 2]])
+    later = type("Later", (), {"__iter__": lambda _: iter(next(draws)), "__len__": lambda _: 2})()
+    with pytest.raises(DataError, match="Later draws other samples each time"):
+        open_held(DataLoader(DATA, sampler=later))
+
+
 def test_a_sample_that_is_yielded_twice_counts_twice() -> None:
     held = open_held(DataLoader(DATA, 2, sampler=[4, 2, 4]))
     assert [sample.id for sample in held.samples] == ["00002", "00004", "00004#2"]
