@@ -479,6 +479,12 @@ def test_sides_of_one_symbol_are_equal_and_each_within_its_bounds() -> None:
                 network.logits(images)
 
 
+@pytest.mark.parametrize(("height", "width", "size"), [(8, 9, (8, 9)), ("s1", 9, None), (8, "s1", None)])
+def test_a_size_is_fixed_where_both_sides_are(height: Any, width: Any, size: Any) -> None:
+    network = ProgramNetwork([], {}, ["s0", 3, height, width], {"s0": (2, 4), "s1": (5, None)}, ("x", "x"))
+    assert network.fixed_size == size and network.rows == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("steps", "end", "fault"),
     [
@@ -539,13 +545,13 @@ def test_the_text_of_a_program_is_bounded(
 
 
 def test_numbers_of_types_are_those_of_torch() -> None:
-    for ours, theirs in (
-        (_DTYPES, serialize._TORCH_TO_SERIALIZE_DTYPE),
-        (_FORMATS, serialize._TORCH_TO_SERIALIZE_MEMORY_FORMAT),
-        ({_STRIDED: torch.strided}, serialize._TORCH_TO_SERIALIZE_LAYOUT),
-        ({_FLOAT32: torch.float32}, serialize._TORCH_TO_SERIALIZE_DTYPE),
+    for ours, count, theirs in (
+        (_DTYPES, 10, serialize._TORCH_TO_SERIALIZE_DTYPE),
+        (_FORMATS, 4, serialize._TORCH_TO_SERIALIZE_MEMORY_FORMAT),
+        ({_STRIDED: torch.strided}, 1, serialize._TORCH_TO_SERIALIZE_LAYOUT),
+        ({_FLOAT32: torch.float32}, 1, serialize._TORCH_TO_SERIALIZE_DTYPE),
     ):
-        assert ours == {int(theirs[kind]): kind for kind in ours.values()}  # type: ignore[attr-defined, index]
+        assert len(ours) == count and ours == {int(theirs[kind]): kind for kind in ours.values()}  # type: ignore[attr-defined, index]
 
 
 def test_sizes_are_of_64_bits() -> None:
@@ -580,6 +586,12 @@ def test_members_that_torch_never_writes_are_refused(
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=f"member {message}.*; refused: export it again"):
         robustkit.load(f"pt2:{path}", **HALF)
+
+
+def test_two_programs_are_refused_whatever_else_there_is(members: Members, tmp_path: Path) -> None:
+    more = {"models/n.json": members[PROGRAM], "serialized_exported_program.json": members[PROGRAM]}
+    with pytest.raises(CheckpointError, match="2 programs; expected one"):
+        robustkit.load(f"pt2:{written(members | more, tmp_path / 'm.pt2', '')}", **HALF)
 
 
 def test_a_zip_that_inflates_or_claims_more_than_it_holds_is_refused(members: Members, tmp_path: Path) -> None:
