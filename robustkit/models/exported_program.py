@@ -279,7 +279,7 @@ class _Archive:
         return self.file.read(self.members[name])
 
     def json(self, name: str) -> Any:
-        if name in self.members and self.members[name].file_size > _LARGEST:
+        if self.members[name].file_size > _LARGEST:
             why = f"member {name[:80]!r} has {self.members[name].file_size >> 20} MB of text"
             raise CheckpointError(f"{self.path}: {why}; expected {_LARGEST >> 20} MB at most")
         return json_in(self.read(name))
