@@ -393,6 +393,11 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
             {"user_input": {"arg": {"as_tensor": {"name": "more"}}}})),
         r"2 inputs; expected one, images \(B, 3, H, W\); export it so",
     ),
+    "input of another kind": (
+        lambda m: edited(m, PROGRAM, lambda c: c["graph_module"]["signature"]["input_specs"].append(
+            {"user_input": {"arg": {"as_int": 3}}})),
+        "its input user_input is not a tensor; expected images; export it so",
+    ),
     "outputs": (
         lambda m: edited(m, PROGRAM, lambda c: c["graph_module"]["signature"]["output_specs"].clear()),
         r"0 outputs; expected logits \(B, K\); export it again",
