@@ -529,6 +529,12 @@ def test_arguments_are_numbers_types_names_and_lists_of_these(argument: dict[str
     assert _argument(Path("m.pt2"), argument) == value
 
 
+@pytest.mark.parametrize(("names", "made"), [([], None), (["a"], "a"), (["a", "b"], ["a", "b"])])
+def test_a_call_makes_nothing_a_name_or_several(names: list[str], made: object) -> None:
+    node = {"target": "torch.ops.aten.relu.default", "inputs": []}
+    assert _step(Path("m.pt2"), node | {"outputs": [{"as_tensor": {"name": name}} for name in names]}).outputs == made
+
+
 def test_what_a_trace_expects_is_not_computed(members: Members, small: nn.Module, tmp_path: Path) -> None:
     expecting = calling("torch.ops.aten._assert_tensor_metadata.default", a=TINY["input"], dtype={"as_scalar_type": 8})
     path = written(edited(members, PROGRAM, expecting), tmp_path / "m.pt2")
