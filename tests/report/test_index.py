@@ -136,7 +136,7 @@ def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:
         place = tmp_path.joinpath(*[f"d{depth}"] * depth)
         place.mkdir(parents=True)
         (place / "run.json").write_text("{}")
-    assert find_runs(tmp_path).runs == ["/".join(["d32"] * 32)]
+    assert find_runs(tmp_path).runs == ["/".join(["d32"] * 32)] and find_runs(place).runs == ["."]
 
 
 def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
