@@ -192,8 +192,7 @@ def _read_once(items: _Items, truth: Truth, look: Callable[[str, NDArray[Any]], 
     label."""
     if not items.count:
         raise DataError("the data set has no images; expected one or more")
-    digits = max(5, len(str(items.count - 1)))
-    names = items.names or tuple(f"{place:0{digits}d}" for place in range(items.count))
+    names = items.names or tuple(_id_of(place, items.count) for place in range(items.count))
     source = MemorySource(items.single, truth, names, None, items.classes, items.claimed)
     sizes, rounded, turned = set[tuple[int, int] | None](), 0, 0
     for place, name in enumerate(names):
@@ -213,6 +212,10 @@ def _read_once(items: _Items, truth: Truth, look: Callable[[str, NDArray[Any]], 
     size = (*sizes, None)[0] if len(sizes) < 2 else _SEVERAL
     samples = tuple(Sample(name, -1) for name in sorted(names))
     return Dataset("memory", "memory", "memory", (), samples, None, tuple(notes), replace(source, size=size))
+
+
+def _id_of(place: int, count: int) -> str:
+    return str(place).zfill(max(5, len(str(count - 1))))
 
 
 def _whole(label: Any, name: str) -> int:
@@ -432,7 +435,7 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
     times = Counter(places)
     if any(Counter(other) != times for other in others) or _draws_some(sampler, times):
         remedy = "give a Subset of the samples, or a sampler that draws the same ones"
-        rest = ", of which drop_last leaves others out" if getattr(loader, "drop_last", False) else ""
+        rest = ", of which drop_last leaves others out" if loader.drop_last else ""
         raise DataError(f"{who} draws other samples each time{rest}; {remedy}")
     batches, notes = draws[0], tuple[str, ...]()
     if len(places) < inner.count:
@@ -444,11 +447,11 @@ def _of_loader(loader: DataLoader[Any]) -> _Items:
         in_order = iter(sorted(places))
         batches = [[next(in_order) for _ in batch] for batch in batches]
         places = sorted(places)
-    digits, seen = max(5, len(str(inner.count - 1))), Counter[int]()
+    seen = Counter[int]()
     names = list[str]()
     for place in places:
         seen[place] += 1
-        name = inner.names[place] if inner.names else f"{place:0{digits}d}"
+        name = inner.names[place] if inner.names else _id_of(place, inner.count)
         names.append(name if seen[place] == 1 else f"{name}#{seen[place]}")
     single: Single = lambda position: inner.single(places[position])  # noqa: E731
     if loader.batch_sampler is None:
@@ -500,7 +503,7 @@ def _drawn(loader: DataLoader[Any], size: int) -> list[list[int]]:
 
 def _fetches_batches(data: Any) -> bool:
     """Whether a data set gives the samples of a batch in a way of its own."""
-    while getattr(type(data), "__getitems__", None) is getattr(Subset, "__getitems__", 0):
+    while getattr(type(data), "__getitems__", None) is Subset.__getitems__:
         data = data.dataset
     return callable(getattr(data, "__getitems__", None))
 
@@ -541,7 +544,7 @@ class _Collated:
 
 def _rows(batch: Any) -> Iterator[tuple[Any, Any]]:
     """Return the samples of a batch: of images and labels, or of a list of samples, which collate_fn=list makes."""
-    if isinstance(batch, list | tuple) and batch and all(map(_is_sample, batch)):
+    if isinstance(batch, list | tuple) and all(map(_is_sample, batch)):
         return map(_parts, batch)
     images, labels = _parts(batch)
     if len(images) != len(labels):
@@ -563,11 +566,5 @@ def _parts(item: Any) -> tuple[Any, Any]:
 def _is_sample(item: Any) -> bool:
     if isinstance(item, Mapping):
         return True
-    kinds = (
-        [isinstance(part, Image.Image) or getattr(part, "ndim", 0) == 3 for part in item[:2]] if _listed(item) else []
-    )
-    return kinds == [True, False]
-
-
-def _listed(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) >= 2
+    parts = item[:2] if isinstance(item, list | tuple) else ()
+    return [isinstance(part, Image.Image) or getattr(part, "ndim", None) == 3 for part in parts] == [True, False]

@@ -48,7 +48,7 @@ def metric_unit(metric: Metric, space: str) -> str:
     return "proportion" if metric.scale == 100 else _UNITS.get(metric.name, "")
 
 
-class _Config(Part, frozen=True, kw_only=True):
+class _Config(Part, frozen=True):
     lower_is_better: Flag
     metric_id: Text = ""
     metric_name: Text = ""
@@ -57,34 +57,34 @@ class _Config(Part, frozen=True, kw_only=True):
     additional_details: TextTable = msgspec.field(default_factory=dict)
 
 
-class _Score(Part, frozen=True, kw_only=True):
+class _Score(Part, frozen=True):
     score: Number
     uncertainty: Table = msgspec.field(default_factory=dict)
     details: Table = msgspec.field(default_factory=dict)
 
 
-class _Data(Part, frozen=True, kw_only=True):
+class _Data(Part, frozen=True):
     dataset_name: Text
 
 
-class _Result(Part, frozen=True, kw_only=True):
+class _Result(Part, frozen=True):
     evaluation_name: Text
     source_data: Annotated[_Data, Meta(description="a table")]
     metric_config: Annotated[_Config, Meta(description="a table")]
     score_details: Annotated[_Score, Meta(description="a table")]
 
 
-class _Named(Part, frozen=True, kw_only=True):
+class _Named(Part, frozen=True):
     name: Text
     id: Text = ""
     additional_details: TextTable = msgspec.field(default_factory=dict)
 
 
-class _Source(Part, frozen=True, kw_only=True):
+class _Source(Part, frozen=True):
     source_organization_name: Text
 
 
-class _File(Part, frozen=True, kw_only=True):
+class _File(Part, frozen=True):
     schema_version: Text
     evaluation_id: Text
     source_metadata: Annotated[_Source, Meta(description="a table")]
@@ -147,8 +147,7 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
         config, condition = result.metric_config, result.evaluation_name
         called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
         metric = _metric(config, own, known)
-        value = None if metric is None else _value(result, metric, space)
-        if metric is None or value is None or not _is_condition(condition):
+        if metric is None or (value := _value(result, metric, space)) is None or not _is_condition(condition):
             lost.append(_short(called))
             continue
         condition = spelled.setdefault(meaning_of(condition), condition)
@@ -196,8 +195,8 @@ def _checked(path: Path, where: str) -> _File:
     try:
         data = json_of(path, LARGEST)
     except (OSError, ValueError) as fault:
-        why = reason_of(fault).splitlines()[0][:160]
-        raise RunError(f"{where}: cannot be read ({why}); expected a JSON file of Every Eval Ever") from None
+        why = f"cannot be read ({reason_of(fault)})"
+        raise RunError(f"{where}: {why}; expected a JSON file of Every Eval Ever") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, str) or version.rpartition(".")[0] != SCHEMA.rpartition(".")[0]:
         said = f"schema_version is {json.dumps(version)[:80]}" if isinstance(data, dict) else "not a JSON object"
@@ -237,14 +236,15 @@ def _by_value(text: str) -> str:
 def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric | None:
     """Return the metric that a file means, if its direction is ours. known: by their names and by `metric_id`."""
     if own and (name := config.additional_details.get(NAME)):
-        metric = find_metric(name) if len(name) <= LONGEST else None
+        metric = find_metric(name)
     else:
         asked = (config.metric_id.removeprefix(f"{LIBRARY}."), config.metric_name)
         metric = next((known[each] for each in asked if each in known), None)
         if metric is None and config.metric_id.startswith(f"{LIBRARY}."):  # it may have a parameter
             metric = find_metric(asked[0])
-    agrees = metric is not None and (not metric.better or config.lower_is_better == (metric.better < 0))
-    return metric if agrees else None
+    if metric is None or len(metric.name) > LONGEST:
+        return None
+    return metric if not metric.better or config.lower_is_better == (metric.better < 0) else None
 
 
 def _value(result: _Result, metric: Metric, space: str) -> float | None:

@@ -278,10 +278,12 @@ def _axis(
     if given is None:
         return None
     items = split_list(given)
+    if not items:
+        raise ProtocolError(f"--{option} is empty; name checkpoints or conditions, or leave it out")
     names = [line.name for line in lines]
     if items == ["checkpoints"]:
         return names
-    if items and all(item in names and item not in SETS for item in items):
+    if all(item in names and item not in SETS for item in items):
         return items
     if items == ["conditions"]:
         return tuple(front.values())
@@ -307,7 +309,7 @@ def _axis(
 def _named(item: str, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]) -> Iterator[Asked]:
     """Yield the figures that an item names; of a condition without one those of the first page, else its first."""
     text, _, metric = item.rpartition(":")
-    text, metric = (text, metric) if text and metric in metrics() else (item, "")
+    text, metric = (text, metric) if metric in metrics() else (item, "")
     wanted, seen = pattern_of(text), set[str]()
     for line in lines:
         for key in line.rows:

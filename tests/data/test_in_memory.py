@@ -101,6 +101,7 @@ def test_an_order_that_is_drawn_anew_is_stated() -> None:
     inside = BatchSampler(RandomSampler(DATA), 5, drop_last=False)
     assert f"RandomSampler {order}" in open_held(DataLoader(DATA, batch_sampler=inside)).notes
     assert open_held(DataLoader(DATA, 4, sampler=Backwards())).notes[1:] == ("the loader yields 6 of 12 samples",)
+    assert open_held(DataLoader(DATA, 5)).notes == ("12 images in memory, not in a file",)
 
 
 PAIR = Subset(DATA, [0, 1])  # of so few samples, draws are often alike
@@ -128,8 +129,9 @@ def test_all_that_is_drawn_without_replacement_is_a_whole() -> None:
     for draws in (WeightedRandomSampler([1.0, 3.0], 2, replacement=False), RandomSampler(PAIR, num_samples=4)):
         held = open_held(DataLoader(PAIR, 2, sampler=draws))
         assert {sample.id.partition("#")[0] for sample in held.samples} == {"00000", "00001"}
-    (row,) = rows(DataLoader(DATA, sampler=SubsetRandomSampler([3])))
-    assert (row,) == tuple(expected([3]))
+    assert rows(DataLoader(DATA, sampler=SubsetRandomSampler([3]))) == expected([3])
+    one = Subset(DATA, [3])
+    assert len(rows(DataLoader(one, sampler=RandomSampler(one, replacement=True, num_samples=2)))) == 2
 
 
 def a_cycle() -> Iterator[int]:
@@ -154,11 +156,26 @@ def test_a_sampler_that_is_none(sampler: Any, words: str) -> None:
         open_held(DataLoader(DATA, sampler=sampler))
 
 
+def test_each_position_and_each_draw_of_a_sampler_is_looked_at() -> None:
+    with pytest.raises(DataError, match=r"yields \[0, 12\]; expected positions from 0 to 11"):
+        open_held(DataLoader(DATA, batch_sampler=[[0, COUNT]]))
+    draws = iter([[0, 1], [1, 0], [0, 2]])
+    later = type("Later", (), {"__iter__": lambda _: iter(next(draws)), "__len__": lambda _: 2})()
+    with pytest.raises(DataError, match="Later draws other samples each time"):
+        open_held(DataLoader(DATA, sampler=later))
+
+
 def test_a_sample_that_is_yielded_twice_counts_twice() -> None:
     held = open_held(DataLoader(DATA, 2, sampler=[4, 2, 4]))
     assert [sample.id for sample in held.samples] == ["00002", "00004", "00004#2"]
     assert "list yields 1 of 2 samples more than once; each time counts" in held.notes
     assert "the loader yields 3 of 12 samples" in held.notes
+
+
+def test_ids_are_as_wide_as_the_last_position() -> None:
+    for count, ids in ((100_000, ["00000", "99999"]), (100_001, ["000000", "100000"])):
+        data = Subset(DATA, [0] * count)
+        assert [sample.id for sample in open_held(DataLoader(data, sampler=[0, count - 1])).samples] == ids
 
 
 def test_a_collate_function_is_part_of_the_data() -> None:
@@ -175,8 +192,9 @@ def test_a_collate_function_is_part_of_the_data() -> None:
     assert rows(alone) == expected(range(COUNT), lambda place: (place + 1) % 4)
     shuffled = DataLoader(DATA, 5, shuffle=True, collate_fn=darker)  # in the same batches each time
     assert rows(shuffled) == rows(shuffled) == found
-    with pytest.raises(DataError, match="collate_fn makes 10 samples of 5; expected as many"):
-        open_held(DataLoader(DATA, 5, collate_fn=lambda batch: default_collate([*batch, *batch])))
+    for collate, count in ((lambda batch: default_collate([*batch, *batch]), 10), (lambda batch: [], 0)):
+        with pytest.raises(DataError, match=f"collate_fn makes {count} samples of 5; expected as many"):
+            open_held(DataLoader(DATA, 5, collate_fn=collate))
 
 
 def test_a_batch_may_be_a_list_of_samples() -> None:
@@ -187,11 +205,15 @@ def test_a_batch_may_be_a_list_of_samples() -> None:
         list,
         lambda batch: tuple(zip(*batch, strict=True)),
         lambda batch: [{"img": x, "target": y} for x, y in batch],
+        lambda batch: [(x, y, "more") for x, y in batch],
     ):
         held = open_held(DataLoader(pictures, 2, collate_fn=collate))  # type: ignore[arg-type]
         assert [(np.asarray(held.image(each)).max(), each.label) for each in held.samples] == [
             (place, place % 2) for place in range(5)
         ]
+    mixed: Any = [tensors[0], (torch.zeros(4, 4), 1)]  # images and labels, of which the first image alone has channels
+    with pytest.raises(DataError, match=r"image 00001 has shape \(4, 4\)"):
+        open_held(DataLoader(mixed, 2, collate_fn=lambda batch: tuple(zip(*batch, strict=True))))
 
 
 class OfBatches(Dataset[Any]):
@@ -249,6 +271,10 @@ def test_a_stream_that_changes_is_refused(form: Callable[[Any], Any]) -> None:
         open_held(form(Stream(lambda image: image ^ torch.randint(2, (1,), dtype=torch.uint8))))
     with pytest.raises(DataError, match="the stream of data raises KeyError: 'lost'"):
         open_held(form(Stream(lambda image: {}["lost"])))
+    with pytest.raises(DataError, match=r"the stream of data raises KeyError: 'x{199}$"):
+        open_held(form(Stream(lambda image: {}["x" * 200])))
+    with pytest.raises(DataError, match="is a tensor without values here"):
+        open_held(form(Stream(lambda image: image.to("meta"))))
 
 
 class Fine(Dataset[Any]):
@@ -286,6 +312,30 @@ def test_labels_are_those_of_indexing(data: Any) -> None:
     items = [source[place] for place in range(COUNT)]
     labels = [int(item["label"] if isinstance(item, dict) else item[1]) for item in items]
     assert [sample.label for sample in open_held(data).samples] == labels
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("x" * 41, "data is the text 'x{40}'; expected"),
+        ([(IMAGES[0], "x" * 61)], "a label is 'x{60}'; expected an integer"),
+        (DataLoader(DATA, sampler=["x" * 59]), r"yields \['x{58}; expected positions"),
+    ],
+)
+def test_what_is_none_is_named_as_far_as_a_line_goes(data: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        open_held(data)
+
+
+def test_what_was_opened_is_kept_and_shown_in_a_line() -> None:
+    held = open_held(DATA)
+    assert open_held(held) is held
+    assert repr(held.source) == "MemorySource(size=(4, 4), classes=(), claimed=())"
+
+
+@pytest.mark.parametrize("label", [1, True, 1.0, np.int64(1), np.array([1]), torch.tensor([1]), torch.tensor(1.0)])
+def test_a_label_may_be_any_whole_number(label: Any) -> None:
+    assert [sample.label for sample in open_held([(IMAGES[0], label)]).samples] == [1]
 
 
 @pytest.fixture
@@ -356,6 +406,9 @@ def test_names_of_classes_are_those_of_the_labels_that_come(folder: Path) -> Non
     part = Halved(data, [0, 2, 4])
     part.classes = ["low", "high"]  # type: ignore[attr-defined]  # its own, not those of what it wraps
     assert labels(part)[-1] == ("assumed", 0)
+    for odd in ("ab", ["low", 2]):
+        part.classes = odd  # type: ignore[attr-defined]
+        assert open_held(part).source.claimed == ()  # type: ignore[attr-defined]
     (folder / "cow").mkdir()  # a class without a sample
     assert opened(ImageFolder(folder, allow_empty=True)).class_names == ("ant", "bee", "cat", "cow")
 
@@ -366,6 +419,9 @@ def test_folders_that_are_no_classes_name_nothing(folder: Path) -> None:
         data.samples = [(path, number(place)) for place, (path, _) in enumerate(data.samples)]
         count = number(5) + 1
         assert opened(data).class_names == tuple(map(str, range(count)))
+    data = ImageFolder(folder)
+    data.samples, data.classes = [(path, 2 * label) for path, label in data.samples], []  # labels with gaps
+    assert opened(data).class_names == tuple("01234")
     data = ImageFolder(folder)
     data.root = folder / "ant"  # most files lie outside
     assert [sample.id for sample in open_held(data).samples] == [f"{place:05d}" for place in range(6)]
@@ -488,6 +544,12 @@ def test_each_sample_is_read_once_at_first() -> None:
     for sample in shuffled.samples:
         shuffled.image(sample)
     assert len(reads) == COUNT  # no batch is made twice
+    single = shuffled.source.single  # type: ignore[attr-defined]
+    for places, count in (((0, 2, 4, 6, 0), 4), ((8, 0), 2)):  # batches that are made: four are kept
+        reads.clear()
+        for place in places:
+            single(place)
+        assert len(reads) == 2 * count
 
 
 def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
@@ -565,6 +627,13 @@ def test_a_picture_that_is_cut_off_keeps_its_label() -> None:
         open_held(Cut(lambda: next(shares))).digest()
 
 
+def test_channels_stand_first_in_tensors_and_last_in_arrays_where_both_may_be() -> None:
+    image = IMAGES[0, :, :, :3]  # (3, 4, 3)
+    assert np.array_equal(pixels_of(image, "it"), image.permute(1, 2, 0))
+    assert np.array_equal(pixels_of(image.numpy(), "it"), image)
+    assert np.array_equal(pixels_of(IMAGES[0].numpy(), "it"), IMAGES[0].permute(1, 2, 0))
+
+
 def test_tensors_of_half_precision_round_as_others() -> None:
     image = IMAGES[0].float() / 255
     assert np.array_equal(
@@ -572,6 +641,7 @@ def test_tensors_of_half_precision_round_as_others() -> None:
     )
     for odd, words in (
         (image.permute(1, 2, 0), r"a tensor \(4, 4, 3\); expected \(3, H, W\): permute its channels"),
+        (image.permute(1, 2, 0).repeat(1, 1, 2).numpy(), r"shape \(4, 4, 6\); expected \(3, H, W\), \(H, W, 3\) or"),
         (image.to("meta"), r"without values here \(meta"),
         (image.to_sparse(), "without values here"),
         (image[0], r"shape \(4, 4\); expected"),
@@ -611,7 +681,8 @@ def test_a_mask_in_each_form(name: str) -> None:
     assert labels_of(FORMS[name]) == [MASK.tolist()]
 
 
-def test_the_largest_class_of_a_mask() -> None:
+def test_the_smallest_masks_and_the_largest_class() -> None:
+    assert labels_of(np.zeros((0, 2), np.uint8)) == [[]]  # refused later, as of another size than its image
     assert labels_of(torch.tensor([[(1 << 31) - 1, -(1 << 31)]])) == [[[(1 << 31) - 1, -(1 << 31)]]]
 
 
@@ -664,6 +735,7 @@ def test_a_mask_is_turned_as_its_image() -> None:
         (MASK / 254, r"contains 0\.003937, which is no class"),
         (MASK / 255 * 1.01, r"contains 0\.003961, which is no class"),
         (MASK / 255 - 1 / 255, r"contains -0\.003922, which is no class"),
+        (MASK / 255 + 1 / 255, r"contains 1\.004, which is no class"),
         (MASK + 0.5, r"contains 0\.5, which is no class"),
         (torch.tensor([[-(1 << 31) - 1, 0]]), "contains -2147483649 to 0; expected the classes of pixels"),
         (torch.tensor([[1 << 31, 0]]), "contains 0 to 2147483648; expected the classes of pixels"),
@@ -674,6 +746,8 @@ def test_a_mask_is_turned_as_its_image() -> None:
         (np.array([["a"]]), "is of <U1; expected whole numbers"),
         (Image.new("RGB", (3, 3)), "a picture of mode RGB; expected one number per pixel"),
         (MASK.double() * 1e10, "contains 0.0 to 2550000000000.0"),
+        (MASK.to("meta"), r"the mask of image 00000 is a tensor without values here \(meta"),
+        (MASK.to_sparse(), "is a tensor without values here"),
     ],
 )
 def test_a_mask_that_is_not_exact_is_refused(mask: Any, words: str) -> None:
@@ -701,6 +775,7 @@ def test_the_object_of_two_classes_may_be_255(masks: Any, labels: Any, said: boo
         filed = open_scenes(tmp_path / "images", masks=tmp_path / "masks", num_classes=2)
         for scenes in (held, filed):
             assert [scenes.labels(sample, (2, 2)).tolist() for sample in scenes.dataset.samples] == labels
+            assert {sample.label for sample in scenes.dataset.samples} == {-1}
             assert any("255 is class 1" in note for note in scenes.notes) is said
             assert (255 in scenes.ignored) is not said
         three = open_scenes("memory:x", num_classes=3)

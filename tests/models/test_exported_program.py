@@ -23,7 +23,19 @@ from torch._export.serde import serialize
 
 import robustkit
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
-from robustkit.models.exported_program import ProgramNetwork, _dropping, _Step, _step, _Value
+from robustkit.models.exported_program import (
+    _DTYPES,
+    _FLOAT32,
+    _FORMATS,
+    _STRIDED,
+    ProgramNetwork,
+    _argument,
+    _callable,
+    _dropping,
+    _Step,
+    _step,
+    _Value,
+)
 from robustkit.pipeline.audit import audit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -253,7 +265,7 @@ OBEYED: dict[str, tuple[Callable[[Members, str], Members], str]] = {
     "object": (opaque, "'more' is a pickled object, not a plain tensor; refused"),
     "weights before torch 2.9": (
         old_layout,
-        r"a pickle that holds more than tensors \(.*\); refused, since reading it",
+        r"a pickle that holds more than tensors \(.{50,60}\); refused, since reading it",
     ),
     "shape of the input": (
         lambda members, code: edited(members, PROGRAM, in_input(code)),
@@ -314,6 +326,14 @@ def node_of(content: Any, name: str) -> Any:
     return next(node for node in content["graph_module"]["graph"]["nodes"] if name in node["target"])
 
 
+def images_of(content: Any) -> Any:
+    return content["graph_module"]["graph"]["tensor_values"]["images"]
+
+
+def strangers(count: int) -> Callable[[Any], object]:
+    return lambda content: [calling(f"torch.ops.os.x{place}")(content) for place in range(count)]
+
+
 TINY: dict[str, Any] = {
     "input": {"as_tensor": {"name": "images"}},
     "output_size": {"as_ints": [5, 5]},
@@ -361,8 +381,9 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
         r"its program changes its own weights or its input as it runs; call model\.eval\(\)",
     ),
     "unknown name": (
-        lambda m: edited(m, PROGRAM, lambda c: node_of(c, "conv2d")["inputs"][0]["arg"]["as_tensor"].update(name="no")),
-        "not a whole program of torch.export .*no not known",
+        lambda m: edited(
+            m, PROGRAM, lambda c: node_of(c, "conv2d")["inputs"][0]["arg"]["as_tensor"].update(name="x" * 81)),
+        r"not a whole program of torch\.export \(ValueError: x{80}\); expected a file of torch\.export\.save",
     ),
     "cut": (lambda m: {k: v for k, v in m.items() if k != "data/weights/weight_0"}, "no member 'm/data/weights/weig"),
     "compiled": (lambda m: {"data/aotinductor/m/m.so": b""}, r"a compiled program \(AOTInductor\), which is native"),
@@ -372,6 +393,51 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
             {"user_input": {"arg": {"as_tensor": {"name": "more"}}}})),
         r"2 inputs; expected one, images \(B, 3, H, W\); export it so",
     ),
+    "input of another kind": (
+        lambda m: edited(m, PROGRAM, lambda c: c["graph_module"]["signature"]["input_specs"].append(
+            {"user_input": {"arg": {"as_int": 3}}})),
+        "its input user_input is not a tensor; expected images; export it so",
+    ),
+    "outputs": (
+        lambda m: edited(m, PROGRAM, lambda c: c["graph_module"]["signature"]["output_specs"].clear()),
+        r"0 outputs; expected logits \(B, K\); export it again",
+    ),
+    "type of its input": (lambda m: edited(m, PROGRAM, lambda c: images_of(c).update(dtype=8)), "input is not float32"),
+    "nine sides": (
+        lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].extend([{"as_int": 8}] * 5)),
+        r"its input is s\d+ x 3( x 8){6}; expected images of 3 channels",
+    ),
+    "channels": (
+        lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].__setitem__(1, {"as_int": 4})),
+        r"its input is s\d+ x 4 x 8 x 8; expected images of 3 channels",
+    ),
+    "no height": (
+        lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].__setitem__(2, {"as_int": 0})),
+        r"its input is s\d+ x 3 x 0 x 8; expected images of 3 channels",
+    ),
+    "byte order": (lambda m: m | {"byteorder": b"big"}, "written on a machine of another byte order; export it on one"),
+    "three operators": (lambda m: edited(m, PROGRAM, strangers(3)), r"\(os\.x2, os\.x1, os\.x0\); export"),
+    "five operators": (lambda m: edited(m, PROGRAM, strangers(5)), r"\(os\.x4, os\.x3, os\.x2 and 2 more\)"),
+    "name of an operator": (lambda m: edited(m, PROGRAM, calling(f"torch.ops.{'x' * 61}")), r"\(x{60}\)"),
+    "name of an object": (
+        lambda m: edited(m, CONSTANTS, lambda c: c["config"].update({"x" * 81: {
+            "path_name": "weight_0", "is_param": False, "use_pickle": True, "tensor_meta": None}})),
+        "'x{80}' is a pickled object",
+    ),
+    "name of a member": (lambda m: m | {"../" + "x" * 76: b""}, r"member 'm/\.\./x{75}' points outside"),
+    "name of a lost member": (
+        lambda m: edited(m, WEIGHTS, lambda c: c["config"]["layers.0.weight"].update(path_name="weight_" + "1" * 59)),
+        "no member 'm/data/weights/weight_1{58}' in it",
+    ),
+    "name of a schema": (
+        lambda m: edited(m, PROGRAM, lambda c: c["schema_version"].update(major="9" * 20)),
+        "a program of schema '9{19}; expected 8",
+    ),
+    "name of a kind": (
+        lambda m: edited(m, PROGRAM, calling("torch.ops.aten.relu.default", self={"as_" + "x" * 38: {}})),
+        "an argument of kind 'as_x{37}'; expected tensors and numbers",
+    ),
+    "name of a side": (lambda m: edited(m, PROGRAM, in_input("x" * 41)), "a side of its input is 'x{40}'; expected"),
 }  # fmt: skip
 
 
@@ -418,6 +484,12 @@ def test_sides_of_one_symbol_are_equal_and_each_within_its_bounds() -> None:
                 network.logits(images)
 
 
+@pytest.mark.parametrize(("height", "width", "size"), [(8, 9, (8, 9)), ("s1", 9, None), (8, "s1", None)])
+def test_a_size_is_fixed_where_both_sides_are(height: Any, width: Any, size: Any) -> None:
+    network = ProgramNetwork([], {}, ["s0", 3, height, width], {"s0": (2, 4), "s1": (5, None)}, ("x", "x"))
+    assert network.fixed_size == size and network.rows == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("steps", "end", "fault"),
     [
@@ -437,6 +509,100 @@ def test_each_name_is_made_once_and_before_it_is_needed(steps: list[Any], end: s
             _dropping(made, {"images"}, end)
     else:
         assert [step.dropped for step in _dropping(made, {"images"}, end)] == [("images",), ("a",)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ({"as_sym_int": {"as_name": "s"}}, _Value("s")),
+        ({"as_optional_tensor": {"as_none": True}}, None),
+        ({"as_floats": [1, 2]}, [1.0, 2.0]),
+        ({"as_tensors": [{"name": "t"}]}, [_Value("t")]),
+        ({"as_sym_ints": [{"as_int": 1}, {"as_name": "s"}]}, [1, _Value("s")]),
+        ({"as_optional_tensors": [{"as_none": True}, {"as_tensor": {"name": "t"}}]}, [None, _Value("t")]),
+        ({"as_scalar_type": 13}, torch.bfloat16),
+        ({"as_layout": 7}, torch.strided),
+        ({"as_device": {"type": "cuda"}}, _Value(None)),
+    ],
+)
+def test_arguments_are_numbers_types_names_and_lists_of_these(argument: dict[str, Any], value: object) -> None:
+    assert _argument(Path("m.pt2"), argument) == value
+
+
+@pytest.mark.parametrize(("names", "made"), [([], None), (["a"], "a"), (["a", "b"], ["a", "b"])])
+def test_a_call_makes_nothing_a_name_or_several(names: list[str], made: object) -> None:
+    node = {"target": "torch.ops.aten.relu.default", "inputs": []}
+    assert _step(Path("m.pt2"), node | {"outputs": [{"as_tensor": {"name": name}} for name in names]}).outputs == made
+
+
+def test_what_a_trace_expects_is_not_computed(members: Members, small: nn.Module, tmp_path: Path) -> None:
+    expecting = calling("torch.ops.aten._assert_tensor_metadata.default", a=TINY["input"], dtype={"as_scalar_type": 8})
+    path = written(edited(members, PROGRAM, expecting), tmp_path / "m.pt2")
+    images = torch.rand(3, 3, 8, 8)
+    expected = small((images - 0.5) / 0.5)
+    torch.testing.assert_close(robustkit.load(f"pt2:{path}", **HALF)(images), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [0, -1])
+def test_the_text_of_a_program_is_bounded(
+    members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    monkeypatch.setattr("robustkit.models.exported_program._LARGEST", len(members[PROGRAM]) + more)
+    path = written(members, tmp_path / "m.pt2")
+    with (
+        nullcontext() if not more else pytest.raises(CheckpointError, match=r"'m/models/.*' has 0 MB of text; expected")
+    ):
+        robustkit.load(f"pt2:{path}", **HALF)
+
+
+def test_numbers_of_types_are_those_of_torch() -> None:
+    for ours, count, theirs in (
+        (_DTYPES, 10, serialize._TORCH_TO_SERIALIZE_DTYPE),
+        (_FORMATS, 4, serialize._TORCH_TO_SERIALIZE_MEMORY_FORMAT),
+        ({_STRIDED: torch.strided}, 1, serialize._TORCH_TO_SERIALIZE_LAYOUT),
+        ({_FLOAT32: torch.float32}, 1, serialize._TORCH_TO_SERIALIZE_DTYPE),
+    ):
+        assert len(ours) == count and ours == {int(theirs[kind]): kind for kind in ours.values()}  # type: ignore[attr-defined, index]
+
+
+def test_sizes_are_of_64_bits() -> None:
+    add = _callable("_operator.add")
+    assert add(1 << 62, (1 << 62) - 1) == (1 << 63) - 1
+    for sign in (1, -1):
+        with pytest.raises(OverflowError, match=r"a size of -?9e"):
+            add(sign << 62, sign << 62)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("m/x", 8, 1, "'m/x' is encrypted"),
+        ("/x", 8, 0, "'/x' points outside"),
+        ("a\\x", 8, 0, r"'a\\\\x' points outside"),
+        ("m/x", 41, 0xA0, "'m/x' points outside"),  # a link
+        ("m/models/model.json", 8, 0, "'m/models/model.json' occurs twice"),
+    ],
+)
+def test_members_that_torch_never_writes_are_refused(
+    members: Members, tmp_path: Path, name: str, place: int, value: int, message: str
+) -> None:
+    """place: of a byte in the directory's entry."""
+    path = written(members, tmp_path / "m.pt2")
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr("m/x", b"")
+        archive.infolist()[-1].filename = name
+    content = bytearray(path.read_bytes())
+    content[content.rindex(name.encode()) - 46 + place] |= value
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"member {message}.*; refused: export it again"):
+        robustkit.load(f"pt2:{path}", **HALF)
+
+
+def test_two_programs_are_refused_whatever_else_there_is(members: Members, tmp_path: Path) -> None:
+    more = {"models/n.json": members[PROGRAM], "serialized_exported_program.json": members[PROGRAM]}
+    with pytest.raises(CheckpointError, match="2 programs; expected one"):
+        robustkit.load(f"pt2:{written(members | more, tmp_path / 'm.pt2', '')}", **HALF)
 
 
 def test_a_zip_that_inflates_or_claims_more_than_it_holds_is_refused(members: Members, tmp_path: Path) -> None:

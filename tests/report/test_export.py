@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, Ru
 from robustkit.report.card import write_cards
 from robustkit.report.export import FORMATS, before_submission, export
 from robustkit.report.export import _interval as interval_of
+from robustkit.report.export import _is_shown as is_shown
 from robustkit.report.export import _metric as written_metric
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
-from robustkit.results.every_eval_ever import Origin
+from robustkit.results.every_eval_ever import Origin, listed
 from robustkit.results.published import read_published
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
@@ -107,6 +109,7 @@ def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Pat
         *("robustkit.nll", "nats", 0, "Infinity")
     ]
     assert nll["metric_config"]["lower_is_better"] and not top1["metric_config"]["lower_is_better"]
+    assert re.fullmatch(r"val/unknown/vit/1767225600-[0-9a-f]{16}", log["evaluation_id"])
     assert log["evaluation_timestamp"] == "2026-01-01T00:00:00+00:00" and log["retrieved_timestamp"] == "1767225600"
     text = path.read_text("utf-8")
     assert "/home/me" not in text and "secret" not in text and "NaN" not in text
@@ -197,6 +200,19 @@ def test_a_figure_that_is_neither_better_nor_worse_says_so() -> None:
         assert (written["additional_details"].get("direction") == "neither is better") == (direction is None)
 
 
+def test_how_a_metric_is_called() -> None:
+    for name, called, kind, parameters in (
+        ("top1", "top-1 accuracy", "accuracy", None),
+        ("nll", "NLL", "nll", None),
+        ("parity", "parity", "parity", None),  # which has no words
+        ("iou(cat)", "IoU of a class (cat)", "iou", {"of": "cat"}),
+        ("top1_after_fab-t", "top-1 after a stage (fab-t)", "top1_after_fab-t", None),
+    ):
+        written = written_metric(metric_of(name), "pixels")
+        assert written["metric_name"] == called and written["metric_kind"] == kind
+        assert written.get("metric_parameters") == parameters
+
+
 def test_only_files_of_unknown_organisations_are_named_before_a_submission() -> None:
     paths = [Path(f"data/val/{name}") for name in ("unknown/vit/1.json", "unknown/vit/1.csv", "acme/vit/2.json")]
     assert "(1 of 3 files)" in before_submission(paths) and not before_submission(paths[1:])
@@ -239,11 +255,13 @@ def in_each_form(path: Path, out: Path, **changes: Any) -> tuple[dict[str, Any],
 
 def test_what_a_card_says_against_its_figures_goes_along(tmp_path: Path) -> None:
     """Its caveats, and that eps is in no pixels."""
-    protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": "sigma", "caveats": ["of no use"]}
-    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", protocol=protocol)
-    assert json.loads(log["eval_library"]["additional_details"]["caveats"]) == args["caveats"] == ["of no use"]
-    assert log["eval_library"]["additional_details"]["space"] == args["space"] == "sigma"
-    assert "; eps in standard deviations of a channel; " in notes and "; caveat: of no use" in notes
+    protocol = {"tag": "own@1:96fe6f4a", "name": "own", "digest": "96fe", "space": "sigma", "caveats": ["of no usé"]}
+    versions = {"torché": "2"}
+    log, args, notes = in_each_form(tmp_path / "run", tmp_path / "out", protocol=protocol, versions=versions)
+    details = log["eval_library"]["additional_details"]
+    assert details["caveats"] == '["of no usé"]' and args["caveats"] == ["of no usé"]
+    assert details["versions"] == '{"torché": "2"}' and details["space"] == args["space"] == "sigma"
+    assert "; eps in standard deviations of a channel; " in notes and "; caveat: of no usé" in notes
 
 
 @pytest.mark.parametrize(
@@ -339,7 +357,7 @@ def test_a_hostile_name_leads_nowhere(tmp_path: Path, name: str) -> None:
             (first, *_) = csv.DictReader(text.splitlines())
             assert not first["checkpoint"].startswith("=")
         elif form == EEE:
-            assert json.loads(text)["model_info"]["name"] == name
+            assert json.loads(text)["model_info"]["name"] == name and len(path.relative_to(out).parts) == 5
             assert path.relative_to(out).parts[1].isascii() and path.relative_to(out).parts[1] not in ("CON", "data")
         else:
             assert name in str(yaml.safe_load(text)) or repr(name)[1:-1] in str(yaml.safe_load(text))
@@ -406,7 +424,7 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     unknown = [
         result_of("mmlu", 0.5),
         result_of("pgd", 0.5),
-        result_of("clean", 0.5, metric_id="elo"),
+        result_of("clean", 0.5, metric_id="", metric_name="elo"),
         result_of("clean", 0.3, metric_id="top5_accuracy", lower_is_better=True),
         result_of("clean", 30, metric_id="top5_accuracy", max_score=None),
         result_of("clean", 3, metric_id="top5_accuracy", metric_unit="proportion"),
@@ -437,6 +455,56 @@ def test_of_the_files_of_others_what_is_certain_is_taken(run: Run, tmp_path: Pat
     assert read.unmatched[0] in json.loads(json_file.read_text("utf-8"))["unpaired"]
 
 
+LOSS = {"lower_is_better": True, "max_score": "Infinity"}
+PIXELS = "pixels in [0, 1]"
+LONG = f"iou({'c' * 495})"  # the longest name that a metric may have
+
+
+@pytest.mark.parametrize(
+    ("condition", "config", "taken"),
+    [
+        ("clean", {"additional_details": {"robustkit_metric": "top5"}}, {"top1": 0.5}),  # another library's details
+        ("clean", LOSS | {"metric_id": "robustkit.later", "metric_name": "nll"}, {"nll": 0.5}),
+        ("clean", {"metric_id": "linf_max", "metric_unit": PIXELS, "lower_is_better": True}, {"linf_max": 0.5}),
+        ("clean", {"metric_id": "linf_max"}, {}),  # of an unknown unit
+        ("clean", {"metric_id": "head_correlation", "max_score": 2}, {"head_correlation": 0.5}),  # of no unit
+        ("clean", {"max_score": 100}, {"top1": 0.005}),
+        ("clean", {"metric_unit": "percent", "max_score": 1}, {}),
+        ("clean", {"metric_unit": "percent", "max_score": 2}, {"top1": 0.005}),
+        ("clean", {"metric_id": f"robustkit.{LONG}"}, {LONG: 0.5}),
+        ("clean", {"metric_id": f"robustkit.{LONG.replace('c', 'cc', 1)}"}, {}),
+        (f"corruption({' ' * 485}fog)", {}, {"top1": 0.5}),
+        (f"corruption({' ' * 486}fog)", {}, {}),
+        ("pgd(speed=3)", {}, {}),
+    ],
+)
+def test_a_figure_is_taken_where_condition_metric_and_unit_are_certain(
+    tmp_path: Path, condition: str, config: dict[str, Any], taken: dict[str, float]
+) -> None:
+    path = tmp_path / "others.json"
+    path.write_text(json.dumps(other_log(result_of(condition, 0.5, **config), model_info={"name": "Net"})))
+    assert read_published(str(path)).figures == {"Net": {condition: taken} if taken else {}}
+
+
+def test_a_figure_at_either_end_of_its_metric_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "others.json"
+    scores = {"clean": 0.0, "pgd(eps=1/255)": 1.0, "pgd(eps=2/255)": -1e-9, "pgd(eps=3/255)": 1 + 1e-9}
+    path.write_text(json.dumps(other_log(*map(result_of, scores, scores.values()))))
+    taken = {text: {"top1": score} for text, score in [*scores.items()][:2]}
+    assert read_published(str(path)).figures == {"acme/net": taken}
+
+
+def test_texts_of_a_file_are_cut_at_their_limits(tmp_path: Path) -> None:
+    path, flags = tmp_path / "others.json", json.dumps([f"flag {place}" for place in range(21)])
+    result = result_of("clean", 0.5)
+    result["score_details"]["details"] = {"flags": flags}
+    own = {"name": "robustkit", "version": "1"}
+    path.write_text(json.dumps(other_log(result, model_info={"name": "N" * 201}, eval_library=own)))
+    read = read_published(str(path))
+    assert [*read.figures] == ["N" * 200] and len(read.origins["clean"]["top1"].flags) == 20
+    assert listed("abcde") == "a; b; c; d; e" and listed("abcdef") == "a; b; c; d; e and 1 more"
+
+
 def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Path) -> None:
     """Matched with the run's text; what no condition of the run matches is named, in a comparison of several, too."""
     write_summary(run)
@@ -450,12 +518,16 @@ def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Pat
     flagged["score_details"]["details"] = {"flags": '["gradients are masked"]'}
     path.write_text(json.dumps(other_log(flagged, eval_library={"name": "robustkit", "version": "1"})))
     (table,) = (table for table in compare(run, reference=str(path)).placed if table.checkpoint == "vit")
-    assert "published with a flag: gradients are masked" in table.flags
+    assert table.flags == (
+        "published under an unknown protocol, here standard",
+        "published with a flag: gradients are masked",
+    )
     placed = {each["condition"]: each["published"] for each in found.to_dict()["among"] if each["checkpoint"] == "vit"}
     assert placed == {text: {"acme/net": 0.25} for text in (PGD, "corruption(fog)")}
     assert found.unpaired[0] == f"others.json: no condition of the run matches pgd(steps=20, eps=2/255); {far[1]}"
     path.write_text(json.dumps(other_log(*(result_of(spelled[place], 0.25 + place / 2) for place in (0, 1)))))
-    assert read_published(str(path)).figures == {"acme/net": {}}, "two values of one figure"
+    read = read_published(str(path))
+    assert read.figures == {"acme/net": {}} and ": 2 of 2 figures are left out" in read.unmatched[0]  # of two values
     path.write_text(json.dumps(other_log(result_of(far[0], 0.25))))
     lines = compare(run, reference=str(path)).unpaired
     assert (
@@ -522,6 +594,8 @@ def test_what_is_no_doubt_about_an_imported_figure() -> None:
     maps = Origin("val", data.digest, 3, (remark, "gradients are masked"))
     assert [*maps.doubts("cam(agcam,mode=mask)", data, 4)] == ["published with a flag: gradients are masked"]
     assert [*Origin("val", "", 3, ()).doubts("clean", data, 4)] == ["published for n = 3, here n = 4"]
+    assert not [*Origin("val", "", 4, ()).doubts("clean", data, 4)]
+    assert not [*Origin("another name", data.digest, 4, ()).doubts("clean", data, 4)]
 
 
 NESTED = "[" * 100_000
@@ -535,6 +609,7 @@ NESTED = "[" * 100_000
         ('{"a": 1, "a": 2}', "cannot be read ('a' is named more than once in one object"),
         ("[]", "not a JSON object; expected a file of Every Eval Ever, schema 0.3.0"),
         (other_log(schema_version="9.9.9"), 'schema_version is "9.9.9"; expected a file'),
+        (other_log(schema_version="9" * 99), f'schema_version is "{"9" * 79}; expected a file'),
         (other_log(schema_version=None), "schema_version is null; expected a file"),
         (other_log(evaluation_results=None), "evaluation_results is None; expected a list of tables"),
         (other_log(1), "evaluation_results[0] is 1; expected a table"),
@@ -627,6 +702,7 @@ def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: 
         (EEE, {"checkpoint": "vitt"}, r"^unknown checkpoint 'vitt'; did you mean 'vit'"),
         (EEE, {"model_id": "acme/x"}, "has 2 checkpoints; choose one with --checkpoint"),
         (EEE, {"checkpoint": "vit", "model_id": "../x"}, r"^--model-id is '\.\./x'; expected ORG/NAME, as on the Hub$"),
+        (EEE, {"checkpoint": "vit", "model_id": "x" * 201}, f"^--model-id is '{'x' * 200}'; expected ORG/NAME"),
         (EEE, {"to": "x"}, "^--to: every-eval-ever has no use for it; leave it out$"),
         ("csv", {"task_ids": ["x"]}, "^--task-id: csv has no use for it"),
         ("mlflow", {"out": Path("x")}, "^--out: mlflow has no use for it"),
@@ -639,6 +715,24 @@ def test_what_cannot_be_exported(run: Run, form: str, options: dict[str, Any], m
     with pytest.raises(RunError, match=message):
         export(run, form, **options)
     assert not (run.path / "export").exists()
+
+
+def test_a_figure_that_its_metric_cannot_have_is_not_shown() -> None:
+    rows: Any = [{"metric": "top1", "value": value} for value in (-1e-9, 0.0, 1.0, 1 + 1e-9, math.nan)]
+    assert [is_shown(row) for row in rows] == [False, True, True, False, False]
+
+
+def test_a_run_without_a_figure_to_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: row["value"] == 0.1)  # clean, of the second
+    assert len(export(run, EEE)) == 1
+    with pytest.raises(NothingEvaluated, match="no figure of vit is finite"):
+        export(run, EEE, checkpoint="vit")
+    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: False)
+    with pytest.raises(NothingEvaluated, match="run has no results; run the audit again to make them"):
+        export(run, EEE)
+    monkeypatch.setattr("robustkit.report.export.hub_metrics", lambda document: [])
+    with pytest.raises(NothingEvaluated, match="vit has no top-1, which the Hub's"):
+        export(run, "hf-eval-results", checkpoint="vit", dataset_id="a/b")
 
 
 def test_what_stands_in_the_way(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -659,6 +753,6 @@ def test_what_stands_in_the_way(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
             export(empty, form)
     done = CliRunner().invoke(cli, ["export", str(tmp_path / "none"), "--format", "csv"])
     assert isinstance(done.exception, RobustkitError) and "is not a run folder" in str(done.exception)
-    odd = Run(write_run(tmp_path / "odd", {"vit": {"clean": records(8)}}, started="yesterday"))
-    with pytest.raises(RunError, match="started is 'yesterday'; expected a time such as 2026-01-01T"):
+    odd = Run(write_run(tmp_path / "odd", {"vit": {"clean": records(8)}}, started="yesterday" * 9))
+    with pytest.raises(RunError, match=f"started is '{('yesterday' * 9)[:80]}'; expected a time such as 2026-01-01T"):
         export(odd, EEE)

@@ -1,8 +1,10 @@
 """The index of a folder's runs: what it lists, whom it believes, what it writes and serves, how little it reads."""
 
+import dataclasses
 import http.client
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -12,29 +14,34 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 import pytest
-from gate_runs import PGD
+from gate_runs import PGD, make, right
 from index_runs import audited, forged, furnished
 from manifests import write_plain
+from matplotlib.figure import Figure as Canvas
+from msgspec.structs import replace
 from page_runs import HOSTILE, Page, make_run
 from PIL import Image
 
 from robustkit.cli.app import main
 from robustkit.cli.terminal import folder_of_runs
 from robustkit.common import plugins
+from robustkit.common.intervals import wilson
 from robustkit.errors import RunError
 from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
-from robustkit.report.index.page import Site, comparison_page, figure_name, server_of, write_index
-from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, find_runs, list_runs, read_run
+from robustkit.report.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
+from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, IndexFigure, find_runs, list_runs, read_run
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
+from robustkit.results.survey import write_summary
 from robustkit.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -94,15 +101,32 @@ def test_flags_are_bounded_counted_and_named_with_their_conditions(tmp_path: Pat
 
 def test_figures_that_no_rule_is_drafted_on_and_those_without_a_value_are_left_out(tmp_path: Path) -> None:
     run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
-    (row,) = (row for row in run.summary() if (row.condition, row.metric) == ("clean", "top1"))
-    attacked = replace(row, condition=PGD, value=0.25)
+    (row,) = (row.to_plain() for row in run.summary() if row.key == ("clean", "top1"))
+    attacked, fog = {**row, "condition": PGD, "value": 0.25}, "corruption(fog)"
+    under = "pgd(eps=1/255,steps=20,under=fog,severity=3)"
     for rows, kept in (
-        ([row, attacked, replace(row, metric="nll", value=0.5)], [("clean", "top1"), (PGD, "top1")]),
-        ([replace(row, value=math.nan), attacked], [(PGD, "top1")]),
+        ([row, attacked, {**row, "metric": "nll", "value": 0.5}], [("clean", "top1"), (PGD, "top1")]),
+        ([{**row, "value": None}, attacked], [(PGD, "top1")]),
+        ([{**row, "value": math.inf}, attacked], [(PGD, "top1")]),
+        ([row, {**row, "metric": "of no task"}], [("clean", "top1")]),
+        (
+            [row, {**row, "condition": fog}, {**row, "condition": "corruption(fog,severity=3)"}],
+            [("clean", "top1"), (fog, "top1")],
+        ),
+        ([row, {**row, "condition": "attention"}], [("clean", "top1")]),
+        ([{**attacked, "metric": "parity"}, {**row, "condition": under, "metric": "parity"}], [(PGD, "parity")]),
     ):
-        run.write_summary(rows)
+        forged(run, rows)
         (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
         assert [indexed.figure.key for indexed in checkpoint.figures] == kept
+
+
+def test_folders_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "b").mkdir()
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: scandir(path / "none" if path.name == "b" else path))
+    assert find_runs(tmp_path).closed == {"b": "No such file or directory"}
+    assert find_runs(tmp_path / "none").closed == {".": "No such file or directory"}
 
 
 def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:
@@ -110,7 +134,7 @@ def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:
         place = tmp_path.joinpath(*[f"d{depth}"] * depth)
         place.mkdir(parents=True)
         (place / "run.json").write_text("{}")
-    assert find_runs(tmp_path).runs == ["/".join(["d32"] * 32)]
+    assert find_runs(tmp_path).runs == ["/".join(["d32"] * 32)] and find_runs(place).runs == ["."]
 
 
 def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
@@ -171,6 +195,11 @@ def test_a_history_marks_what_was_asked_otherwise(tmp_path: Path, monkeypatch: p
     assert shown.changes == ((), (), there, (*back, f"files that {PGD} reads differ"))
     assert index.pairs.changes == {("r2", "r3"): [*shown.changes[3]], ("r1", "r2"): [*there], ("r0", "r1"): []}
     assert drawn[:6] == 2 * [[0, 1], [2], [3]]  # of clean, then under attack: no line across a change
+    assert shown.chart
+    shown.chart.paint(canvas := Canvas())
+    (axes,) = canvas.axes
+    assert [line.get_xdata()[0] for line in axes.lines] == [1.5, 2.5] and axes.get_xlim() == (-0.5, 3.5)  # type: ignore[index]
+    assert axes.get_ylim() == (-3, pytest.approx(100 * wilson(9, 10)[1] + 3))
     assert shown.chart and f"from run 3 on, {', '.join(there)}" in shown.chart.alt
     assert re.findall(r">(2026-01-01|1\d:30)<", shown.chart.svg) == ["10:30", "2026-01-01", "11:30", "12:30", "13:30"]
     page = Page((tmp_path / "index.html").read_text("utf-8"))
@@ -191,12 +220,64 @@ def test_a_history_is_of_one_data_set_card_and_task(tmp_path: Path) -> None:
     assert {*index.pairs.changes} == {("a", "b"), ("c", "e")}
 
 
-def test_ticks_of_a_history_are_few_dates(tmp_path: Path) -> None:
-    for day in range(1, 10):
-        audited(tmp_path / f"r{day}", "vit", (9, 3), day, of=10)
+def test_ticks_of_a_history_are_few_dates_and_comparisons_eight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(1, 12):
+        audited(tmp_path / f"r{day:02d}", "vit", (9, 3), day, of=10)
     (shown,) = index_page.histories(list_runs(tmp_path).runs)
-    dates = [f"2026-01-{day:02d}" for day in (1, 3, 5, 7, 9)]
+    dates = [f"2026-01-{day:02d}" for day in (1, 4, 7, 10)]  # more than five would touch
     assert shown.chart and re.findall(r">(2026-01-\d\d)<", shown.chart.svg) == dates
+    monkeypatch.setattr(index_page, "comparison_page", lambda *given: MARK)
+    pairs = write_index(tmp_path).pairs
+    assert (len(pairs.pages), pairs.waiting) == (8, [("r02", "r03"), ("r01", "r02")])
+
+
+@pytest.mark.parametrize(
+    ("started", "ticks"),
+    [
+        (["2026-01-01T10:30:00", "2026-01-02T10:30:00"], ["2026-01-01", "2026-01-02"]),
+        (["2026-01-01T10:30:00", "2026-01-01T10:31:00"], ["10:30\n2026-01-01", "10:31\n"]),
+        (["2026-01-01T10:30:00+00:00", "2026-01-01T10:30:01+00:00"], ["10:30:00\n2026-01-01", "10:30:01\n"]),
+    ],
+)
+def test_ticks_are_as_exact_as_they_must_be(started: list[str], ticks: list[str]) -> None:
+    assert index_page._times(started) == ticks
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends", "name", "text"),
+    [
+        ("top1", (0.25, 0.75), "top-1 %, clean", "50.0 [25.0, 75.0]"),
+        ("top1", (None, 0.75), "top-1 %, clean", "50.0"),
+        ("nll", (0.25, 0.75), "NLL, clean", "0.500 [0.250, 0.750]"),
+        ("parity", (None, None), "parity, clean", "50.0"),  # which has no label
+        ("of no task", (0.25, 0.75), "of no task, clean", "0.500 [0.250, 0.750]"),
+    ],
+)
+def test_figures_are_written_as_their_metric_is(metric: str, ends: Any, name: str, text: str) -> None:
+    figure = IndexFigure("clean", "clean", metric, 0.5, *ends, 10, True)
+    assert (figure_name(figure), figure_text(figure)) == (name, text)
+
+
+def test_charts_are_bounded_in_number_and_in_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conditions = ["clean", *(f"pgd(eps={place}/255,steps=20)" for place in range(1, 5))]
+    for name in "ab":
+        write_summary(make(tmp_path / name, {"vit": {text: right(5, 10) for text in conditions}}))
+    runs = list_runs(tmp_path).runs
+    (shown,) = index_page.histories(runs)
+    assert len(shown.keys) == 5 and shown.chart and shown.chart.alt.count("50.0 [") == 2 * 4
+    assert shown.chart.height == 205 + 16 * 4
+    assert index_page._chart(dataclasses.replace(shown, keys=(("clean", "nll"), ("clean", "of no task")))) is None
+    (checkpoint,) = runs["a"].checkpoints
+    assert shown.cells(checkpoint) == ["50.0 [23.7, 76.3]"] * 5
+    assert shown.cells(replace(checkpoint, figures=())) == ["–"] * 5
+    many = {
+        path: replace(run, checkpoints=tuple(replace(run.checkpoints[0], name=str(place)) for place in range(25)))
+        for path, run in runs.items()
+    }
+    monkeypatch.setattr(index_page, "_chart", lambda history: shown.chart)
+    assert [history.chart is not None for history in index_page.histories(many)] == 24 * [True] + [False]
 
 
 def test_finished_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,12 +481,35 @@ def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
 def test_few_comparisons_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[tuple[str, str]]()
     monkeypatch.setattr(index_page, "comparison_page", lambda _, *pair: made.append(pair) or "page")
-    monkeypatch.setattr(index_page, "KEPT", 2)
     site = Site(folder)
-    one, two, three = ("vit/a", "vit/b"), ("vit/b", "vit/a"), ("half", "early")
-    for pair in (one, two, one, three, one, two):
+    pairs = [*permutations([*GOOD, "forged"], 2)][:17]
+    for pair in (*pairs[:16], pairs[0], pairs[16], *pairs[:2]):
         assert site.comparison(*pair) == "page"
-    assert made == [one, two, three, two]  # the second was asked for longest ago when the third came
+    assert made == [*pairs, pairs[1]]  # the second was asked for longest ago when the seventeenth came
+
+
+def test_a_fault_is_told_in_a_line_and_without_words_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError
+
+    for day in (1, 2):
+        audited(tmp_path / f"r{day}", "vit", (9, 3), day, of=10)
+    monkeypatch.setattr(index_page, "comparison_page", fail)
+    assert write_index(tmp_path).pairs.failed == {("r1", "r2"): "ValueError"}
+    with serving(tmp_path) as port:
+        assert got(port, "/compare?first=r1&second=r2")[::2] == (409, "ValueError\n")
+    audited(tmp_path / "r3", "vit", (9, 3), 3, of=10)
+    monkeypatch.setattr(index_runs, "read_run", fail)
+    assert list_runs(tmp_path).unreadable == {"r3": "ValueError"}
+    with server_of(tmp_path, 0) as server:
+        for fault, said in ((ValueError("x" * 301), f"error: ValueError: {'x' * 300}\n"), (TimeoutError(), "")):
+            try:
+                raise fault
+            except Exception:
+                server.handle_error(None, None)  # type: ignore[arg-type]
+            assert capsys.readouterr().err == said
 
 
 def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +533,20 @@ def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeyp
         assert states() == [True]
 
 
-def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
+def test_the_mark_of_its_own_files_stands_at_their_head(tmp_path: Path) -> None:
+    for before, own in ((200 - len(MARK), True), (201 - len(MARK), False)):
+        (tmp_path / "x").write_text("x" * before + MARK, "utf-8")
+        assert index_runs.is_own(tmp_path / "x") is own
+
+
+@pytest.mark.parametrize(("n", "fine"), [(-1, False), (0, True), ((1 << 53) - 1, True), (1 << 53, False)])
+def test_numbers_of_a_summary_are_bounded(tmp_path: Path, n: int, fine: bool) -> None:
+    run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
+    forged(run, [{**row, "n": n} for row in run.summary()])
+    assert (list_runs(tmp_path).runs["run"].problem == "") is fine
+
+
+def test_a_manifest_of_endless_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = audited(tmp_path / "runs" / "a", "vit", (9, 3), day=1)
     plain = json.loads(run.manifest_path.read_text("utf-8"))
     plain["conditions"] = [f"c{i}" for i in range(200_001)]
@@ -440,6 +557,9 @@ def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
     listed = list_runs(tmp_path / "runs")
     assert listed.runs["b"].missing == 2 * (1 << 52) - 2
     assert "200001 folders of records, more than 200000" in listed.unreadable["a"]
+    for most, readable in ((2, True), (1, False)):  # of a checkpoint under two conditions
+        monkeypatch.setattr(index_runs, "_FOLDERS", most)
+        assert ("b" in list_runs(tmp_path / "runs").runs) is readable
 
 
 def test_the_command_says_what_it_found(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,7 @@ third & 25.0 & \underline{47.5} \\
 """.replace("CAPTION", CAPTION)
 
 
-def test_the_table_by_hand(tmp_path: Path) -> None:
+def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made(tmp_path)
     table = run.tabulate()
     assert table.to_latex() == LATEX
@@ -90,7 +92,11 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
         ["clean", *(text for value in ("90.0", "87.5", "25.0") for text in (value, "25.0", "75.0"))],
     ]
     assert r"\underline{87.5} {\scriptsize [25.0, 75.0]}" in bounded.to_latex()
-    assert json.loads(table.to_json())["figures"][0]["p_holm"] is None
+    assert json.loads(table.to_json())["figures"][0]["p_holm"] is None and "p ≥ .05" in table.to_json()
+    p_value = table.cells[2][0].p_value
+    for level, mark in ((p_value, "close"), (math.nextafter(p_value, 1), "")):
+        monkeypatch.setattr("robustkit.results.paper.LEVEL", level)
+        assert run.tabulate().cells[2][0].mark == mark
 
 
 def has_latex() -> bool:
@@ -125,10 +131,13 @@ def test_rows_and_columns_are_checkpoints_or_figures(tmp_path: Path) -> None:
         ({"rows": "third", "columns": "other"}, "rows and columns are both checkpoints"),
         ({"rows": "pdg"}, "--rows: unknown checkpoint or condition 'pdg'; did you mean 'pgd'"),
         ({"columns": "clean:nll"}, "--columns: unknown checkpoint or condition 'clean:nll'"),
+        ({"columns": " ,"}, "--columns is empty; name checkpoints or conditions, or leave it out"),
     ):
         with pytest.raises(ProtocolError, match=message):
             run.tabulate(**axes)
     assert SETS["quest"].startswith("clean,fgsm,pgd,spsa,autoattack,in-c")
+    with pytest.raises(ProtocolError, match="unknown format 'tex'"):
+        run.tabulate().to("tex")
 
 
 def test_doubts_are_told_and_runs_that_cannot_be_paired_are_not_tested(tmp_path: Path) -> None:
@@ -137,11 +146,14 @@ def test_doubts_are_told_and_runs_that_cannot_be_paired_are_not_tested(tmp_path:
     assert table.names == (*(f"{name} (a)" for name in NAMES), *(f"{name} (b)" for name in NAMES))
     assert [cell.flagged for cell in table.cells[3]] == [False, True]
     assert table.caption.endswith("†: flagged; see the report.")
-    assert any("exceeds eps" in line for line in table.flags)
+    assert (
+        any("exceeds eps" in line for line in table.flags) and "after Holm's correction for 30 pairs" in table.caption
+    )
     other = made(tmp_path / "c", change=change_of("data", "classes", to=5))
     apart = robustkit.table(first, other)
     assert any(line.startswith("not tested: ") and "5 classes" in line for line in apart.flags)
     assert {cell.mark for row in apart.cells for cell in row} == {"best", ""}
+    assert apart.caption.endswith(" Best in bold.")
 
 
 def test_two_checkpoints_are_one_pair_and_the_caption_says_of_how_many_samples(tmp_path: Path) -> None:
@@ -154,16 +166,25 @@ def test_two_checkpoints_are_one_pair_and_the_caption_says_of_how_many_samples(t
     run.write_summary([*(replace(row, n=30) if row.condition == PGD else row for row in rows), *more])
     table = run.tabulate(columns="clean,pgd,clean:nll")
     assert "(n = 30–40 images)" in table.caption and table.headings == ("clean", "PGD-20", "clean: NLL ↓")
+    run.write_summary(replace(row, metric="linf_max") for row in rows)  # neither better nor worse
+    table = run.tabulate(columns="clean:linf_max")
+    assert [cell.mark for (cell,) in table.cells] == ["", ""] and "Best" not in table.caption
+
+
+def summarised(folder: Path, conditions: Sequence[str], metrics: Sequence[str], claims: Any = None) -> Run:
+    """A run of one checkpoint with all of these figures, in this order."""
+    change = change_of("claims", to=claims or {})
+    run = run_of(folder, {("one", text): rows_with(20) for text in conditions}, change)
+    row: dict[str, Any] = {"checkpoint": "one", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75, "flags": []}
+    row["protocol"] = run.manifest.protocol.tag
+    run.write_summary(figure(row | {"condition": text, "metric": name}) for text in conditions for name in metrics)
+    return run
 
 
 def test_radii_stand_in_headings_where_there_are_several(tmp_path: Path) -> None:
     other = PGD.replace("1/255", "2/255")
-    records = {("one", text): rows_with(20) for text in ("clean", PGD, other)}
     claims = {text: {"norm": "linf", "eps": eps / 255} for text, eps in ((PGD, 1), (other, 2))}
-    run = run_of(tmp_path, records, change_of("claims", to=claims))
-    row: dict[str, Any] = {"checkpoint": "one", "metric": "top1", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75}
-    protocol = run.manifest.protocol.tag
-    run.write_summary(figure(row | {"condition": text, "protocol": protocol}) for _, text in records)
+    run = summarised(tmp_path, ("clean", PGD, other), ("top1",), claims)
     assert run.tabulate().headings == ("clean", "PGD-20 2/255", "PGD-20 1/255")
     assert run.tabulate(columns=["clean", PGD]).headings == ("clean", "PGD-20")
 
@@ -171,17 +192,26 @@ def test_radii_stand_in_headings_where_there_are_several(tmp_path: Path) -> None
 def test_figures_are_named_by_conditions_of_any_kind(tmp_path: Path) -> None:
     """Also by one that the first page does not show, by an attack on some of the samples, and by one of both sides."""
     fog, some = "corruption(fog,severity=3)", "pgd(eps=1/255,on=30,steps=20)"
-    run = run_of(tmp_path, {("one", text): rows_with(20) for text in ("clean", fog, some)})
-    row: dict[str, Any] = {"checkpoint": "one", "value": 0.5, "n": N, "ci_low": 0.25, "ci_high": 0.75, "flags": []}
-    row["protocol"] = run.manifest.protocol.tag
-    names = ("top1", "linf_max")
-    texts = ("clean", fog, some)
-    run.write_summary(figure(row | {"condition": text, "metric": name}) for text in texts for name in names)
+    run = summarised(tmp_path / "some", ("clean", fog, some), ("linf_max", "top1", "parity"))
     (heading,) = run.tabulate(columns=[fog]).headings
     assert heading.startswith("fog") and "linf" not in heading
     for asked in ("pgd", some, PGD):
         assert len(run.tabulate(columns=["clean", asked]).headings) == 2, asked
-    assert "↓" not in run.tabulate(columns=["clean:linf_max"]).headings[0]  # neither better nor worse
+    assert run.tabulate(columns=["clean:linf_max", "clean:parity"]).headings == (  # neither better nor worse
+        *("clean: largest linf |δ|", "clean: parity"),
+    )
+    away = summarised(tmp_path / "away", ("clean",), ("linf_max", "l2_max"))  # the first of what no first page shows
+    assert away.tabulate(columns="clean").headings == ("clean: largest linf |δ|",)
+    with pytest.raises(ProtocolError, match=r"--rows quest: the runs have none of clean,fgsm,.*; audit one of these"):
+        summarised(tmp_path / "fog", (fog,), ("top1",)).tabulate(rows="quest")
+
+
+def test_an_attack_leads_to_its_estimate_of_two_phases(tmp_path: Path) -> None:
+    texts = [f"two-phase(autoattack(eps={k}/255,version=standard),first=apgd-ce,m=20)" for k in (1, 2)]
+    claims = {text: {"norm": "linf", "eps": eps / 255} for eps, text in enumerate(texts, 1)}
+    run = summarised(tmp_path, ("clean", *texts), ("kept_in_second", "estimated_top1"), claims)
+    assert run.tabulate(columns="autoattack").headings == tuple(f"AutoAttack, {k}/255, estimated" for k in (1, 2))
+    assert run.tabulate(columns="autoattack(eps=1/255)").headings == ("AutoAttack, estimated",)
 
 
 def test_a_checkpoint_that_is_called_as_a_set_of_figures_is_not_meant_by_it(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._answer()
         except Exception as fault:  # also of what runs of someone else hold
-            answer = HTTPStatus.CONFLICT, f"{fault or type(fault).__name__}\n"
+            answer = HTTPStatus.CONFLICT, f"{str(fault) or type(fault).__name__}\n"
         self._send(*answer)
 
     def _answer(self) -> tuple[Any, ...]:
@@ -419,8 +419,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def __init__(self, *arguments: Any) -> None:
         self._context = copy_context()  # with the plug-ins of the command
         super().__init__(*arguments)

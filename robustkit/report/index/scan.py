@@ -59,7 +59,7 @@ def find_runs(folder: Path) -> Found:
                 continue
             if entry.is_symlink():
                 found.links.append(path)
-            elif entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
+            elif entry.is_dir() and depth < _DEEPEST:
                 inner.append((path, depth + 1))
         waiting += reversed(inner)
     return found
@@ -160,7 +160,7 @@ def read_run(path: Path) -> IndexRun:
     for row in rows:
         if row.checkpoint in cells:
             cells[row.checkpoint][row.key] = row
-    figures, report, checkpoints = _figures(manifest, cells), run.path / "report.html", list[IndexCheckpoint]()
+    figures, checkpoints = _figures(manifest, cells), list[IndexCheckpoint]()
     for entry in manifest.checkpoints:
         doubts = doubts_of(row for row in rows if row.checkpoint == entry.name).items()
         flags = [f"{finding} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for finding, said in doubts]
@@ -179,7 +179,7 @@ def read_run(path: Path) -> IndexRun:
         missing=missing,
         units=units,
         problem=problem,
-        report=report.is_file() and not report.is_symlink(),
+        report=(path / "report.html").is_file(),
     )
 
 
