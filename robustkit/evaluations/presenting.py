@@ -236,7 +236,7 @@ def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
 
 
 def not_evaluated(run: RunFolder) -> list[Finding]:
-    """Return findings on images with unprintable names, and on what could not be evaluated, however often it is tried."""
+    """Return findings on images with unprintable names, and on what no repetition can evaluate."""
     lines = (f"{line}; means that need it are not given" for line in run.manifest.corrupted.left_out.values())
     return [*run.manifest.data.findings("data"), *(Finding.of("run/left-out", line=line) for line in lines)]
 

@@ -225,7 +225,8 @@ _SHIFTED = 0.2  # of what the best constant prediction misses, what labels by on
 
 
 def _shifted_labels(table: pa.Table, arguments: Mapping[str, Any]) -> Finding | None:
-    """Return that the masks seem to store class k as k + 1, or not to, against what was said; None where more pixels are right as it was said, or hardly more than of one class everywhere."""
+    """Return that the masks seem to store class k as k + 1, or not to, against what was said; None where more pixels
+    are right as it was said, or hardly more than of one class everywhere."""
     if arguments.get("reduce_zero_label") is None or not len(table):
         return None
     reduced = bool(arguments["reduce_zero_label"])
