@@ -25,7 +25,7 @@ setup(
         "attacks": ["py.typed", "*.pyi"],
         "cam": ["py.typed", "*.pyi"],
         "corruptions": ["py.typed", "*.pyi", "ice/*.png"],
-        "robustkit": ["py.typed", "*.pyi", "*/*.pyi", "evaluations/**/*.toml", "tasks/**/*.toml"],
+        "robustkit": ["py.typed", "*.pyi", "*/*.pyi", "evaluations/**/*.toml", "tasks/**/*.toml", "*/findings.toml"],
         "robustkit.embedded": ["*.safetensors", "*.json"],
         "robustkit.display.web": ["*.css", "*.js"],
         "robustkit.evaluations.maps": ["templates/*"],

@@ -14,6 +14,7 @@ import torch
 from places import DELETED, ROOT
 from small_audit import furnish
 
+from robustkit.common.finding import Finding, catalogue
 from robustkit.display import svg
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several that share the cores, as do the commands that it starts
@@ -47,6 +48,30 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         skipped = {report.nodeid: report.longrepr[2].removeprefix("Skipped: ") for report in stats.get("skipped", ())}
         with Path(place).open("a", encoding="utf-8") as file:
             print(json.dumps({"ran": ran, "skipped": skipped}), file=file)
+
+
+RAISED = set[str]()
+"""The codes of the findings that tests raised."""
+WHOLE_SUITE = 3000  # tests that only a pass of all of them has
+_of = Finding.of.__func__  # type: ignore[attr-defined]
+Finding.of = classmethod(lambda cls, code, **values: (RAISED.add(code), _of(cls, code, **values))[1])  # type: ignore
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    RAISED.update(getattr(node, "workeroutput", {}).get("raised", ()))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a pass of the whole suite in which no test raised some finding of the catalogue."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["raised"] = sorted(RAISED)
+        return
+    passed = config.pluginmanager.get_plugin("terminalreporter").stats.get("passed", ())
+    if len(passed) >= WHOLE_SUITE and (silent := sorted(catalogue().keys() - RAISED)):
+        print(f"\nfindings that no test raised: {', '.join(silent)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 gc.disable()  # until all is imported

@@ -171,7 +171,7 @@ def a_condition(folder: Path, text: str) -> None:
 RULES = (
     'top1 under clean >= 0.30 with 95 % confidence"',
     'drop in top1 under pgd(eps=1/255) against baseline <= 2 %"',
-    "no flags under clean except 'few'\"",
+    "no findings under clean except 'fewer than', evidence/thin\"",
     "attention == 'quest'\"",
     'cam_iou_over_control under cam(agcam,mode=box) > 0"',
 )

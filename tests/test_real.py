@@ -108,7 +108,7 @@ def test_corruptions_cost_accuracy_and_are_held_against_alexnet(tmp_path: Path) 
     assert clean < 0.4 < by_severity[4] and by_severity[0] < by_severity[4]
     ce = rows["corruption(gaussian_noise)", "ce"]
     assert ce["value"] == pytest.approx(sum(by_severity) / 5 / 0.886428) and all(
-        "assumed" in flag for flag in ce["flags"]
+        "assumed" in flag["text"] for flag in ce["flags"]
     )
     assert ("noise", "mean_error") in rows and ("blur", "mean_error") not in rows and ("in-c", "mce") not in rows
 
@@ -154,7 +154,7 @@ def test_autoattack_leaves_an_undefended_vit_nothing(tmp_path: Path) -> None:
     assert all(not row["correct"] and row["linf"] <= 1 / 255 + 1e-6 for row in rows)
     # The original makes 102 forwards for each sample in this stage alone.
     assert all(row["forwards"] <= 10 for row in rows)
-    assert all("were assumed: not checked" in flag for flags in run.results()["flags"] for flag in flags)
+    assert all("was assumed: not checked" in flag["text"] for flags in run.results()["flags"] for flag in flags)
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from cluster import COMMUNITIES, CommunityFinder, generate
 from torch import Tensor
 from torch.nn import functional
 
-from robustkit.common.figure import Figure, mean_of
+from robustkit.common.figure import Figure
+from robustkit.common.intervals import mean_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
@@ -172,9 +173,9 @@ class Communities(Task):
         rows: list[Figure] = []
         for condition in conditions:
             table, notes = reading.joined(reading.shards(condition, ["sample_id", "right", "nll", "error"]))
-            read_rows, flags = readable_rows(table), [*reading.flags(condition, table), *notes]
+            read_rows, found = readable_rows(table), [*reading.findings(condition, table), *notes]
             for name in ("right", "nll") if len(read_rows) else ():
-                rows.append(mean_of(column_of(read_rows, name)).of(condition, name, flags))
+                rows.append(mean_of(column_of(read_rows, name)).of(condition, name, found))
         return reading.figures(rows), [], []
 
     def ids(self, side: CheckpointRecords, condition: str) -> pa.Array:

@@ -48,6 +48,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         tools.corrupt: "corrupt images, or write a tree of corrupted images",
         tools.export_data: "write a condition's images as PNG, for another system",
         tools.list_: "list models, attacks, corruptions and more",
+        tools.explain: "explain a finding: why it matters, what to do",
         tools.doctor: "self-test this installation",
         tools.completion: "set up shell completion",
     },

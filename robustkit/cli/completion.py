@@ -51,6 +51,10 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
             from .listing import LISTINGS
 
             return LISTINGS
+        case "code":
+            from ..common.finding import catalogue
+
+            return catalogue()
         case "checkpoint":
             from ..models.specs import embedded
 
@@ -122,7 +126,7 @@ def _completer(option: str, files: str = "", several: bool = False) -> Completer
     return complete
 
 
-kinds, checkpoints = _completer("kind"), _completer("checkpoint", "first")
+kinds, codes, checkpoints = _completer("kind"), _completer("code"), _completer("checkpoint", "first")
 COMPLETERS: dict[str, Completer] = {
     **{option: _completer(option, several=True) for option in ("--attacks", "--corruptions", "--cams")},
     **{option: _completer(option, "else") for option in ("--protocol", "--reference")},

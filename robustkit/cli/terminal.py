@@ -203,8 +203,11 @@ def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: S
     print_tables(screen, [*whole, *weak, *(table for some in by_tables(run, by) for table in some)], "summary.csv")
     for who, text in setups_of(run):
         print_line(screen, f"set-up of {who}: {text}")
-    for line in (*finding_lines(every), *left_out_lines(run)):
+    lines = (*finding_lines(every), *left_out_lines(run))
+    for line in lines:
         print_line(screen, f"⚑ {line}")
+    if lines:
+        print_as_it_is(screen, "robustkit explain CODE says what a finding means; its code is in brackets")
     for line in note_lines(every):
         print_line(screen, f"note: {line}")
     if not details:

@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from .finding import Finding, PlainFinding
-from .intervals import Floats, bootstrap, wilson
 
 FEWEST = 10  # fewer samples have no interval
 INCOMPLETE = "run/incomplete"
@@ -117,21 +114,3 @@ class _Row(msgspec.Struct):
     flags: tuple[PlainFinding, ...]
     protocol: str = ""
     interval: str = ""
-
-
-def mean_of(values: Floats) -> Figure:
-    """Return the mean of (n,) figures, with an interval by the bootstrap, which few figures have not."""
-    n, mean = len(values), float(values.mean())
-    if n < FEWEST:
-        return Figure(mean, n)
-    return Figure(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0], BOOTSTRAP)
-
-
-def share_of(hits: Floats | NDArray[np.bool_]) -> Figure:
-    """Return the share of (n,) samples that are hits, with Wilson's interval."""
-    return proportion(int(hits.sum()), len(hits))
-
-
-def proportion(count: int, n: int) -> Figure:
-    """Return the share of a count among n samples, with Wilson's interval; nan where n is 0."""
-    return Figure(count / n, n, *wilson(count, n), WILSON) if n else Figure(math.nan, 0)

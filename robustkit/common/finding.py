@@ -51,7 +51,8 @@ def entry_of(code: str) -> Entry:
     try:
         return catalogue()[code]
     except KeyError:
-        raise ProtocolError(unknown("finding", code, catalogue())) from None
+        guess = unknown("finding", code, catalogue()).partition(" known:")[0]
+        raise ProtocolError(f"{guess} robustkit explain lists them") from None
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,13 @@ class Finding:
         return cls(form[2], form[1], entry.severity) if form and (entry := catalogue().get(form[2])) else None
 
     @property
+    def entry(self) -> Entry | None:
+        """What the catalogue says about it; None where a plug-in or another version raised it."""
+        return catalogue().get(self.code)
+
+    @property
     def is_listed(self) -> bool:
-        return self.code not in catalogue() or catalogue()[self.code].is_listed
+        return self.entry is None or self.entry.is_listed
 
     @property
     def counts(self) -> bool:

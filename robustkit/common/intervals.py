@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
+from .figure import BOOTSTRAP, FEWEST, WILSON, Figure
+
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 Z = 1.959963984540054
@@ -32,6 +34,24 @@ def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
     scale = 1 + z**2 / n
     low = 0.0 if successes == 0 else (centre - spread) / scale
     return low, 1.0 if successes == n else (centre + spread) / scale
+
+
+def mean_of(values: Floats) -> Figure:
+    """Return the mean of (n,) figures, with an interval by the bootstrap, which few figures have not."""
+    n, mean = len(values), float(values.mean())
+    if n < FEWEST:
+        return Figure(mean, n)
+    return Figure(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0], BOOTSTRAP)
+
+
+def share_of(hits: Floats | NDArray[np.bool_]) -> Figure:
+    """Return the share of (n,) samples that are hits, with Wilson's interval."""
+    return proportion(int(hits.sum()), len(hits))
+
+
+def proportion(count: int, n: int) -> Figure:
+    """Return the share of a count among n samples, with Wilson's interval; nan where n is 0."""
+    return Figure(count / n, n, *wilson(count, n), WILSON) if n else Figure(math.nan, 0)
 
 
 def simultaneous_z(count: int) -> float:

@@ -151,7 +151,7 @@ def _why_unchecked(manifest: Manifest) -> str:
 
 
 def setup_notes(evidence: Evidence | None) -> list[str]:
-    """Return a line for each part whose better candidate may be chance. evidence: as of `setup_flags`."""
+    """Return a line for each part whose better candidate may be chance. evidence: as of `setup_findings`."""
     open_parts = (part for part in _parts(evidence) if part.get("verdict") in _UNKNOWN and part.get("same") is False)
     return [
         "{part}: inconclusive, {best} is ahead of {in_use} (in use): NLL lower by {difference:.3f} [{ci_low:.3f}, "

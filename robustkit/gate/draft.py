@@ -25,7 +25,6 @@ from .output import plain_line
 from .policy import always_meets, quote
 from .verdicts import MISSING, MeasuredRun
 
-_MOST = 12  # flags that a draft names
 
 HEAD = """\
 # Drafted from {run} by robustkit check --init. Review every rule before relying on it.
@@ -46,7 +45,7 @@ SEVERAL = """\
 UNFINISHED = """\
 #
 # This run is {gap}
-# Run that command, delete this file and draft it again: missing results have no rule here, and rules about flags fail.
+# Run that command, delete this file and draft it again: missing results have no rule here, and rules about findings fail.
 """
 TAIL = """
 # To compare with a release, add a rule such as these and run robustkit check RUN --policy FILE --baseline RELEASED:
@@ -223,6 +222,7 @@ def _findings(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> It
     for finding in filter(_is_open, every):
         yield f"\n# to be settled first, since no rule here accepts it: {plain_line(str(finding))}\n"
     accepted = dict.fromkeys(each.code for each in every if not (_is_open(each) or each.code in MISSING))
+    accepted |= dict.fromkeys(each.code for each in subject.manifest.data.findings("data"))
     if subject.manifest.corrupted.left_out:
         accepted["run/left-out"] = None
     if not accepted:

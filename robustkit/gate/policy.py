@@ -105,7 +105,7 @@ OF_EVERY_SETUP = (
     *(" images; give --", "; give --attention ", " if that is right; robustkit inspect checkpoint --data-dir dir"),
     *("as good, as far as these images tell: ", "the order of classes was assumed: "),
 )
-"""What flags of a set-up have in common (`evaluations.setup_flags`): as exceptions these would excuse each of them."""
+"""What flags of a set-up have in common (`evaluations.setup_findings`): as exceptions these would excuse each of them."""
 FEWEST = 6  # Letters and digits of what is excepted: fewer are part of nearly every line
 _SUGGESTED = 5  # metrics that a message names
 
@@ -229,7 +229,7 @@ class _Reader:
                 excepted.append(self.token)
                 self._next()
                 continue
-            excepted.append(self._string())
+            excepted.append(self._string(" or a code" * (what == "finding")))
             why = ""
             if sum(map(str.isalnum, excepted[-1])) < FEWEST:
                 why = (
@@ -329,9 +329,9 @@ class _Reader:
             return value / 100
         return value
 
-    def _string(self) -> str:
+    def _string(self, more: str = "") -> str:
         if self.kind != "string":
-            self._expected("a text in quotes")
+            self._expected(f"a text in quotes{more}")
         inside = self.token[1:-1]
         if self.token[0] == '"':
             inside = re.sub(r"\\(.)", r"\1", inside, flags=re.DOTALL)

@@ -235,7 +235,7 @@ def _why_not(statement: Statement) -> str:
     if isinstance(statement, Identity):
         return ""
     if isinstance(statement, NoFindings):
-        return f"flags are about complete results; {whole}"
+        return f"findings are about complete results; {whole}"
     if isinstance(statement, Change) and statement.condition is None:
         return "it covers every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
     if isinstance(statement, Value) and statement.by:

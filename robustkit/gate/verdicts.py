@@ -478,7 +478,7 @@ def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: Measured
     meant = dict.fromkeys(each for each in every if wanted is None or matches(wanted, each[0]))
     what = "doubts" if statement.doubts_only else "findings"
     if not (raised := [each for each in meant if not statement.excepts(each[1])]):
-        quoted = {part: finding.code for _, finding in meant if "/" not in (part := statement.excepts(finding))}
+        quoted = {part: each.code for _, each in meant if (part := statement.excepts(each)) != each.code}
         codes = [f"{part!r} is {code}" for part, code in quoted.items() if part in statement.excepted]
         return Verdict(rule, name, PASS, "; ".join([f"no {'other ' * bool(statement.excepted)}{what}", *codes]))
     lines = [f"{text}: {finding}" for text, finding in raised]

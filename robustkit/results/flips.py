@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..common.figure import Figure, proportion
+from ..common.figure import Figure
+from ..common.intervals import proportion
 from ..display.table import Grid, TextTable
 from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, results_and_singles

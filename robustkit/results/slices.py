@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import holm, hypergeometric_tail, of_groups
-from ..common.figure import WILSON, Figure, mean_of
-from ..common.intervals import Floats, Z, simultaneous_z, wilson
+from ..common.figure import WILSON, Figure
+from ..common.intervals import Floats, Z, mean_of, simultaneous_z, wilson
 from ..errors import DamagedRecord, RunError, unknown
 from ..evaluations.aggregate import Gatherer
 from ..evaluations.condition import results_and_singles, shows

@@ -19,6 +19,7 @@ import robustkit
 from robustkit.cli.app import COMMANDS, cli
 from robustkit.cli.listing import LISTINGS, listing
 from robustkit.cli.options import SECTIONS
+from robustkit.common.finding import Finding, entry_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.display.console import laid_out
 from robustkit.models.setup_check import FITS, PartFit, Setup, SetupFit
@@ -45,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Run]]:
     attacks = "fgsm,pgd(steps=2,step_size=0.5/255,random_start=False),fgsm(eps=7.99/255)"
     both = ["zoo:shapes-vit-standard", long]
     one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
-    two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
+    two = robustkit.audit(both, attacks="fgsm", corruptions="noise", variant="bethgelab", out=place / "two", **words)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("robustkit.report.page.write_report", lambda *_: None)
         yield one, two
@@ -165,15 +166,17 @@ def test_no_table_is_repeated_for_one_column(runs: tuple[Run, Run], columns: int
 
 def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Run]) -> None:
     _, two = runs
-    why = "ImageNet-C uses 224x224, so published figures are not comparable"
-    flag = f"⚑ both checkpoints, all corruptions: corruptions were applied at 64x64; {why}"
+    finding, entry = Finding.of("corruptions/variant"), entry_of("corruptions/variant")
+    flag = f"⚑ both checkpoints, all corruptions: {finding}"
     for words in (("report",), ("report", "--details"), ("compare",)):
         text = said(words[0], str(two.path), *words[1:])
         assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words
     page = (two.path / "report.html").read_text("utf-8")
     reported = re.findall(r'<(li|p) class="flag">(.*?)</\1>', page, re.DOTALL)
     assert [kind for kind, _ in reported] == ["li", "p"]  # on the first screen, and with the tables that it is about
-    assert {html.unescape(re.sub(r"<.*?>", "", text)) for _, text in reported} == {flag}
+    first, below = (html.unescape(re.sub(r"<.*?>", "", text)) for _, text in reported)
+    explained = f"{finding.code}{entry.why}What to do: {entry.remedy} When to ignore it: "
+    assert first == f"{flag.removesuffix(f'[{finding.code}]')}{explained}{entry.ignore}" and below == flag
 
 
 def test_help_lists_options_under_headings_and_cuts_no_line() -> None:

@@ -12,6 +12,7 @@ from row_runs import make_run, row
 from timm.data.readers.reader_image_folder import find_images_and_targets
 from torchvision.datasets import ImageFolder
 
+from robustkit.common.finding import Finding
 from robustkit.data.class_names import CIFAR10, STL10, synsets, timm_list
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import encode_png
@@ -66,7 +67,7 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
         open_dataset(root, num_classes=len(names))
     for layout, expected in (("folders", torchvision), ("folders-timm", timm)):
         found = open_dataset(root, num_classes=len(names), layout=layout)
-        assert by_name(found) == expected and found.layout == layout and not flags(found)
+        assert by_name(found) == expected and found.layout == layout and not assumed(found)
     own = names[::-1]  # the checkpoint's own names decide, whatever the order
     for layout in (None, "folders", "folders-timm"):
         found = open_dataset(root, num_classes=len(names), class_names=own, layout=layout)
@@ -75,8 +76,11 @@ def test_folders_that_two_loaders_sort_otherwise_are_refused_until_one_is_named(
     assert by_name(without) == torchvision and any("timm the latter; sorted here" in line for line in without.notes)
 
 
-def flags(dataset: Dataset) -> list[str]:
-    return [note for note in dataset.notes if note.startswith("the order of classes was assumed: ")]
+def assumed(dataset: Dataset) -> list[Finding]:
+    """Return the findings on the order among the notes."""
+    found = [finding for note in dataset.notes if (finding := Finding.parse(note))]
+    assert all(each.text.startswith("the order of classes was assumed: ") for each in found)
+    return [each for each in found if each.code == "labels/order-assumed"]
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["c01", "c02", "c10"], ["dog", "dog-2"], ["n01440764", "n02099601"]])
@@ -85,7 +89,7 @@ def test_folders_that_both_sort_alike_need_no_word(tmp_path: Path, names: list[s
     expected = ImageFolder(root).class_to_idx
     assert expected == find_images_and_targets(str(root))[1]
     found = open_dataset(root, num_classes=len(names))
-    assert by_name(found) == expected and not flags(found)
+    assert by_name(found) == expected and not assumed(found)
 
 
 # well-known lists in other words
@@ -102,39 +106,39 @@ OTHER_WORDS = ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "s
         ("Aeroplanes", "Automobiles", "birds", "cats", "deer", "dogs", "frogs", "horses", "boats", "lorry"),
     ],
 )
-def test_cifars_classes_in_other_words_keep_cifars_order_and_a_flag(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_cifars_classes_in_other_words_keep_cifars_order_and_a_finding(tmp_path: Path, words: tuple[str, ...]) -> None:
     root = folders(tmp_path / "set", *words)
     found = open_dataset(root, num_classes=10)
     assert by_name(found) == {word: place for place, word in enumerate(words)}
-    assert found.class_names == CIFAR10 and "--layout folders" in flags(found)[0]
+    assert found.class_names == CIFAR10 and "--layout folders" in assumed(found)[0].text
     assert by_name(open_dataset(root, num_classes=10, layout="folders")) == ImageFolder(root).class_to_idx
     named = open_dataset(root, num_classes=10, class_names=CIFAR10)
-    assert by_name(named) == by_name(found) and not flags(named)
+    assert by_name(named) == by_name(found) and not assumed(named)
 
 
 def test_lists_that_are_nearly_or_doubly_met_are_flagged(tmp_path: Path) -> None:
     exact = folders(tmp_path / "exact", *CIFAR10)
-    assert not flags(open_dataset(exact, num_classes=10))
+    assert not assumed(open_dataset(exact, num_classes=10))
     stl = open_dataset(folders(tmp_path / "stl", *STL10), num_classes=10)
-    assert by_name(stl) == {name: place for place, name in enumerate(STL10)} and not flags(stl)
+    assert by_name(stl) == {name: place for place, name in enumerate(STL10)} and not assumed(stl)
     nearly = ("flier", *OTHER_WORDS[1:])
     found = open_dataset(folders(tmp_path / "nearly", *nearly), num_classes=10)
-    assert "9 of 10 are classes of CIFAR-10, which has a different order and lacks flier" in flags(found)[0]
+    assert "9 of 10 are classes of CIFAR-10, which has a different order and lacks flier" in assumed(found)[0].text
     part = open_dataset(folders(tmp_path / "part", "bird", "truck"), num_classes=10)  # 2 and 9, or 1 and 9
-    assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is also possible" in flags(part)[0]
+    assert by_name(part) == {"bird": 2, "truck": 9} and "STL-10's is also possible" in assumed(part)[0].text
     words = ["goldfish", "tench", "great_white_shark"]  # of ImageNet-1k, whose order is none of letters
     some = open_dataset(folders(tmp_path / "words", *words), num_classes=1000)
     assert by_name(some) == {"tench": 0, "goldfish": 1, "great_white_shark": 2}
 
 
-def test_a_flag_on_the_order_reaches_every_figure_and_the_gate(tmp_path: Path) -> None:
-    flag = flags(open_dataset(folders(tmp_path / "set", *OTHER_WORDS), num_classes=10))[0]
+def test_a_finding_on_the_order_reaches_every_figure_and_the_gate(tmp_path: Path) -> None:
+    finding = assumed(open_dataset(folders(tmp_path / "set", *OTHER_WORDS), num_classes=10))[0]
     run = make_run(tmp_path / "run", {"clean": [row(0, True), row(1, False)]})
     manifest = run.manifest.to_plain()
-    manifest["data"]["notes"] = [flag]
+    manifest["data"]["notes"] = [str(finding)]
     write_plain(run, manifest)
-    assert all(flag in found.flags for found in write_summary(run))
-    assert not judge(parse_policy("[[rule]]\nrequire = 'no flags'\n", "p"), run).passed
+    assert all(finding in found.findings for found in write_summary(run))
+    assert not judge(parse_policy("[[rule]]\nrequire = 'no findings'\n", "p"), run).passed
 
 
 # names of the checkpoint
@@ -290,7 +294,8 @@ def test_names_of_a_csv_follow_the_rule_of_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"class names, whose sorted order .* give labels as indices"):
         open_dataset(root, labels_csv=table_of(tmp_path, *(f"c{i}" for i in range(12))), num_classes=12)
     ten = open_dataset(root, labels_csv=table_of(tmp_path, *OTHER_WORDS), num_classes=10)
-    assert [sample.label for sample in ten.samples] == list(range(10)) and "give labels as indices" in flags(ten)[0]
+    assert [sample.label for sample in ten.samples] == list(range(10))
+    assert "give labels as indices" in assumed(ten)[0].text
 
 
 # what is data
@@ -321,6 +326,6 @@ def test_a_folder_of_names_that_cannot_be_printed_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.shared
 @pytest.mark.skipif(not (SHARED / "data" / "cifar10-test.zip").is_file(), reason="needs the real data")
-def test_real_sets_raise_no_flag() -> None:
+def test_real_sets_raise_no_finding() -> None:
     for place, count in ((SHARED / "data" / "cifar10-test.zip", 10), (SHARED / "data" / "imagenet-val" / "val", 1000)):
-        assert not flags(open_dataset(place, num_classes=count))
+        assert not assumed(open_dataset(place, num_classes=count))

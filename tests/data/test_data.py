@@ -17,17 +17,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from figures import said_of
 from manifests import write_plain
 from PIL import Image
 from places import SHARED
 from row_runs import make_run, row
 
+from robustkit.common.finding import Finding
 from robustkit.data.class_names import timm_list
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import encode_png
 from robustkit.data.layouts import LAYOUTS, RULES, Sample
 from robustkit.errors import BadImageError, DataError
-from robustkit.evaluations.presenting import raised_flags
+from robustkit.evaluations.presenting import raised_once
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.results.pairing import Side, flagged_results
@@ -105,26 +107,28 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     root = tree(tmp_path / "set", *images)
     dataset = open_dataset(root, num_classes=1000)
     reported = f"these are the 200 classes of ImageNet-{letter.upper()}, and all "
-    flag = f"{reported}1000 classes compete; in published figures only the 200 do: --layout imagenet-{letter}"
-    assert flag in dataset.notes and dataset.valid_labels is None
+    text = f"{reported}1000 classes compete; in published figures only the 200 do: --layout imagenet-{letter}"
+    finding = Finding("labels/all-classes-compete", text)
+    assert str(finding) in dataset.notes and dataset.valid_labels is None
     if letter == "r":  # wider models know not all of the others; that layout is not for them
         notes = open_dataset(root, num_classes=21843).notes
-        assert f"{reported}21843 classes compete; in published figures only the 200 do" in notes
+        without = f"{reported}21843 classes compete; in published figures only the 200 do"
+        assert f"{without} [{finding.code}]" in notes
     named = open_dataset(root, layout=f"imagenet-{letter}", num_classes=1000)
     assert not any("all 1000" in note for note in named.notes) and "only these 200 logits compete" in named.notes
     fog = {f"corruption(fog,severity={severity})": [row(0, True), row(1, False)] for severity in range(1, 6)}
     run = make_run(tmp_path / "run", {"clean": [row(0, True), row(1, False)], **fog})
-    assert not [line for found in write_summary(run) for line in found.flags if "compete" in line]
+    assert not [text for found in write_summary(run) for text in said_of(found) if "compete" in text]
     manifest = run.manifest.to_plain()
     manifest["data"]["notes"] = list(dataset.notes)
     write_plain(run, manifest)
     rows = write_summary(run)
     assert {found.metric for found in rows} >= {"top1", "nll", "mean_error"}
-    assert all(flag in found.flags for found in rows)
+    assert all(finding in found.findings for found in rows)
     side = Side(run, "vit <b>&")
-    found = raised_flags(flagged_results(side, side, {("clean", "top1")}), {"vit <b>&": "vit <b>&"})
-    assert [each.line for each in found] == [f"vit <b>&, clean: {flag}"]
-    policy = parse_policy("[[rule]]\nrequire = 'no flags'\n", "p")
+    found = raised_once(flagged_results(side, side, {("clean", "top1")}), {"vit <b>&": "vit <b>&"})
+    assert [each.line for each in found] == [f"vit <b>&, clean: {finding}"]
+    policy = parse_policy("[[rule]]\nrequire = 'no findings'\n", "p")
     assert not judge(policy, run).passed
 
 
@@ -191,7 +195,8 @@ def test_a_zip_says_which_images_it_leaves_out_as_a_folder_does(tmp_path: Path) 
     for place in (root, tmp_path / "set.zip"):
         dataset = open_dataset(place)
         assert len(dataset.samples) == 2
-        assert "left out 1 images whose names are not printable; rename them" in dataset.notes
+        left_out = "left out 1 images whose names are not printable; rename them"
+        assert str(Finding("data/unprintable-names", left_out)) in dataset.notes
 
 
 def test_some_cifar_folders_keep_cifars_labels(tmp_path: Path) -> None:

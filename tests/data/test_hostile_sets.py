@@ -19,6 +19,7 @@ from manifests import write_plain
 from PIL import Image
 from sealing import seal
 
+from robustkit.common.finding import Finding
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import encode_png, read_image
 from robustkit.errors import BadImageError, DataError
@@ -88,7 +89,8 @@ def test_a_run_skips_and_counts_bombs(place: Path, tmp_path: Path) -> None:
     assert run.table("net", "clean")["sample_id"].to_pylist()[:2] == ["a/1.png", "a/ünïcödé 图像 🦉.png"]
     results = run.results()
     assert set(results["n"]) == {5} and (out / "report.html").is_file()
-    assert results["flags"].map(lambda flags: "3 of 8 images could not be read; excluded" in flags).all()
+    unread = Finding("data/unreadable", "3 of 8 images could not be read; excluded", "limit").to_plain()
+    assert results["flags"].map(lambda findings: unread in findings).all()
 
 
 def claimed(path: Path, size: int) -> None:

@@ -1,7 +1,8 @@
-"""An attack that leaves standing what a weaker one broke, significantly, is a flag; an ordinary one is not."""
+"""An attack that leaves standing what a weaker one broke, significantly, is a finding; an ordinary one is not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
-from robustkit.evaluations.attacks.ranking import contradiction_flag, findings_of, order_flag
+from robustkit.common.finding import Finding
+from robustkit.evaluations.attacks.ranking import checks_of_order, contradicted, out_of_order
 from robustkit.evaluations.records import Outcomes, sign_test
 
 TURNING = (
@@ -36,12 +38,18 @@ def right(pattern: str, backwards: bool = False) -> Outcomes:
     return Outcomes.of(pa.table({"sample_id": ids, "correct": correct}))
 
 
-def flag(condition: str, labels: str = "true", claims: dict[str, Any] | None = None, **patterns: str) -> str:
+def one_of(findings: Sequence[Finding]) -> str:
+    """Return the text of the only finding, if any."""
+    assert [each.code for each in findings] in ([], ["masking/attacks-in-order"])
+    return "".join(each.text for each in findings)
+
+
+def odd(condition: str, labels: str = "true", claims: dict[str, Any] | None = None, **patterns: str) -> str:
     texts = {"clean": "clean", "fgsm": FGSM, "pgd": PGD, "auto": AUTO, "other": condition}
     rights = {texts[name]: right(pattern, backwards=name == "fgsm") for name, pattern in patterns.items()}
     reported = dict.fromkeys((FGSM, PGD, AUTO, condition), EPS) | (claims or {})
     manifest = whole({"claims": reported, "protocol": {"labels": labels}, "checkpoints": [{"name": "net"}]})
-    return order_flag(manifest, condition, rights)
+    return one_of(out_of_order(manifest, condition, rights))
 
 
 @pytest.mark.parametrize(("more", "fewer"), [(0, 0), (5, 0), (30, 12), (12, 30), (700, 600), (30000, 29000)])
@@ -50,19 +58,21 @@ def test_chances_are_those_of_the_exact_test(more: int, fewer: int) -> None:
     assert sign_test(more, fewer) == pytest.approx(exact, rel=1e-9)
 
 
-def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
-    found = flag(PGD, clean="1" * 40, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "1" * 20)
+def test_pgd_above_fgsm_beyond_chance_is_a_finding() -> None:
+    found = odd(PGD, clean="1" * 40, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "1" * 20)
     assert "20 of 40 samples correct that fgsm(eps=8/255) broke, and 0 the other way round" in found
-    (finding,) = findings_of([found, found, "incomplete: 3 of 4"])
-    assert finding.flag == found and finding.figure.startswith("it left 20 of 40") and finding.instead in found
-    assert flag(PGD, fgsm="0" * 9 + "1" * 31, pgd="1" * 40) == ""  # one in 512
-    assert flag(PGD, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "0" * 20) == ""  # as often the other way round
-    assert flag(PGD, fgsm="0" * 20 + "1" * 3000, pgd="1" * 3020) == ""  # less than a hundredth
-    assert flag(FGSM, fgsm="1" * 40, pgd="0" * 40) == "" and flag(AUTO, auto="1" * 40, pgd="0" * 40) != ""
+    finding = Finding("masking/attacks-in-order", found)
+    (check,) = checks_of_order([finding, finding, Finding("run/incomplete", "incomplete: 3 of 4", "limit")])
+    assert check.finding == finding and check.figure.startswith("it left 20 of 40")
+    assert found.endswith("; run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)")
+    assert odd(PGD, fgsm="0" * 9 + "1" * 31, pgd="1" * 40) == ""  # one in 512
+    assert odd(PGD, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "0" * 20) == ""  # as often the other way round
+    assert odd(PGD, fgsm="0" * 20 + "1" * 3000, pgd="1" * 3020) == ""  # less than a hundredth
+    assert odd(FGSM, fgsm="1" * 40, pgd="0" * 40) == "" and odd(AUTO, auto="1" * 40, pgd="0" * 40) != ""
 
 
 @pytest.mark.parametrize(
-    ("clean", "attacked", "odd"),
+    ("clean", "attacked", "is_odd"),
     [
         ("0" * 1 + "1" * 9, "1" * 10, True),  # it broke nothing
         ("0" * 2 + "1" * 8, "1" * 2 + "0" + "1" * 7, False),  # 2 and 1: chance
@@ -71,34 +81,34 @@ def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
         ("0" * 4 + "1" * 6, "1" * 4 + "0" * 6, False),
     ],
 )
-def test_an_accuracy_above_clean_needs_few_samples_to_be_odd(clean: str, attacked: str, odd: bool) -> None:
+def test_an_accuracy_above_clean_needs_few_samples_to_be_odd(clean: str, attacked: str, is_odd: bool) -> None:
     for text in (FGSM, PGD, AUTO, "square(eps=8/255,queries=9)", "spsa(eps=8/255)"):
-        assert bool(flag(text, clean=clean, other=attacked)) is odd
+        assert bool(odd(text, clean=clean, other=attacked)) is is_odd
 
 
-def test_a_result_that_its_own_evidence_contradicts_is_a_flag() -> None:
+def test_a_result_that_its_own_evidence_contradicts_is_a_finding() -> None:
     def said(condition: str, answers: str, fell: list[int], steps: int = 5, **claims: Any) -> str:
         figures = {"sample_ids": [f"s{place}" for place in range(len(fell))], "fell": fell, "loss_steps": [0, 1, steps]}
         reported = {condition: EPS | claims}
         manifest = whole({"claims": reported, "protocol": {"labels": "true"}, "checkpoints": [{"name": "net"}]})
-        return contradiction_flag(manifest, condition, right(answers), figures)
+        return one_of(contradicted(manifest, condition, right(answers), figures))
 
     found = said(PGD, "1" * 40, [1] * 6 + [0] * 4 + [-1] * 2)
     assert "it left 6 of 10 samples correct that PGD with 5 steps broke as evidence, and 0 the other" in found
-    assert findings_of([found])[0].check == "attacks in order"
+    assert checks_of_order([Finding("masking/attacks-in-order", found)])[0].name == "attacks in order"
     assert said(PGD, "1" * 40, [1] * 5 + [0] * 5) == ""  # one in 32
     assert said(PGD, "0" * 40, [1] * 12) == said(PGD, "1" * 6 + "0" * 6, [1] * 6 + [0] * 6) == ""
     for weaker in (FGSM, "pgd(eps=8/255,steps=3)", "pgd(eps=8/255,steps=20,step_size=0.0001)", "square(eps=8/255)"):
         assert said(weaker, "1" * 40, [1] * 12) == ""
     assert said(AUTO, "1" * 40, [1] * 12, 20) and not said(PGD, "1" * 40, [1] * 12, eps=0.0)
     manifest = whole({"claims": {PGD: EPS}, "checkpoints": [{"name": "net"}]})
-    for odd in (
+    for strange in (
         None,
         {},
         {"sample_ids": "s0", "fell": [1]},
         {"sample_ids": ["s0"], "fell": [1, 1], "loss_steps": [0, 5]},
     ):
-        assert contradiction_flag(manifest, PGD, right("1"), odd) == ""  # of someone else
+        assert contradicted(manifest, PGD, right("1"), strange) == []  # of someone else
 
 
 LATE = (
@@ -127,19 +137,19 @@ def test_a_model_that_waits_until_it_was_looked_at_is_flagged(place: Path, tmp_p
         figures = run.evidence(run.manifest.checkpoints[0].name, row.condition)
         assert figures is not None and "afterwards" not in figures["unmeasured"]
         asked.append(figures["passes_before"])  # and the attack has begun
-        flags = [flag for flag in row.flags if flag.startswith(("afterwards: ", "attacks in order: "))]
-        assert bool(flags) == (after is None), (row.flags, asked)
-    assert flags[0].startswith("afterwards: five steps of PGD raise the margin by -")
+        found = [each for each in row.findings if each.code in ("masking/afterwards", "masking/attacks-in-order")]
+        assert bool(found) == (after is None), (row.findings, asked)
+    assert found[0].text.startswith("afterwards: five steps of PGD raise the margin by -")
 
 
-def test_any_attack_above_clean_is_a_flag_unless_labels_are_predicted() -> None:
+def test_any_attack_above_clean_is_a_finding_unless_labels_are_predicted() -> None:
     clean, attacked = "0" * 20 + "1" * 3000, "1" * 3020
-    assert "20 of 3020 samples correct that were wrong before the attack" in flag(PGD, clean=clean, pgd=attacked)
-    assert flag(FGSM, clean=clean, fgsm=attacked) and not flag("clean", clean=clean, pgd=attacked)
-    assert flag(PGD, "predicted", clean=clean, pgd=attacked) == ""
+    assert "20 of 3020 samples correct that were wrong before the attack" in odd(PGD, clean=clean, pgd=attacked)
+    assert odd(FGSM, clean=clean, fgsm=attacked) and not odd("clean", clean=clean, pgd=attacked)
+    assert odd(PGD, "predicted", clean=clean, pgd=attacked) == ""
     # With predicted labels only what was right counts.
-    assert flag(PGD, "predicted", clean="0" * 40, fgsm="0" * 40, pgd="1" * 40) == ""
-    assert flag(PGD, "predicted", clean="1" * 40, fgsm="0" * 40, pgd="1" * 40) != ""
+    assert odd(PGD, "predicted", clean="0" * 40, fgsm="0" * 40, pgd="1" * 40) == ""
+    assert odd(PGD, "predicted", clean="1" * 40, fgsm="0" * 40, pgd="1" * 40) != ""
 
 
 @pytest.mark.parametrize(
@@ -152,15 +162,15 @@ def test_any_attack_above_clean_is_a_flag_unless_labels_are_predicted() -> None:
     ],
 )
 def test_an_attack_that_cannot_go_far_is_not_held_against_a_whole_step(text: str) -> None:
-    assert flag(text, fgsm="0" * 40, other="1" * 40) == ""
-    assert flag(text, clean="0" * 40, other="1" * 40) != ""
+    assert odd(text, fgsm="0" * 40, other="1" * 40) == ""
+    assert odd(text, clean="0" * 40, other="1" * 40) != ""
 
 
 def test_only_the_same_radius_is_compared() -> None:
-    assert flag(PGD, claims={FGSM: EPS | {"eps": 4 / 255}}, fgsm="0" * 40, pgd="1" * 40) == ""
-    assert flag(PGD, claims={FGSM: EPS | {"norm": "l2"}}, fgsm="0" * 40, pgd="1" * 40) == ""
-    assert flag(PGD, claims={PGD: EPS | {"eps": 0}}, clean="0" * 40, pgd="1" * 40) == ""
-    assert flag(AUTO, pgd="0" * 40, auto="1" * 40, claims={}) != ""
+    assert odd(PGD, claims={FGSM: EPS | {"eps": 4 / 255}}, fgsm="0" * 40, pgd="1" * 40) == ""
+    assert odd(PGD, claims={FGSM: EPS | {"norm": "l2"}}, fgsm="0" * 40, pgd="1" * 40) == ""
+    assert odd(PGD, claims={PGD: EPS | {"eps": 0}}, clean="0" * 40, pgd="1" * 40) == ""
+    assert odd(AUTO, pgd="0" * 40, auto="1" * 40, claims={}) != ""
 
 
 def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Path) -> None:
@@ -170,11 +180,12 @@ def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Pat
     run = audit(place, tmp_path / "run", attacks="fgsm,pgd", eps="16/255", model=model)
     by_condition = {row.condition: row for row in run.summary() if row.metric == "top1"}
     clean, fgsm, pgd = by_condition.values()
-    assert fgsm.value < clean.value < pgd.value and not clean.flags and not fgsm.flags
-    (odd,) = (flag for flag in pgd.flags if flag.startswith("attacks in order"))
-    assert "correct that were wrong before the attack" in odd and "correct that fgsm(eps=16/255) broke" in odd
-    assert any(flag.startswith("loss by steps: ") for flag in pgd.flags)  # of the evidence, which PGD has, too
-    assert odd in (run.path / "summary.json").read_text()
+    assert fgsm.value < clean.value < pgd.value and not clean.findings and not fgsm.findings
+    by_code = {each.code: each.text for each in pgd.findings}
+    found = by_code["masking/attacks-in-order"]
+    assert "correct that were wrong before the attack" in found and "correct that fgsm(eps=16/255) broke" in found
+    assert by_code["masking/loss-by-steps"].startswith("loss by steps: ")  # of the evidence, which PGD has, too
+    assert found in (run.path / "summary.json").read_text()
     page = (run.path / "report.html").read_text()
     assert page.count("attacks in order") >= 2 and "survive saving in 8 bits" in page and "only for AutoAttack" in page
 

@@ -20,7 +20,7 @@ from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence
-from robustkit.evaluations.attacks.ranking import order_flag
+from robustkit.evaluations.attacks.ranking import out_of_order
 from robustkit.evaluations.attacks.results import curves
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of
 from robustkit.evaluations.records import Outcomes
@@ -95,9 +95,8 @@ def test_the_ball_is_around_the_corrupted_image(linear: Path, tmp_path: Path) ->
     still = run.table("net", "fgsm(eps=0,under=gaussian_noise,severity=2)").to_pandas()
     assert still["nll"].tolist() == alone["nll"].tolist()
     rows = {(row["condition"], row["metric"]): row for row in run.results().to_dict("records")}
-    assert rows[FGSM, "top1"]["value"] < rows[NOISE, "top1"]["value"] and set(rows[FGSM, "top1"]["flags"]) <= {
-        UNCHECKED
-    }
+    assert rows[FGSM, "top1"]["value"] < rows[NOISE, "top1"]["value"]
+    assert {each["text"] for each in rows[FGSM, "top1"]["flags"]} <= {UNCHECKED}
     assert abs(rows[FGSM, "nll"]["value"] - rows["fgsm(eps=4/255)", "nll"]["value"]) > 0.001
     drawn = {line.attack: line for line in curves(run.summary(), run.manifest.claims)}
     start = drawn["fgsm, under=gaussian_noise, severity=2"].points
@@ -164,12 +163,13 @@ def test_attacks_are_compared_on_the_same_images() -> None:
     manifest = whole(reported | {"protocol": {"labels": "true"}})
     ids = [f"s{place}" for place in range(40)]
     few, many = (Outcomes.of(pa.table({"sample_id": ids, "correct": [k >= n for k in range(40)]})) for n in (20, 0))
-    flag = order_flag(manifest, pgd, {fgsm: few, pgd: many})
-    assert "20 of 40 samples correct that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
-    alone = order_flag(manifest, pgd, {"corruption(fog,severity=3)": few, pgd: many})
-    assert "20 of 40 samples correct that were wrong before the attack" in alone
+    (weaker,) = out_of_order(manifest, pgd, {fgsm: few, pgd: many})
+    assert "20 of 40 samples correct that fgsm(eps=8/255,under=fog,severity=3) broke" in weaker.text
+    (alone,) = out_of_order(manifest, pgd, {"corruption(fog,severity=3)": few, pgd: many})
+    assert "20 of 40 samples correct that were wrong before the attack" in alone.text
+    assert weaker.code == alone.code == "masking/attacks-in-order"
     others = {"clean": few, "fgsm(eps=8/255)": few, "corruption(fog,severity=2)": few, pgd: many}
-    assert order_flag(manifest, pgd, others) == ""
+    assert out_of_order(manifest, pgd, others) == []
     assert name_of(pgd, "table", manifest) == "PGD, 8/255, 20 steps, on fog, severity 3"
     assert name_of(pgd, "badge", manifest) == "PGD-20 8/255 on fog, severity 3"
 

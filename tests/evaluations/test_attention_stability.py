@@ -1,4 +1,4 @@
-"""Watched attention: figures by hand and against slow replicas, records, changes, flags, the report, refusals."""
+"""Watched attention: figures by hand and against slow replicas, records, changes, findings, the report, refusals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 import small_audit
 import torch
 from click.testing import CliRunner
+from figures import noted, said_of
 from msgspec.structs import replace
 from pyarrow.parquet import ParquetFile
 from safetensors import safe_open
@@ -24,6 +25,7 @@ from torch import nn
 
 import robustkit
 from robustkit.cli.app import cli
+from robustkit.common.finding import Finding
 from robustkit.embedded import __file__ as embedded_file
 from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
 from robustkit.evaluations.attention import evaluate as attention_watch
@@ -143,7 +145,7 @@ def test_results_are_means_and_changes_paired_by_sample(run: Run) -> None:
         assert change.value == pytest.approx(np.mean(differences), abs=1e-7)
         assert change.low < change.value < change.high
         assert ("attention(clean)", f"{metric}_change") not in results
-        assert [*found.flags] == [small_audit.UNCHECKED]
+        assert said_of(found) == [small_audit.UNCHECKED]
     assert ("attention(clean)", "top1") not in results
 
 
@@ -214,7 +216,7 @@ def test_released_corruptions_are_watched_as_they_are(run: Run, tmp_path: Path) 
     assert row["query_norms"] == pytest.approx(seen.values["query_norms"][0].tolist(), rel=1e-4)
 
 
-# --- flags -----------------------------------------------------------------------------------------------------------
+# --- findings --------------------------------------------------------------------------------------------------------
 
 
 def heads(figures: dict[str, list[list[float]]], layers: tuple[Layer, ...]) -> Heads:
@@ -229,22 +231,27 @@ def heads(figures: dict[str, list[list[float]]], layers: tuple[Layer, ...]) -> H
 TWO = (Layer("first", 2, 50), Layer("second", 1, 1))
 
 
-def test_flags_name_the_head_that_gives_most_cause() -> None:
+def test_findings_name_the_head_that_gives_most_cause() -> None:
     edge = COLLAPSE * math.log(50)
-    assert heads({"largest_logits": [[EXPLOSION, 1, -3], [5, 2, 1]]}, TWO).flags == []
-    assert heads({"attention_entropies": [[1.001 * edge, 3, 0], [1.001 * edge, 2, 0]]}, TWO).flags == []  # one key: 0
-    assert heads({"largest_logits": [[5, 1, 130], [170, 2, 101]]}, TWO).flags == [
+    assert heads({"largest_logits": [[EXPLOSION, 1, -3], [5, 2, 1]]}, TWO).findings == []
+    assert (
+        heads({"attention_entropies": [[1.001 * edge, 3, 0], [1.001 * edge, 2, 0]]}, TWO).findings == []
+    )  # one key: 0
+    (large,) = heads({"largest_logits": [[5, 1, 130], [170, 2, 101]]}, TWO).findings
+    assert large.code == "attention/logit-explosion" and large.text == (
         "logit explosion: |logit| 170 in first head 0 and 1 more head, above 100, "
         "where bfloat16 has steps of 0.5 and more"
-    ]
-    (flag,) = heads({"attention_entropies": [[1, 0.5 * edge, 0], [1, 0.9 * edge, 0]]}, TWO).flags
-    assert flag == "entropy collapse: 0.7 % of log N in first head 1, below 1 %: each query attends to one key"
+    )
+    (low,) = heads({"attention_entropies": [[1, 0.5 * edge, 0], [1, 0.9 * edge, 0]]}, TWO).findings
+    assert low.code == "attention/entropy-collapse"
+    assert low.text == "entropy collapse: 0.7 % of log N in first head 1, below 1 %: each query attends to one key"
     lost = heads({"key_norms": [[1, 2, math.nan], [1, 4, 5], [1, 9, math.inf]]}, TWO)
-    assert [*lost.flags] == ["attention is not finite in 2 of 3 samples, first in second head 0"]
+    said = "attention is not finite in 2 of 3 samples, first in second head 0"
+    assert [*lost.findings] == [Finding("attention/not-finite", said)]
     assert lost.values["key_norms"].tolist() == [1, 5, 5] and lost.broken.tolist() == [0, 0, 2]
 
 
-def test_steps_of_bfloat16_are_what_the_flag_says() -> None:
+def test_steps_of_bfloat16_are_what_the_finding_says() -> None:
     large = torch.tensor([EXPLOSION, EXPLOSION + 0.5, EXPLOSION + 0.2])
     assert large.to(torch.bfloat16).tolist() == [100.0, 100.5, 100.0]
 
@@ -254,15 +261,15 @@ def test_a_broken_model_is_flagged_and_its_healthy_self_is_not(tmp_path: Path, n
     broken = scaled(name, tmp_path / "broken.safetensors", 30)
     options = {"attacks": "none", "corruptions": None, "limit": 8}
     found = audit(tmp_path / "run", broken, **options)
-    flags = {flag for row in found.summary() if row.condition == "attention(clean)" for flag in row.flags}
-    assert any(
-        re.match(r"logit explosion: \|logit\| \d+ in blocks\.\d\.attn head \d and 11 more", flag) for flag in flags
-    )
-    assert any(re.match(r"entropy collapse: .* in blocks\.\d\.attn head \d", flag) for flag in flags) == collapsed
+    rows = [row for row in found.summary() if row.condition == "attention(clean)"]
+    said = {each.code: each.text for row in rows for each in row.findings}
+    large, low = (said.get(f"attention/{name}", "") for name in ("logit-explosion", "entropy-collapse"))
+    assert re.match(r"logit explosion: \|logit\| \d+ in blocks\.\d\.attn head \d and 11 more", large)
+    assert bool(re.match(r"entropy collapse: .* in blocks\.\d\.attn head \d", low)) == bool(low) == collapsed
     page = (found.path / "report.html").read_text("utf-8")
     assert "logit explosion" in page.partition("</header>")[0]
     own = audit(tmp_path / "own", f"zoo:{name}", **options).summary()
-    assert {flag for row in own for flag in row.flags} == {small_audit.UNCHECKED}
+    assert {text for row in own for text in said_of(row)} == {small_audit.UNCHECKED}
 
 
 @pytest.mark.usefixtures("pageless")
@@ -275,7 +282,7 @@ def test_what_is_not_finite_stays_in_records_and_is_said(tmp_path: Path) -> None
     assert all(math.isinf(value) for value in rows[0]["query_norms"][6:9]) and math.isnan(rows[0]["query_norms"][9])
     (entropy,) = (row for row in found.summary() if row.metric == "attention_entropy")
     assert math.isnan(entropy.value) and entropy.n == 12 and not entropy.interval
-    assert "attention is not finite in 12 of 12 samples, first in blocks.2.attn head 0" in entropy.flags
+    assert "attention is not finite in 12 of 12 samples, first in blocks.2.attn head 0" in said_of(entropy)
     (table,) = attention_tables(found.summary())
     assert table.rows == (("clean", *["nan"] * 6),)
     kept = heads_of(found, "diverged", "attention(clean)")
@@ -292,10 +299,10 @@ def sampled(ids: str, values: list[float]) -> Sampled:
 
 def test_changes_are_of_samples_that_both_have() -> None:
     clean, after = sampled("cab", [3.0, 1.0, 2.0]), sampled("bdc", [12.0, 99.0, 23.0])
-    rows = {row.metric: row for row in attention_rows("attention(x)", after, clean, None, ["f"])}
+    rows = {row.metric: row for row in attention_rows("attention(x)", after, clean, None, noted("f"))}
     assert (rows["key_norm_change"].value, rows["key_norm_change"].n) == (15.0, 2)  # b: 10, c: 20
     norm = rows["key_norm"]
-    assert norm.value == pytest.approx(134 / 3) and not norm.has_interval and norm.flags == ("f",)
+    assert norm.value == pytest.approx(134 / 3) and not norm.has_interval and norm.findings == noted("f")
     assert len(rows) == 2 * len(COLUMN_NAMES)
     assert not list(attention_rows("attention(x)", sampled("", []), clean, None, []))
 

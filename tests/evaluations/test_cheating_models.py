@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attacks import FGSM, PGD, Attack, AutoAttack, ThreatModel
 from robustkit.evaluations.attacks.examining import examine, examine_before
-from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.evaluations.attacks.gradient_masking import checks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
@@ -62,15 +62,16 @@ def look(model: Net, images: Tensor, labels: Tensor, attack: Attack = SHORT, **o
     return examine(model, images, labels, attack.threat, rng=rng, batch_size=16, attack=attack, **options)
 
 
-def flags(figures: dict[str, Any]) -> set[str]:
-    return {finding.check for finding in findings(figures) if finding.flag}
+def doubted(figures: dict[str, Any], averaged: bool = False) -> set[str]:
+    """Return the names of the checks with a finding."""
+    return {check.name for check in checks_of(figures, averaged=averaged) if check.finding}
 
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_each_cheat_is_flagged(name: str) -> None:
     k = known()
     brief = name not in UNFLAGGED  # without the sweep of radii, which no kind is there for
-    found = flags(look(CHEATS[name](k), k.images, k.labels, brief=brief))
+    found = doubted(look(CHEATS[name](k), k.images, k.labels, brief=brief))
     assert bool(found) != (name in UNFLAGGED)
     assert name not in OWN or OWN[name] in found
 
@@ -142,10 +143,10 @@ HONEST: dict[str, Net] = {
 def test_honest_ways_to_compute_raise_no_flag(name: str) -> None:
     images, model = known().images, HONEST[name]
     figures = look(model, images, model(images).argmax(dim=1), PGD(THREAT), brief=True)
-    assert flags(figures) == set()
+    assert doubted(figures) == set()
     half = {"bfloat16": "bfloat16", "float16": "float16"}.get(name.split(" ")[0], "")
     assert figures["half"] == half and figures["aside"] < 0.06
-    (said,) = (finding.figure for finding in findings(figures) if finding.check == "precision")
+    (said,) = (check.figure for check in checks_of(figures) if check.name == "precision")
     assert said == (
         f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32"
     )
@@ -169,9 +170,9 @@ def test_a_model_that_changes_during_the_attack_is_found_when_it_is_asked_again(
         assert before["passes_before"] == 8 * (7 + 5)
         late = True
         figures = look(model, k.images, k.labels, PGD(THREAT), brief=True)
-        assert "afterwards" not in flags(figures)
+        assert "afterwards" not in doubted(figures)
         del figures["unasked"]["afterwards"]
-        assert ("afterwards" in flags(figures | before)) == (place > 0)
+        assert ("afterwards" in doubted(figures | before)) == (place > 0)
         assert place or figures["rise_after"] == pytest.approx(before["rise_before"], rel=1e-4)
 
 
@@ -180,9 +181,9 @@ def test_an_honest_model_raises_no_flag_and_brief_evidence_lacks_what_it_says(at
     k = known()
     brief = not isinstance(attack, AutoAttack)
     figures = look(k.net, k.images, k.labels, attack, brief=brief)
-    assert flags(figures) == set() and figures["unmeasured"] == {}
+    assert doubted(figures) == set() and figures["unmeasured"] == {}
     assert (figures["accuracy"] is None) == brief and figures["loss_steps"] == ([0, 1, 5] if brief else [0, 1, 5, 20])
-    silent = {finding.check: finding.figure for finding in findings(figures) if "not measured" in finding.figure}
+    silent = {check.name: check.figure for check in checks_of(figures) if "not measured" in check.figure}
     assert ("accuracy by radius" in silent) == brief
     fine = attack.threat.norm == "linf" and attack.threat.eps < 1 / 255
     assert ("one grey level" in silent.get("survives saving", "")) == fine
@@ -201,16 +202,15 @@ def test_saving_that_leads_further_than_pgd_went_is_no_flag(share: float) -> Non
 
     figures = look(model, images, torch.zeros(16, dtype=torch.int64), PGD(ThreatModel(eps=1 / 255)), brief=True)
     assert (figures["saved_samples"], figures["saved_same"]) == (16, 0)
-    assert (figures["saved_lost"], figures["hidden"]) == (0, 0) and "survives saving" not in flags(figures)
+    assert (figures["saved_lost"], figures["hidden"]) == (0, 0) and "survives saving" not in doubted(figures)
 
 
 def test_a_random_model_is_random_and_nothing_else() -> None:
     k = known()
     figures = look(lambda x: k.net(nn.functional.dropout(x, 0.1)), k.images, k.labels)
     asked = {"graph", "batches", "called again", "caller", "under attack"}
-    assert "random outputs" in flags(figures) and not flags(figures) & asked
-    averaged = {finding.check for finding in findings(figures, averaged=True) if finding.flag}
-    assert not averaged & {*asked, "random outputs", "continuity", "path"}
+    assert "random outputs" in doubted(figures) and not doubted(figures) & asked
+    assert not doubted(figures, averaged=True) & {*asked, "random outputs", "continuity", "path"}
 
 
 def test_a_model_that_turns_in_the_end_is_found() -> None:
@@ -222,13 +222,13 @@ def test_a_model_that_turns_in_the_end_is_found() -> None:
         return k.net(x).roll(int(len(calls) > last), dims=1)
 
     last = 10**9
-    assert flags(look(fickle, k.images, k.labels)) == set()
+    assert doubted(look(fickle, k.images, k.labels)) == set()
     last = len(calls) - 1
     calls.clear()
-    assert flags(look(fickle, k.images, k.labels)) == {"called again"}
+    assert doubted(look(fickle, k.images, k.labels)) == {"called again"}
 
 
-def test_a_probe_that_fails_is_a_flag_and_the_others_go_on() -> None:
+def test_a_probe_that_fails_is_a_finding_and_the_others_go_on() -> None:
     k = known()
 
     def picky(x: Tensor) -> Tensor:
@@ -238,6 +238,7 @@ def test_a_probe_that_fails_is_a_flag_and_the_others_go_on() -> None:
 
     figures = look(picky, k.images, k.labels)
     assert figures["unmeasured"] == {"batches": "ValueError: expected more than 1 image"}
-    (found,) = (finding for finding in findings(figures) if finding.flag)
-    assert found.flag == "batches: could not be measured: ValueError: expected more than 1 image"
+    (found,) = (check.finding for check in checks_of(figures) if check.finding)
+    assert found.code == "masking/unmeasured"
+    assert found.text == "batches: could not be measured: ValueError: expected more than 1 image"
     assert figures["path"] is not None and figures["again"] == 0

@@ -20,17 +20,17 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
     return audited_by_pgd(tmp_path_factory.mktemp("cheats"))
 
 
-def test_the_honest_network_has_no_flag_and_most_cheats_fool_pgd(audited: Audited) -> None:
-    honest, flags = audited["honest"]
-    assert honest < COUNT - FOOLED and not flags
+def test_the_honest_network_has_no_finding_and_most_cheats_fool_pgd(audited: Audited) -> None:
+    honest, found = audited["honest"]
+    assert honest < COUNT - FOOLED and not found
     fooled = {name for name, (standing, _) in audited.items() if standing >= honest + FOOLED}
     assert len(fooled) >= 20 and fooled >= UNFLAGGED.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in CHEATS if name not in ("detached", *UNFLAGGED)])
 def test_each_cheat_is_flagged_under_pgd_alone(name: str, audited: Audited) -> None:
-    standing, flags = audited[name]
-    assert bool(flags) != (name in HARMLESS)
+    standing, found = audited[name]
+    assert bool(found) != (name in HARMLESS)
     assert name not in HARMLESS or standing == audited["honest"][0]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from figures import noted, said_of
 from manifests import whole
 
 from corruptions.registry import CATEGORIES
@@ -43,15 +44,15 @@ PUBLISHED = (
 def outcome(*wrong: float, ids: str = "abcdefgh", flags: tuple[str, ...] = (), nll: float = 2.0) -> CorruptionSample:
     """Wrong or not, as fractions, so that any error can be had with one sample."""
     n = len(wrong)
-    return CorruptionSample(pa.array(list(ids[:n])), np.array(wrong, float), np.full(n, nll), np.full(n, 0.9), flags)
+    return CorruptionSample(
+        pa.array(list(ids[:n])), np.array(wrong, float), np.full(n, nll), np.full(n, 0.9), noted(*flags)
+    )
 
 
 def rows(outcomes: dict[str, CorruptionSample], why: str = "", n: int = 0) -> dict[tuple[str, str], tuple[Any, ...]]:
     """By condition and metric; n: samples of the data set, by default those of the first outcome."""
     n = n or len(next(iter(outcomes.values())).wrong)
-    return {
-        row.key: (row.value, row.n, row.low, row.high, list(row.flags)) for row in corruption_rows(outcomes, n, why)
-    }
+    return {row.key: (row.value, row.n, row.low, row.high, said_of(row)) for row in corruption_rows(outcomes, n, why)}
 
 
 def all_of(error: dict[str, float], suffix: str = "") -> dict[str, CorruptionSample]:
@@ -138,7 +139,7 @@ def test_tables_show_means_over_some_severities_and_which() -> None:
     assert by_name["fog"] == ("–", "–", "25.0", "–", "–", "25.0 (3)", "2.000 (3)", "10.0 (3)")
     assert by_name["snow"] == ("50.0", "75.0", "–", "–", "–", "62.5 (1–2)", "2.500 (1–2)", "30.0 (1–2)")
     assert table.errors[1][2][-1] == 0.25
-    mean = Figure(0.2, 9, 0.1, 0.3, checkpoint="a").of("in-c(severity=3)", "mean_error", ["x"])
+    mean = Figure(0.2, 9, 0.1, 0.3, checkpoint="a").of("in-c(severity=3)", "mean_error", noted("x"))
     (table,) = corruption_tables([*results, mean])
     assert table.means == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
 
@@ -146,7 +147,8 @@ def test_tables_show_means_over_some_severities_and_which() -> None:
 def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     own = {f"corruption(fog,severity={s})": outcome(1.0, 0.0, 0.0, 0.0, flags=("weights in part",)) for s in (1, 2, 3)}
     own["corruption(fog,severity=4)"] = outcome(0.0, 0.0, 0.0, 1.0, ids="dcba")  # the same in another order
-    own["corruption(fog,severity=5)"] = outcome(1.0, 0.0, ids="ca", flags=("2 of 4 images could not be read",), nll=7.0)
+    unread = ("2 of 4 images could not be read; excluded [data/unreadable]",)
+    own["corruption(fog,severity=5)"] = outcome(1.0, 0.0, ids="ca", flags=unread, nll=7.0)
     found = rows(own)
     value, n, _, _, flags = found["corruption(fog)", "mean_error"]
     assert value == pytest.approx((4 * 1 / 2 + 1 / 2) / 5) and n == 2  # of a and c
@@ -154,7 +156,9 @@ def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     assert found["corruption(fog)", "nll"][:2] == (pytest.approx((4 * 2 + 7) / 5), 2)
     assert found["corruption(fog)", "nll"][4] == flags
     own = all_of(ALEXNET) | {"clean": outcome(0.5, 0.5)}
-    own["corruption(fog,severity=5)"] = outcome(1.0, 1.0, ids="xy", flags=("incomplete: 2 of 3 samples",))
+    own["corruption(fog,severity=5)"] = outcome(
+        1.0, 1.0, ids="xy", flags=("incomplete: 2 of 3 samples [run/incomplete]",)
+    )
     found = rows(own, n=3)
     assert not {"in-c", "weather", "corruption(fog)"} & {text for text, _ in found}  # no sample is in all
     own["corruption(fog,severity=5)"] = outcome(1.0, 1.0)
@@ -196,23 +200,25 @@ def test_definitions_are_not_mixed() -> None:
 
 def test_what_differs_from_the_benchmark_is_said() -> None:
     assert tree_doubts("in-c", (224, 224), []) == []
-    assert tree_doubts("in-c", (192, 384), []) == [
+    (size,) = tree_doubts("in-c", (192, 384), [])
+    assert size.code == "corruptions/other-size" and size.text == (
         "corruptions were applied at 384x192; ImageNet-C uses 224x224, so published figures are not comparable"
-    ]
+    )
     assert tree_doubts("in-c(preset=cifar)", (32, 32), []) == []
     one, other = (
         {"root": root, "image_sizes": [[224, 224], size]} for root, size in (("a", [192, 96]), ("b", [32, 32]))
     )
     whole = {"root": "a", "image_sizes": [[224, 224]]}
     assert tree_doubts("in-c(source=released)", (224, 224), [whole, whole]) == []
-    assert tree_doubts("in-c(source=released)", (224, 224), [one, other, one]) == [
-        "released files of 32x32 were resized to 224x224",
-        "released files of 96x192 were resized to 224x224",
-        "released files of several trees: a, b",
+    assert [str(each) for each in tree_doubts("in-c(source=released)", (224, 224), [one, other, one])] == [
+        "released files of 32x32 were resized to 224x224 [corruptions/released-resized]",
+        "released files of 96x192 were resized to 224x224 [corruptions/released-resized]",
+        "released files of several trees: a, b [corruptions/several-trees]",
     ]
     assert conditions_of("corruption(fog,source=released)")[4] == "corruption(fog,severity=5,source=released)"
     assert len(conditions_of("in-c(preset=cifar)")) == 75 and "preset=cifar" in conditions_of("in-c(preset=cifar)")[0]
-    assert "snow" in tree_doubts("in-c(variant=bethgelab)", (224, 224), [])[0]
+    (variant,) = tree_doubts("in-c(variant=bethgelab)", (224, 224), [])
+    assert variant.code == "corruptions/variant" and "snow" in variant.text
 
 
 def test_conditions_are_texts_and_back() -> None:

@@ -115,10 +115,11 @@ def test_classes_alone_give_a_distance_for_each_sample(made: tuple[Path, Run]) -
 
 def test_too_few_steps_are_flagged_on_both_sides(made: tuple[Path, Run]) -> None:
     _, run = made
-    flags = {row["condition"]: " ".join(row["flags"]) for row in run.results().to_dict("records")}
-    assert "too weak: pgd(eps=" in flags[WEAK] and "use more steps" in flags[WEAK]
-    assert "no adversarial example was found for" in flags[WEAK]
-    assert "too weak" not in flags["fmn(steps=40)"]
+    found = {row.condition: {each.code: each.text for each in row.findings} for row in run.summary()}
+    weak = found[WEAK]["attack/too-weak"]
+    assert weak.startswith("too weak: pgd(eps=") and "use more steps" in weak
+    assert "no adversarial example was found for" in found[WEAK]["attack/none-found"]
+    assert "attack/too-weak" not in found["fmn(steps=40)"]
 
 
 def test_each_attack_is_measured_by_the_best_of_all(made: tuple[Path, Run]) -> None:
@@ -141,13 +142,9 @@ def test_an_attack_that_leaves_standing_what_is_near_is_flagged(tmp_path: Path) 
     place = furnish(tmp_path)
     weak = "pgd(steps=1,step_size=0.01*eps,random_start=false)"
     run = audit(place, tmp_path / "weak", attacks=f"{weak},fmn(steps=40)", eps="16/255")
-    (flags,) = {
-        tuple(r["flags"]) for r in run.results().to_dict("records") if r["metric"] == "nll" and "pgd" in r["condition"]
-    }
-    assert any(
-        "samples correct for which fmn(steps=40) found an adversarial example in the same ball" in flag
-        for flag in flags
-    )
+    (findings,) = {row.findings for row in run.summary() if row.metric == "nll" and "pgd" in row.condition}
+    (found,) = (each.text for each in findings if each.code == "attack/left-standing")
+    assert "samples correct for which fmn(steps=40) found an adversarial example in the same ball" in found
 
 
 def test_checkpoints_are_compared_and_rules_know_distances(made: tuple[Path, Run], tmp_path: Path) -> None:

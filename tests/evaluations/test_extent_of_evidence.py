@@ -12,10 +12,11 @@ from cheating_models import CHEATS, UNFLAGGED, Known
 from small_audit import audit
 
 from attacks import FGSM, PGD, ThreatModel
+from robustkit.common.finding import Finding
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.evidence import Extent, extents
 from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.evaluations.attacks.gradient_masking import Check, checks_of
 from robustkit.protocol.card import load_card
 from robustkit.runs.folder import RunFolder
 
@@ -58,19 +59,27 @@ def test_cheats_are_flagged_at_200_samples_of_pgd_and_1000_of_fgsm(attacks: str,
         rng, model = Draws(range(len(images[rows]))), make(k)
         options: dict[str, Any] = {"attack": attack, "brief": True, "left_out": given.left_out}
         figures = examine(model, images[rows], k.labels[rows], threat, rng=rng, batch_size=16, **options)
-        unseen |= set() if any(each.flag for each in findings(figures)) else {name}
+        unseen |= set() if any(check.finding for check in checks_of(figures)) else {name}
     assert unseen == {"stack apgd", *UNFLAGGED}
+
+
+def found(figures: dict[str, Any]) -> list[Finding]:
+    return [check.finding for check in checks_of(figures) if check.finding]
 
 
 def test_what_evidence_rests_on_is_said() -> None:
     figures = {"low": 0.0, "high": 1.0, "sum_error": 0.0, "samples": 4}
-    first, *others = findings(figures | {"quick": {"passes": 9, "left_out": ["slope"]}})
-    assert first.flag == "evidence on 4 samples, without slope: run --evidence full"
-    (flag,) = (each.flag for each in others if each.flag and "not measured" not in each.flag)
-    assert flag.startswith("probabilities: ") and flag.endswith(" (evidence on 4 samples)")
-    assert findings(figures | {"quick": {"passes": 9, "left_out": []}})[0].flag == ""
-    none, _ = findings({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})
-    assert none.flag.startswith("no evidence, since a quarter of the attacks' passes")
+    thin, *others = found(figures | {"quick": {"passes": 9, "left_out": ["slope"]}})
+    assert str(thin) == "evidence on 4 samples, without slope: run --evidence full [evidence/thin]"
+    (bad,) = (each for each in others if each.code != "masking/unmeasured")
+    assert bad.code == "masking/probabilities"
+    assert bad.text.startswith("probabilities: ") and bad.text.endswith(" (evidence on 4 samples)")
+    rests = checks_of(figures | {"quick": {"passes": 9, "left_out": []}})[0]
+    assert rests == Check("evidence", "evidence on 4 samples")
+    (none,) = found({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})
+    assert none.code == "evidence/thin"
+    assert none.text.startswith("no evidence, since a quarter of the attacks' passes")
+    assert len(checks_of({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})) == 2
 
 
 def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
@@ -86,8 +95,9 @@ def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
     run = RunFolder(tmp_path / "run")
     assert len(run.record_paths("net", text)) == 4 and (run.evidence("net", text) or {})["awaited"] is True
     declined = audit(place, tmp_path / "run", attacks="fgsm", evidence="none")
-    (flags,) = {tuple(row.flags) for row in declined.summary() if row.condition == text}
-    assert "no evidence was collected for this attack: --evidence none was given" in flags
+    (findings,) = {row.findings for row in declined.summary() if row.condition == text}
+    words = "no evidence was collected for this attack: --evidence none was given"
+    assert Finding("evidence/declined", words, "limit") in findings
     quick = audit(place, tmp_path / "run", attacks="fgsm").evidence("net", text)
     full = audit(place, tmp_path / "run", attacks="fgsm", evidence="full").evidence("net", text)
     assert quick and full and (quick["samples"], full["samples"]) == (3, 30) and "quick" not in full

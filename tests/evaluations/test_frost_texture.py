@@ -77,8 +77,8 @@ def test_a_figure_beside_published_ones_is_flagged() -> None:
     assert as_published("corruption(frost,texture=own)") == "corruption(frost)"
     assert "benchmark's photographs" in unlike_published("in-c(texture=own)")
     assert not unlike_published("in-c") and not tree_doubts("in-c", (224, 224), [])
-    (flag,) = tree_doubts("in-c(texture=own)", (224, 224), [])
-    assert flag.startswith("frost(texture=own): uses our textures")
+    (found,) = tree_doubts("in-c(texture=own)", (224, 224), [])
+    assert found.code == "corruptions/own-frost" and found.text.startswith("frost(texture=own): uses our textures")
     demanded = pattern_of("in-c(texture=photographs)")
     assert matches(demanded, "in-c") and not matches(demanded, "in-c(texture=own)")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_audit
@@ -14,10 +16,11 @@ from attacks import ThreatModel
 from attacks.model_access import frozen
 from robustkit.attention.surrogates import surrogates
 from robustkit.common.determinism import SampleRng
+from robustkit.common.finding import Finding
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
-from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, Doubt, chance_of, findings, flags_of
+from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, Check, chance_of, checks_of, findings_of
 from robustkit.evaluations.attacks.probes import Asker, hidden_by_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,6 +28,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def rng(count: int) -> SampleRng:
     return SampleRng.of([f"s{i}" for i in range(count)], seed=0, condition="attention", device="cpu")
+
+
+def of_attention(figures: Mapping[str, Any]) -> Check:
+    return next(check for check in checks_of(figures) if check.name == "attention")
 
 
 def linear(x: Tensor) -> Tensor:
@@ -48,9 +55,9 @@ def test_counts_are_exact_on_a_model_whose_gradient_leads_the_other_way() -> Non
     assert found["stand_plain"].all() and torch.equal(found["stand_surrogates"], ~within)
     assert torch.equal(found["only_surrogates"], within) and not found["only_restarts"].any()
     figures = {name: int(column.sum()) for name, column in found.items()} | {"right": 12}
-    doubt = next(one for one in findings(figures) if one.check == "attention")
-    assert "attention hides gradients; run autoattack(version=attention)" in doubt.flag
-    assert doubt.instead == "run autoattack(version=attention)"
+    finding = of_attention(figures).finding
+    assert finding and finding.code == "masking/attention"
+    assert finding.text.endswith(": attention hides gradients; run autoattack(version=attention)")
     honest = Asker(linear, torch.float32, None, threat, 5)
     found = hidden_by_attention(honest, {"around": linear}, x, labels, rng(12))
     assert torch.equal(found["stand_plain"], ~within) and torch.equal(found["stand_surrogates"], ~within)
@@ -60,16 +67,14 @@ def test_counts_are_exact_on_a_model_whose_gradient_leads_the_other_way() -> Non
 def test_chances_are_those_of_a_coin() -> None:
     assert chance_of(0, 0) == 1 and chance_of(5, 0) == 1 / 32 < HIDES <= chance_of(4, 0) and chance_of(7, 1) == 9 / 256
     alike = {"stand_plain": 5, "stand_surrogates": 5, "only_surrogates": 0, "only_restarts": 0, "right": 9}
-    doubt = next(one for one in findings(alike) if one.check == "attention")
-    assert not doubt.flag and doubt.figure.startswith(
-        "5 of 9 correct samples stay correct under PGD, 5 under gradients that"
-    )
+    check = of_attention(alike)
+    assert not check.finding
+    assert check.figure.startswith("5 of 9 correct samples stay correct under PGD, 5 under gradients that")
     for stand, said in ((0, False), (4, True), (5, False)):  # of four, even all broken could be chance
-        figures = alike | {"stand_plain": stand, "stand_surrogates": stand}
-        doubt = next(one for one in findings(figures) if one.check == "attention")
-        assert doubt.figure.endswith(": too few remain to decide") == said and not doubt.flag
-    before = next(one for one in findings({"right": 9}) if one.check == "attention")  # of an earlier release
-    assert not before.flag and before.figure == "not measured"
+        check = of_attention(alike | {"stand_plain": stand, "stand_surrogates": stand})
+        assert check.figure.endswith(": too few remain to decide") == said and not check.finding
+    before = of_attention({"right": 9})  # of an earlier release
+    assert not before.finding and before.figure == "not measured"
 
 
 @pytest.mark.parametrize(("scale", "hides"), [(1.0, False), (1e6, True)])
@@ -94,8 +99,8 @@ def test_hard_attention_is_flagged_and_an_ordinary_vit_is_not(scale: float, hide
             asker, surrogates(model.network, forward), pixels[right], labels[right], rng(int(right.sum()))
         )
     figures = {name: int(column.sum()) for name, column in found.items()} | {"right": int(right.sum())}
-    doubt = next(one for one in findings(figures) if one.check == "attention")
-    assert bool(doubt.flag) == hides, doubt.figure
+    check = of_attention(figures)
+    assert bool(check.finding) == hides, check.figure
 
 
 def test_a_network_without_attention_is_refused_before_any_work(place: Path, tmp_path: Path) -> None:
@@ -109,8 +114,16 @@ def test_a_network_without_attention_is_refused_before_any_work(place: Path, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_checks_that_were_not_measured_for_one_reason_are_one_flag() -> None:
+def test_checks_that_were_not_measured_for_one_reason_are_one_finding() -> None:
     why = "not measured: none of 3 samples is predicted right"
-    found = [Doubt(check, why, f"{check}: {why}; run Square", "Square") for check in ("slope", "slope afar")]
-    found += [Doubt("path", "fine"), *(Doubt(each, "differs", f"{each}: differs") for each in ("graph", "caller"))]
-    assert flags_of(found) == [f"slope, slope afar: {why}; run Square", "graph: differs", "caller: differs"]
+    unmeasured, differ = "masking/unmeasured", ("masking/graph", "masking/caller")
+    found = [
+        Check(name, why, Finding(unmeasured, f"{name}: {why}; run Square", "limit")) for name in ("slope", "slope afar")
+    ]
+    found.append(Check("path", "fine"))
+    found += [Check(code[8:], "differs", Finding(code, f"{code[8:]}: differs")) for code in differ]
+    assert findings_of(found) == [
+        Finding(unmeasured, f"slope, slope afar: {why}; run Square", "limit"),
+        Finding("masking/graph", "graph: differs"),
+        Finding("masking/caller", "caller: differs"),
+    ]

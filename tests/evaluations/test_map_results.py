@@ -19,6 +19,7 @@ from cam.localisation import box_hits, iou_at, max_box_acc, pixel_counts, pxap, 
 from cam.registry import CONTROLS
 from cam.sensitivity import redrawn_head
 from robustkit.common.figure import Figure
+from robustkit.common.finding import Finding
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
@@ -29,7 +30,7 @@ from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
-from robustkit.evaluations.presenting import flag_lines, remark_lines
+from robustkit.evaluations.presenting import finding_lines, note_lines
 from robustkit.pipeline.gallery import Choice
 from robustkit.report.run import Run
 from robustkit.runs.manifest import Manifest
@@ -82,17 +83,20 @@ def test_results_are_means_over_the_right_samples(
         assert plain[metric].value == pytest.approx(np.mean([row[column] for row in right]), abs=1e-6)
     changed = [row["head_correlation"] for row in right]
     assert plain["head_correlation"].value == pytest.approx(np.mean(changed), abs=1e-6)
-    assert plain["abpc"].flags == [
-        f"{12 - len(right)} of 12 samples are misclassified and excluded from the map scores"
-    ]
+    excluded = f"{12 - len(right)} of 12 samples are misclassified and excluded from the map scores"
+    assert plain["abpc"].findings == (Finding("maps/misclassified-excluded", excluded, "note"),)
     pooled = pxap(pixel_counts(maps, masks, LEVELS).sum(dim=0)).item()
     best = max_box_acc(box_hits(maps, [open_boxes(mask) for mask in masks])).item()
-    assert plain["pxap"]["value"] == pytest.approx(pooled, abs=2e-3)
-    assert plain["max_box_acc"]["value"] == pytest.approx(best, abs=0.03)
+    assert plain["pxap"].value == pytest.approx(pooled, abs=2e-3)
+    assert plain["max_box_acc"].value == pytest.approx(best, abs=0.03)
 
 
 def open_boxes(mask: torch.Tensor) -> torch.Tensor:
     return cam.boxes.boxes_of(mask)
+
+
+def best_control(name: str) -> tuple[Finding, ...]:
+    return (Finding("maps/best-control", f"best control: {name}", "note"),)
 
 
 def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
@@ -104,7 +108,7 @@ def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
         best = max(CONTROLS, key=lambda name: sign * values[name].mean())
         lead = results(run, AGCAM)[f"{metric}_over_control"]
         gaps = sign * (values["agcam"] - values[best])
-        assert (lead.value, lead.flags) == (pytest.approx(gaps.mean(), abs=1e-6), (f"best control: {best}",))
+        assert (lead.value, lead.findings) == (pytest.approx(gaps.mean(), abs=1e-6), best_control(best))
         assert lead.high - lead.low == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
     assert [metric.name for metric in METRICS if metric.better < 0] == ["deletion_auc", "road_morf", "infidelity"]
     box = f"{AGCAM[:-1]},mode=box)"
@@ -115,7 +119,7 @@ def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
         if a["correct"]
     ]
     lead = results(run, box)["cam_pixel_accuracy_over_control"]  # objects are small: marking nothing is the rival
-    assert lead.flags == ("best control: nothing",)
+    assert lead.findings == best_control("nothing")
     assert lead.value == pytest.approx(np.mean([a - (1 - b) for a, b in pairs]), abs=1e-6)
 
 
@@ -133,7 +137,7 @@ def test_the_best_control_is_found_anew_in_every_resample() -> None:
     assert (lead.low, lead.high) == pytest.approx(tuple(np.percentile(leads, percentiles(40))), abs=0.005)
     best = max(("random", "centre"), key=lambda name: scores[name].mean())
     assert lead.value == pytest.approx(scores["agcam"].mean() - scores[best].mean())
-    assert (lead.n, lead.flags) == (40, (f"best control: {best}",))
+    assert (lead.n, lead.findings) == (40, best_control(best))
 
 
 def resampled(n: int) -> Any:
@@ -202,7 +206,7 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     shown, control, ahead, *controls = mask.rows
     found = results(run, f"{AGCAM[:-1]},mode=mask)")
     iou, lead = found["cam_iou"], found["cam_iou_over_control"]
-    best = lead.flags[0].removeprefix("best control: ")
+    best = lead.findings[0].text.removeprefix("best control: ")
     counted = str(iou.n)
     full = results(run, "cam(full,faithfulness=all,mode=mask)")["cam_iou"]
     span = "{:.1f} [{:.1f}, {:.1f}]"
@@ -216,9 +220,11 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     assert stable.rows[1][1:3] == (str(right), "1.000 [1.000, 1.000]")
     lost = f"{12 - right} of 12 samples are misclassified and excluded from the map scores"
     found = Results.of(run, run.summary())
-    assert f"{NAME}, all maps: {lost}" in remark_lines(found) and not any(lost in line for line in flag_lines(found))
-    assert {lost, f"best control: {best}"} <= {flag for row in found for flag in row.flags}
-    raised = verdict(run, f"no flags under {AGCAM}").reason
+    excluded = Finding("maps/misclassified-excluded", lost, "note")
+    assert f"{NAME}, all maps: {excluded}" in note_lines(found)
+    assert not any(lost in line for line in finding_lines(found))
+    assert {excluded, *best_control(best)} <= {finding for row in found for finding in row.findings}
+    raised = verdict(run, f"no findings under {AGCAM}").reason
     assert lost not in raised and "best control" not in raised
     page = (run.path / "report.html").read_text("utf-8")
     assert page.count("<h3>agcam: alike to the clean map</h3>") == 1
@@ -246,13 +252,11 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
             free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.02, 0.3), ("", "energy_inside", -0.1, -0.0001))
             return [
                 Figure((low + high) / 2, 9, low, high, checkpoint="vit").of(
-                    f"cam(agcam{',mode=' * bool(mode)}{mode})", f"{metric}_over_control", ["best control: full"]
+                    f"cam(agcam{',mode=' * bool(mode)}{mode})", f"{metric}_over_control", best_control("full")
                 )
                 for mode, metric, low, high in (*leads, *free)
             ] + [
-                Figure(0.053, 9, checkpoint="vit").of(
-                    "cam(agcam)", "max_box_acc_over_control", ["best control: centre"]
-                )
+                Figure(0.053, 9, checkpoint="vit").of("cam(agcam)", "max_box_acc_over_control", best_control("centre"))
             ]
 
     reported: Any = Told()

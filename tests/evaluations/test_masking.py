@@ -1,8 +1,9 @@
-"""Every way to mislead a gradient raises its own flags on a model that works; an ordinary model raises none."""
+"""Every way to mislead a gradient raises its own findings on a model that works; an ordinary model raises none."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ import robustkit
 from attacks import ThreatModel
 from robustkit.data import shapes
 from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.evaluations.attacks.gradient_masking import Check, checks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
@@ -54,19 +55,28 @@ def look(
     return figures
 
 
-def flags(figures: Mapping[str, Any]) -> set[str]:
-    found = findings(figures)
-    assert tuple(finding.check for finding in found) == CHECKS
-    for finding in found:
-        assert bool(finding.flag) == bool(finding.instead)
-        assert not finding.flag or all(
-            part in finding.flag for part in (finding.check, finding.figure, finding.instead)
-        )
-    return {finding.check for finding in found if finding.flag and not finding.figure.startswith("not measured")}
+def said(check: Check) -> str:
+    return check.finding.text if check.finding else ""
+
+
+def doubted(figures: Mapping[str, Any]) -> set[str]:
+    """Return the names of the checks with a finding, which says what was measured and what to do instead."""
+    found = set()
+    assert tuple(check.name for check in checks_of(figures)) == CHECKS
+    for check in filter(said, checks_of(figures)):
+        is_measured = not check.figure.startswith("not measured")
+        assert check.finding and check.finding.code == code_of(check.name if is_measured else "unmeasured")
+        assert re.fullmatch(rf"{re.escape(f'{check.name}: {check.figure}')}{': .+' * is_measured}; .+", said(check))
+        found |= {check.name} if is_measured else set()
+    return found
+
+
+def code_of(name: str) -> str:
+    return f"masking/{name.replace(' ', '-')}"
 
 
 def unmeasured(figures: Mapping[str, Any]) -> set[str]:
-    return {finding.check for finding in findings(figures) if finding.figure.startswith("not measured")}
+    return {check.name for check in checks_of(figures) if check.figure.startswith("not measured")}
 
 
 def straight_through(levels: int) -> Net:
@@ -85,9 +95,9 @@ def nan_backward(x: Tensor) -> Tensor:
         ("zoo:shapes-vit-quest", "linf", EPS),
     ],
 )
-def test_an_ordinary_model_raises_no_flag(name: str, norm: str, eps: float, batch: tuple[Tensor, Tensor]) -> None:
+def test_an_ordinary_model_raises_no_finding(name: str, norm: str, eps: float, batch: tuple[Tensor, Tensor]) -> None:
     figures = look(robustkit.load(name), batch, norm, eps)
-    assert flags(figures) == set()
+    assert doubted(figures) == set()
     assert unmeasured(figures) == UNASKED | ({"survives saving"} if norm == "l2" else set())
     assert figures["slope"] == pytest.approx(1, abs=0.01) and figures["slope_error"] < 0.01
     assert figures["accuracy"][0] == 1 and figures["accuracy"][-1] == 0
@@ -110,7 +120,7 @@ def test_an_ordinary_model_raises_no_flag(name: str, norm: str, eps: float, batc
         ("straight-through 8", {"slope", "slope aside", "path"}, set()),
     ],
 )
-def test_each_kind_of_masking_raises_its_own_flags(
+def test_each_kind_of_masking_raises_its_own_findings(
     name: str, expected: set[str], absent: set[str], net: Net, batch: tuple[Tensor, Tensor]
 ) -> None:
     masked: dict[str, Net] = {
@@ -124,7 +134,7 @@ def test_each_kind_of_masking_raises_its_own_flags(
     }
     torch.manual_seed(0)  # for the dropout
     figures = look(masked[name], batch)
-    assert flags(figures) == expected
+    assert doubted(figures) == expected
     assert unmeasured(figures) == absent | UNASKED
 
 
@@ -133,14 +143,14 @@ def test_each_kind_of_masking_raises_its_own_flags(
 def test_made_up_gradients_of_fine_rounding_are_found(levels: int, norm: str, eps: float) -> None:
     model, images, quantise = tiny_cnn(), random_images(16), straight_through(levels)
     rounded = look(lambda x: model(quantise(x)), (images, model(quantise(images)).argmax(dim=1)), norm, eps)
-    assert flags(rounded) == {"slope", "slope aside"}
+    assert doubted(rounded) == {"slope", "slope aside"}
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 1 / 255), ("linf", EPS), ("l2", 0.5)])
-def test_the_same_network_without_rounding_raises_no_flag(norm: str, eps: float) -> None:
+def test_the_same_network_without_rounding_raises_no_finding(norm: str, eps: float) -> None:
     model, images = tiny_cnn(), random_images(16)
     plain = look(model, (images, model(images).argmax(dim=1)), norm, eps)
-    assert flags(plain) == set() and plain["slope_error"] < 0.01
+    assert doubted(plain) == set() and plain["slope_error"] < 0.01
 
 
 def test_figures_count_what_they_say(batch: tuple[Tensor, Tensor]) -> None:
@@ -164,7 +174,7 @@ def test_figures_count_what_they_say(batch: tuple[Tensor, Tensor]) -> None:
     # it, and the end; 1 + 18 + 20 of paths, 2 saved.
     assert figures["forwards"] == pytest.approx(1 / 3 + 25 + (4 + 17 + 29 + 33 + 6 + 39 + 2) * 2 / 3, rel=1e-5)
     assert figures["backwards"] == pytest.approx(2 + (4 + 26 + 30 + 4) * 2 / 3)
-    assert flags(figures) == set()
+    assert doubted(figures) == set()
 
 
 def test_one_bad_pixel_and_one_odd_pass_count() -> None:
@@ -186,14 +196,14 @@ def test_nothing_right_leaves_the_first_checks(net: Net, batch: tuple[Tensor, Te
     figures = look(net, (images, labels))
     assert figures["right"] == 0 and figures["zero_ce"] == 0
     assert (figures["slope"], figures["loss"], figures["accuracy"]) == (None, None, None)
-    assert unmeasured(figures) == OF_RIGHT | UNASKED and flags(figures) == set()
+    assert unmeasured(figures) == OF_RIGHT | UNASKED and doubted(figures) == set()
 
 
-def test_what_could_not_be_measured_is_a_flag_with_its_reason(net: Net, batch: tuple[Tensor, Tensor]) -> None:
+def test_what_could_not_be_measured_is_a_finding_with_its_reason(net: Net, batch: tuple[Tensor, Tensor]) -> None:
     def reasons(changes: Mapping[str, Any]) -> dict[str, str]:
-        found = findings(figures | changes)
-        assert not any(finding.flag.startswith("black box") for finding in found)  # whose stages were not given
-        return {finding.check: finding.flag for finding in found if "not measured" in finding.flag}
+        found = checks_of(figures | changes)
+        assert not any(said(check).startswith("black box") for check in found)  # whose stages were not given
+        return {check.name: said(check) for check in found if "not measured" in said(check)}
 
     figures = look(net, batch)
     assert reasons({}) == {}
@@ -203,12 +213,12 @@ def test_what_could_not_be_measured_is_a_flag_with_its_reason(net: Net, batch: t
     assert reasons({"slope_samples": 0, "slope": None, "slope_error": None}).keys() == {"slope"}
     nothing = reasons({"right": 0, "slope": None, "slope_error": None, "loss": None, "accuracy": None})
     assert nothing.keys() == {"slope", "slope afar", "loss by steps", "accuracy by radius", "known images"}
-    assert all(f"none of {figures['samples']} samples is classified correctly" in flag for flag in nothing.values())
-    assert "there is no loss" in findings({name: value for name, value in figures.items() if name != "loss"})[7].flag
+    assert all(f"none of {figures['samples']} samples is classified correctly" in text for text in nothing.values())
+    assert "there is no loss" in said(checks_of({name: figures[name] for name in figures if name != "loss"})[7])
     gone = look(lambda x: net(x.detach()), batch)  # the one reason is said once
-    assert flags(gone) == {"gradient path"} and not any("not measured" in one.flag for one in findings(gone))
-    (failed, *others) = findings({"failed": "RuntimeError: out of memory"})
-    assert failed.flag and not any(finding.flag for finding in others)
+    assert doubted(gone) == {"gradient path"} and not any("not measured" in said(one) for one in checks_of(gone))
+    (failed, *others) = checks_of({"failed": "RuntimeError: out of memory"})
+    assert failed.finding and not any(check.finding for check in others)
 
 
 def test_batches_do_not_matter_and_the_model_is_left_as_it_was(batch: tuple[Tensor, Tensor]) -> None:
@@ -228,36 +238,36 @@ def test_batches_do_not_matter_and_the_model_is_left_as_it_was(batch: tuple[Tens
 def test_black_box_needs_more_than_one_sample_and_more_than_chance() -> None:
     def verdict(after: int, n: int | None = None, before: int = 60) -> tuple[str, bool]:
         stages = {"clean": 90, "apgd-ce": 70, "apgd-t": 60, "fab-t": before, "square": after}
-        last = findings({}, stages, n)[-1]
-        return last.figure, bool(last.flag)
+        last = checks_of({}, stages, n)[-1]
+        return last.figure, bool(last.finding)
 
     figure, bad = verdict(58, 100)
     assert bad and figure == "Square broke 2 of 60 samples that gradient attacks left correct, of 100 in total"
     assert not verdict(59, 100)[1] and not verdict(60)[1]
     assert not verdict(58, 1000)[1] and verdict(57, 1000)[1]
-    assert findings({}, {"clean": 9, "square": 1})[-1].figure == "not measured"
-    assert findings({}, {"clean": 9, "apgd-ce": 1})[-1].figure == "not measured"
+    assert checks_of({}, {"clean": 9, "square": 1})[-1].figure == "not measured"
+    assert checks_of({}, {"clean": 9, "apgd-ce": 1})[-1].figure == "not measured"
 
 
 def test_old_records_and_judging_without_torch() -> None:
-    assert unmeasured({}) == set(CHECKS) and flags({}) == set()
+    assert unmeasured({}) == set(CHECKS) and doubted({}) == set()
     figures = {"loss_steps": [0, 1], "loss": [-1.0, None], "low": 0.0, "high": 1.0, "sum_error": 0.0}
-    assert flags(figures) == {"probabilities"} and "loss by steps" in unmeasured(figures)
-    assert flags(figures | {"sum_error": 0.5}) == {"probabilities"} and flags(figures | {"high": 1.1}) == set()
+    assert doubted(figures) == {"probabilities"} and "loss by steps" in unmeasured(figures)
+    assert doubted(figures | {"sum_error": 0.5}) == {"probabilities"} and doubted(figures | {"high": 1.1}) == set()
     still = {"random_difference": 1e-6, "random_predictions": 0, "samples": 32}
-    assert flags(still) == set() and flags(still | {"random_difference": 0.01}) == {"random outputs"}
-    averaged = findings(still | {"random_difference": 0.01}, averaged=True)[0]
-    assert not averaged.flag and averaged.figure.endswith("this attack averages passes")
+    assert doubted(still) == set() and doubted(still | {"random_difference": 0.01}) == {"random outputs"}
+    averaged = checks_of(still | {"random_difference": 0.01}, averaged=True)[0]
+    assert not averaged.finding and averaged.figure.endswith("this attack averages passes")
     sweep = {"radii": [0.0, 0.5], "norm": "linf"}  # one survivor may be chance, two of nine are not
-    assert flags(sweep | {"accuracy": [1.0, 1 / 9], "right": 9}) == set()
-    assert flags(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
-    failed = findings({"failed": "RuntimeError: out of memory"})[0]
-    assert failed.flag == "evidence could not be collected: RuntimeError: out of memory"
+    assert doubted(sweep | {"accuracy": [1.0, 1 / 9], "right": 9}) == set()
+    assert doubted(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
+    failed = checks_of({"failed": "RuntimeError: out of memory"})[0].finding
+    assert failed and str(failed) == "evidence could not be collected: RuntimeError: out of memory [evidence/failed]"
     # A loss that falls back from its best is not a rise, even if it ends above the start.
     swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
-    assert flags(swings) == {"loss by steps"} and flags(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
+    assert doubted(swings) == {"loss by steps"} and doubted(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
     module = "robustkit.evaluations.attacks.gradient_masking"
-    code = f"import sys; from {module} import findings; findings({{}}); print('torch' in sys.modules)"
+    code = f"import sys; from {module} import checks_of; checks_of({{}}); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -111,7 +111,7 @@ def test_its_numbers_are_its_own(metric: str) -> None:
     plug(family := Turns())
     assert [figure.metric for figure in checked_numbers(family, "turn", READ)] == ["kept"]
     with pytest.raises(
-        PluginError, match=f"the family of turn gives {metric}; expected a Figure of one of the metrics"
+        PluginError, match=f"the family of turn gives {metric!r}; expected a Figure of one of the metrics"
     ):
         list(checked_numbers(Turns(metric), "turn", READ))
     with pytest.raises(PluginError, match=r"the family of turn gives \('kept', 1.0\); expected a Figure of one"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from figures import said_of
 from PIL import Image
 from small_audit import UNCHECKED, audit, files
 
@@ -132,7 +133,7 @@ def test_results_are_of_the_records(run: Run) -> None:
     lead = figures["region_over_random"]
     assert lead.value == pytest.approx((gained - lost) / len(rows)) and gained != lost
     assert (lead.low, lead.high) == pytest.approx(of_outcomes(gained, lost, len(rows)))
-    assert figures["region_top1"].n == 24 and [*figures["region_top1"].flags] == [UNCHECKED]
+    assert figures["region_top1"].n == 24 and said_of(figures["region_top1"]) == [UNCHECKED]
     alone = {row.metric for row in run.summary() if row.condition.startswith("region-noise(region=random")}
     assert alone == {"region_top1", "region_area", "region_kept"}
     from robustkit.evaluations.records import CheckpointRecords
@@ -174,9 +175,9 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
         rows = {row.metric: row for row in run.summary() if row.condition == text}
         assert rows["region_top1"].n == 6
         fewer = 13 + (region == "background")
-        assert f"{fewer} of 20 images have {lacking}; not counted" in rows["region_top1"].flags
+        assert f"{fewer} of 20 images have {lacking}; not counted" in said_of(rows["region_top1"])
         filled = "1 of 20 images are filled by it, so it cannot be moved; not counted"
-        assert (filled in rows["region_top1"].flags) == (region == "object")
+        assert (filled in said_of(rows["region_top1"])) == (region == "object")
         assert (
             len(RegionsAggregator().per_sample(CheckpointRecords(run, MODEL), text, "region_over_random")[0])
             == rows["region_over_random"].n

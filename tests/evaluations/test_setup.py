@@ -9,14 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from figures import raised
 from manifests import whole
 from small_audit import audit as small
 from small_audit import furnish
 
 import robustkit
+from robustkit.common.finding import Finding
 from robustkit.errors import ModelError
 from robustkit.evaluations.setup_findings import (
-    guessing_flags,
+    guessing,
     is_of_setup,
     setup_findings,
     setup_notes,
@@ -26,6 +28,7 @@ from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 
 VIT = "zoo:shapes-vit-standard"
+UNCHECKED = Finding.of("setup/unchecked", why="--no-setup-check was given")
 WRONG = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
 
 
@@ -42,8 +45,8 @@ def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they
     lines: list[str] = []
     run = audit(tmp_path / "wrong", lines, model=WRONG)
     (line,) = [line for line in lines if line.startswith("⚑ shapes-vit-standard: normalisation does not fit")]
-    flags = {flag for flags in run.results()["flags"] for flag in flags}
-    assert flags == {line.removeprefix("⚑ shapes-vit-standard: ")}
+    (finding,) = raised(run.results())
+    assert (finding.code, line) == ("setup/another-fits-better", f"⚑ shapes-vit-standard: {finding}")
     evidence = run.evidence("shapes-vit-standard", "clean")
     assert evidence and [part["part"] for part in evidence["setup"]] == ["attention", "normalisation", "channels"]
     found = evidence["setup"][1]
@@ -60,8 +63,7 @@ def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they
     assert not any(line.startswith("⚑") for line in again)
     off = audit(tmp_path / "off", [], model=WRONG, setup_check=False)
     assert records(off) == records(run) and not off.evidence_path("shapes-vit-standard", "clean").exists()
-    flags = {flag for flags in off.results()["flags"] for flag in flags}
-    assert flags == {"the set-up was not checked: --no-setup-check was given"}
+    assert raised(off.results()) == {UNCHECKED}
 
 
 def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
@@ -90,9 +92,9 @@ def test_what_is_not_looked_at_is_said(
 ) -> None:
     caplog.set_level(logging.INFO, "robustkit.plan")
     run = audit(tmp_path / "few", [], model=WRONG, **options)
-    flags = {flag for flags in run.results()["flags"] for flag in flags if not flag.startswith("no better than guess")}
+    found = {finding for finding in raised(run.results()) if finding.code != "labels/no-better-than-chance"}
     assert not (run.path / "evidence").exists()
-    assert flags == (set() if said else {"the set-up was not checked: --no-setup-check was given"})
+    assert found == (set() if said else {UNCHECKED})
     assert [line for line in caplog.messages if "set-up" in line] == said
 
 
@@ -117,12 +119,15 @@ def test_a_model_that_only_guesses_is_flagged_by_its_records(tmp_path: Path) -> 
     assert evidence and not any(part["verdict"] == "another-fits-better" for part in evidence["setup"])
     results = run.results()
     nll = float(results[results["metric"] == "nll"]["value"].iloc[0])
-    (flag,) = {flag for flags in results["flags"] for flag in flags}
-    assert flag.startswith(f"no better than chance on clean data: NLL {nll:.2f}, chance 1.10; check the weights")
-    run.evidence_path("net", "clean").unlink()  # nobody can take this flag away by deleting a file
+    (finding,) = raised(results)
+    assert finding.text.startswith(
+        f"no better than chance on clean data: NLL {nll:.2f}, chance 1.10; check the weights"
+    )
+    assert finding.code == "labels/no-better-than-chance"
+    run.evidence_path("net", "clean").unlink()  # nobody can take this finding away by deleting a file
     refreshed = Run.existing(run.path)
     refresh(refreshed)
-    assert flag in {flag for flags in refreshed.results()["flags"] for flag in flags}
+    assert finding in raised(refreshed.results())
 
 
 @pytest.mark.usefixtures("pageless", "unexamined")
@@ -130,7 +135,9 @@ def test_a_card_may_decide_the_options_of_a_formula_and_each_result_says_so(tmp_
     """Published figures of Elliptical Attention are of other options than those of training."""
     names, lines = ["zoo:shapes-vit-elliptical", "zoo:shapes-vit-quest"], list[str]()
     asked: Any = {"data_dir": "embedded:shapes", "limit": 6, "attacks": "fgsm", "setup_check": False}
-    median, flag = {"attention": "elliptical(average=median)"}, "evaluated with attention elliptical(average=median), "
+    median = {"attention": "elliptical(average=median)"}
+    told = "evaluated with attention elliptical(average=median), trained with elliptical"
+    other = Finding("setup/other-attention", told).to_plain()
     run = robustkit.audit(names, out=tmp_path / "card", protocol="elliptical-images", say=lines.append, **asked)
     elliptical, quest = run.manifest.checkpoints
     assert (elliptical.attention, elliptical.attention_source) == ("elliptical(average=median)", "card")
@@ -144,7 +151,7 @@ def test_a_card_may_decide_the_options_of_a_formula_and_each_result_says_so(tmp_
     for made in (run, plain, option):
         rows = made.results()
         for name in rows["checkpoint"].unique():
-            said = {flag + "trained with elliptical" in flags for flags in rows[rows["checkpoint"] == name]["flags"]}
+            said = {other in flags for flags in rows[rows["checkpoint"] == name]["flags"]}
             assert said == {made is not plain and name == elliptical.name}
         own = rows[(rows["checkpoint"] == elliptical.name) & (rows["metric"] == "nll")]
         figures[made.path.name] = dict(zip(own["condition"], own["value"], strict=True))
@@ -163,15 +170,16 @@ def part(verdict: str, **changes: Any) -> dict[str, Any]:
     return {**texts, **figures, "verdict": verdict, "alike": [["CIFAR-10", "give --mean '2'"], 3, ["x"]]} | changes
 
 
-def flags_of(evidence: Any, checkpoint: dict[str, Any] | None = None, **more: Any) -> list[str]:
+def found(evidence: Any, checkpoint: dict[str, Any] | None = None, **more: Any) -> list[tuple[str, str]]:
+    """The codes and texts of the findings."""
     entry = {"name": "net", "preprocessing_source": {"mean": "option", "std": "option"}} | (checkpoint or {})
     run = {"checkpoints": [entry], "conditions": ["clean"], "data": {"n": 50}, "arguments": {"setup_check": True}}
-    return setup_findings(whole(run | more), "net", evidence)
+    return [(each.code, each.text) for each in setup_findings(whole(run | more), "net", evidence)]
 
 
-def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
+def test_one_that_is_ahead_by_chance_is_noted_and_is_no_finding() -> None:
     open_one = {"setup": [part("inconclusive")]}
-    assert flags_of(open_one) == [] and setup_notes(open_one) == [
+    assert found(open_one) == [] and setup_notes(open_one) == [
         "normalisation: inconclusive, ImageNet is ahead of CLIP (in use): NLL lower by 0.300 [-0.020, 0.610], "
         "20 images, not significant for the best of several; more images may settle it"
     ]
@@ -179,15 +187,15 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
         assert setup_notes({"setup": [quiet]}) == []
     believed, guessed = (part("inconclusive", guessing=2.3, nll=nll) for nll in (2.2, 2.4))
     assert setup_notes({"setup": [believed, guessed]}) == setup_notes(open_one)
-    (flag,) = flags_of({"setup": [part("another-fits-better")]})
-    assert flag == (
+    ((code, text),) = found({"setup": [part("another-fits-better")]})
+    assert code == "setup/another-fits-better" and text == (
         "normalisation does not fit: ImageNet fits better than CLIP by 0.300 nats [-0.020, 0.610], 20 images; give "
         "--mean '1'; as good, as far as these images tell: CIFAR-10 (give --mean '2')"
     )
 
 
 @pytest.mark.parametrize(
-    ("source", "size", "flags"),
+    ("source", "size", "said"),
     [
         (
             "family",
@@ -198,15 +206,30 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
         ("network", [64, 64], []),
     ],
 )
-def test_an_assumed_size_is_flagged(source: str, size: list[int], flags: list[str]) -> None:
-    said = {"mean": "option", "std": "option", "input_size": source}
-    more = {"arch": "CLIP", "preprocessing_source": said, "preprocessing": {"input_size": size}}
-    assert flags_of({"setup": [part("fits")]}, more) == flags
+def test_an_assumed_size_is_a_finding(source: str, size: list[int], said: list[str]) -> None:
+    sources = {"mean": "option", "std": "option", "input_size": source}
+    more = {"arch": "CLIP", "preprocessing_source": sources, "preprocessing": {"input_size": size}}
+    assert found({"setup": [part("fits")]}, more) == [("setup/size-assumed", text) for text in said]
 
 
 SAID = {"mean": "trainer", "std": "option"}
 ASSUMED = {"attention": "quest", "attention_source": "name", "preprocessing_source": SAID}
-GONE = "its evidence is missing or could not be taken"
+ATTENTION, NORMALISATION = "attention (quest) was assumed: ", "normalisation (mean 0.5, std 0.5) was assumed: "
+GONE = "the evidence on the set-up is missing or could not be taken; rerun the same command to take it"
+Said = list[tuple[str, str]]
+"""Codes, and how texts begin."""
+CODES = "setup/attention-assumed", "setup/normalisation-assumed"
+
+
+def assumed(why: str) -> Said:
+    texts = f"{ATTENTION}{why}; give --attention quest if", f"{NORMALISATION}{why}; give --mean '0.5' --std '0.5' if"
+    return list(zip(CODES, texts, strict=True))
+
+
+def said_alike(given: list[tuple[str, str]], said: Said) -> bool:
+    return [code for code, _ in given] == [code for code, _ in said] and all(
+        text.startswith(start) for (_, text), (_, start) in zip(given, said, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,68 +238,61 @@ GONE = "its evidence is missing or could not be taken"
         (("fits", "fits"), []),
         (
             ("fits", "inconclusive"),
-            ["normalisation (mean 0.5, std 0.5) was assumed: not confirmed on 20 images (ImageNet is ahead); give"],
+            [(CODES[1], f"{NORMALISATION}not confirmed on 20 images (ImageNet is ahead); give")],
         ),
-        (
-            ("inconclusive", "inconclusive"),
-            [
-                "attention (quest) and normalisation (mean 0.5, std 0.5) were assumed: not confirmed on 20 images "
-                "(ImageNet is ahead, ImageNet is ahead); "
-                "give --attention quest --mean '0.5' --std '0.5' if that is right"
-            ],
-        ),
+        (("inconclusive", "inconclusive"), assumed("not confirmed on 20 images (ImageNet is ahead)")),
         (
             ("another-fits-better", "fits"),
-            ["attention was assumed and does not fit: ImageNet fits better than CLIP by 0.300 nats"],
+            [
+                (
+                    "setup/another-fits-better",
+                    "attention was assumed and does not fit: ImageNet fits better than CLIP by 0.300 nats",
+                )
+            ],
         ),
     ],
 )
-def test_what_is_assumed_is_confirmed_or_flagged(verdicts: tuple[str, str], said: list[str]) -> None:
+def test_what_is_assumed_is_confirmed_or_a_finding(verdicts: tuple[str, str], said: Said) -> None:
     names = ("attention", "normalisation")
     evidence = {"setup": [part(verdict, part=name) for verdict, name in zip(verdicts, names, strict=True)]}
-    flags = flags_of(evidence, ASSUMED)
-    assert len(flags) == len(said) and all(flag.startswith(start) for flag, start in zip(flags, said, strict=True))
+    assert said_alike(found(evidence, ASSUMED), said)
     statuses = {"fits": "confirmed", "inconclusive": "assumed", "another-fits-better": "contradicted"}
     parts = setup_parts(whole({"checkpoints": [{"name": "net"} | ASSUMED]}).checkpoints[0], evidence)
     assert [each.status for each in parts] == [statuses[verdict] for verdict in verdicts]
 
 
 @pytest.mark.parametrize(
-    ("run", "assumed", "said"),
+    ("run", "checkpoint", "said"),
     [
-        ({}, ASSUMED, f"were assumed: not checked, {GONE}"),
+        ({}, ASSUMED, [*assumed("not checked, its evidence is missing"), ("setup/evidence-missing", GONE)]),
+        ({}, {}, [("setup/evidence-missing", GONE)]),
+        ({"data": {"n": 9}}, {}, []),
+        ({"data": {"n": 9}}, ASSUMED, assumed("not checked, fewer than 10 labelled images")),
+        ({"arguments": {"setup_check": False}}, {}, [(UNCHECKED.code, UNCHECKED.text)]),
+        ({"arguments": {"setup_check": False}}, ASSUMED, assumed("not checked, --no-setup-check was given")),
+        ({"arguments": {}}, {}, []),  # a run of an earlier version, or of a task that has no check
+        ({"arguments": {}}, ASSUMED, assumed("not checked, it has no evidence")),
         (
+            {"conditions": ["fog"]},
             {},
-            {},
-            f"the set-up was not checked: {GONE}; rerun the same command to take it",
+            [(UNCHECKED.code, "the set-up was not checked: clean images were not evaluated")],
         ),
-        ({"data": {"n": 9}}, {}, ""),
-        (
-            {"data": {"n": 9}},
-            ASSUMED,
-            "were assumed: not checked, fewer than 10 labelled images; give --attention",
-        ),
-        ({"arguments": {"setup_check": False}}, {}, "the set-up was not checked: --no-setup-check was given"),
-        ({"arguments": {}}, {}, ""),  # a run of an earlier version, or of a task that has no check
-        ({"arguments": {}}, ASSUMED, "were assumed: not checked, it has no evidence"),
-        ({"conditions": ["fog"]}, {}, "the set-up was not checked: clean images were not evaluated"),
     ],
 )
-def test_missing_evidence_is_a_flag(run: dict[str, Any], assumed: dict[str, Any], said: str) -> None:
-    flags = flags_of(None, assumed, **run)
-    assert len(flags) == bool(said) and all(said in flag for flag in flags)
+def test_missing_evidence_is_a_finding(run: dict[str, Any], checkpoint: dict[str, Any], said: Said) -> None:
+    assert said_alike(found(None, checkpoint, **run), said)
 
 
-def test_evidence_that_is_deleted_or_damaged_is_flagged_and_taken_again(tmp_path: Path) -> None:
+def test_evidence_that_is_deleted_or_damaged_is_a_finding_and_taken_again(tmp_path: Path) -> None:
     place = furnish(tmp_path)
     run = small(place, tmp_path / "run", attacks="none", setup_check=False)
-    assert any("--no-setup-check" in flag for flags in run.results()["flags"] for flag in flags)
+    assert UNCHECKED in raised(run.results())
     small(place, tmp_path / "run", attacks="none")
     path = run.evidence_path("net", "clean")
     whole_evidence = path.read_bytes()
     path.unlink()
     refresh(run)
-    assert any("its evidence is missing" in flag for flags in run.results()["flags"] for flag in flags)
+    assert Finding("setup/evidence-missing", GONE, "limit") in raised(run.results())
     small(place, tmp_path / "run", attacks="none")
     assert path.read_bytes() == whole_evidence
     path.write_text(path.read_text().replace("inconclusive", "another-fits-better"))
@@ -290,7 +306,7 @@ def test_evidence_that_is_deleted_or_damaged_is_flagged_and_taken_again(tmp_path
     "evidence", [None, {}, {"setup": 3}, {"setup": [3, {"verdict": "another-fits-better"}]}, {"setup": [{"n": "x"}]}]
 )
 def test_what_has_another_shape_says_nothing(evidence: Any) -> None:
-    assert flags_of(json.loads(json.dumps(evidence)), arguments={}) == setup_notes(evidence) == []
+    assert found(json.loads(json.dumps(evidence)), arguments={}) == setup_notes(evidence) == []
 
 
 def clean_records(predictions: list[int], nll: float, labels: list[int]) -> pa.Table:
@@ -322,31 +338,37 @@ def test_masks_that_fit_by_one_are_told_with_their_remedy(
     arguments = {} if reduced is None else {"reduce_zero_label": reduced}
     columns = {"intersections": [hits], "labelled": [labelled], "shifted": [shifted]}
     usual = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
-    (flag,) = guessing_flags(pa.table({"nll": [3.0], **columns}), 3, arguments)
-    assert flag.startswith("no better than chance") and (remedy in flag if remedy else flag.endswith(usual))
+    (finding,) = guessing(pa.table({"nll": [3.0], **columns}), 3, arguments)
+    assert finding.code == "labels/no-better-than-chance" and finding.text.startswith("no better than chance")
+    assert remedy in finding.text if remedy else finding.text.endswith(usual)
 
 
 def test_masks_that_fit_by_one_are_told_although_the_network_beats_chance() -> None:
     columns = {"nll": [0.1], "intersections": [[0, 61, 0]], "labelled": [[0, 60, 40]]}
     for shifted, count in ((61, 0), (90, 1)):
-        flags = guessing_flags(pa.table({**columns, "shifted": [shifted]}), 3, {"reduce_zero_label": False})
-        assert len(flags) == count and all(flag.startswith("90.0% of pixels would be right") for flag in flags)
+        findings = guessing(pa.table({**columns, "shifted": [shifted]}), 3, {"reduce_zero_label": False})
+        assert [finding.code for finding in findings] == ["labels/shifted"] * count
+        assert all(finding.text.startswith("90.0% of pixels would be right") for finding in findings)
 
 
 def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None:
     labels = [place % 5 for place in range(40)]
     moved = [(label + 2) % 5 for label in labels]
-    assert guessing_flags(clean_records(labels, 0.4, labels), 5) == []
-    assert guessing_flags(clean_records(labels, math.log(5) - 1e-6, labels), 5) == []
-    guess, order = guessing_flags(clean_records(moved, 7.99, labels), 5)
-    assert guess.startswith("no better than chance on clean data: NLL 7.99, chance 1.61; check the weights")
-    assert order.startswith(
+    assert guessing(clean_records(labels, 0.4, labels), 5) == []
+    assert guessing(clean_records(labels, math.log(5) - 1e-6, labels), 5) == []
+    guess, order = guessing(clean_records(moved, 7.99, labels), 5)
+    assert (guess.code, order.code) == ("labels/no-better-than-chance", "labels/other-order")
+    assert guess.text.startswith("no better than chance on clean data: NLL 7.99, chance 1.61; check the weights")
+    assert order.text.startswith(
         "labels may be in a different order: 100 % of the samples are predicted as the rest of their class, and 0 % "
         "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …); give --labels FILE.csv with the model's own numbers"
     )
-    assert is_of_setup(order) and guessing_flags(clean_records(moved, 7.99, labels), 5, {"data": {}}) == [guess, order]
-    (named,) = guessing_flags(clean_records(moved, 0.4, labels), 5, {"classes": None})
-    assert named.endswith("; give --classes FILE with the names of the classes in the order of the model's outputs")
+    assert is_of_setup(order) and guessing(clean_records(moved, 7.99, labels), 5, {"data": {}}) == [guess, order]
+    (named,) = guessing(clean_records(moved, 0.4, labels), 5, {"classes": None})
+    assert named.code == order.code and named.text.endswith(
+        "; give --classes FILE with the names of the classes in the order of the model's outputs"
+    )
     counts = {"nll": [1.0, 1.0], "intersections": [[3, 1], [2, 0]], "labelled": [[5, 3], [3, 1]]}
-    (frequent,) = guessing_flags(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
-    assert "most frequent class everywhere: 50.0% of pixels are correct, that class covers 66.7%" in frequent
+    (frequent,) = guessing(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
+    assert frequent.code == "labels/most-frequent-class"
+    assert "most frequent class everywhere: 50.0% of pixels are correct, that class covers 66.7%" in frequent.text

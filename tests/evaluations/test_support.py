@@ -12,6 +12,7 @@ from small_audit import audit, furnish
 
 import robustkit
 from robustkit.common.determinism import draw_samples
+from robustkit.common.figure import Figure
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import supporting
 from robustkit.evaluations.attacks.evaluate import parse_condition
@@ -41,7 +42,7 @@ def rows_of(run: Run, condition: str) -> dict[str, dict[str, Any]]:
     return {row["sample_id"]: row for row in run.table("net", condition).to_pylist()}
 
 
-def figures(run: Run, condition: str) -> dict[str, dict[str, Any]]:
+def figures(run: Run, condition: str) -> dict[str, Figure]:
     return {row.metric: row for row in run.summary() if row.condition == condition}
 
 
@@ -73,7 +74,7 @@ def test_records_of_a_part_are_those_of_the_whole(run: Run) -> None:
             }
     shown = figures(run, SOME)
     hits = sum(row["correct"] for row in some.values())
-    assert (shown["top1"].value, shown["top1"].n, shown["top1"].flags) == (hits / 12, 12, ())
+    assert (shown["top1"].value, shown["top1"].n, shown["top1"].findings) == (hits / 12, 12, ())
     assert not run.manifest.bad_images and all(figure.is_whole for figure in run.summary())
     found = [{name for name, row in rows_of(run, text).items() if row["correct"]} for text in ("clean", PGD, WHOLE)]
     broken = found[0] - (found[1] & found[2])  # of all samples, not of the 5 that all attacks share

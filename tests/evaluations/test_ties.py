@@ -16,7 +16,7 @@ import robustkit
 from attacks.model_access import is_missed, likeliest
 from cam.explainer import chosen
 from robustkit.data.layouts import Sample
-from robustkit.evaluations.setup_findings import tied_flag
+from robustkit.evaluations.setup_findings import ties
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
 from robustkit.tasks.labelled.subject import ClassifierSubject
@@ -78,7 +78,8 @@ def test_predictions_and_the_five_likeliest_are_those_of_a_slow_sort(door: str, 
     words = (
         f"{sum(tied)} of 60 samples ({sum(tied) / 60:.1%}) have several largest logits; the first of these classes is"
     )
-    assert any(flag.startswith(words) for flag in run.summary()[0].flags)
+    (found,) = (each for each in run.summary()[0].findings if each.code == "model/tied-outputs")
+    assert found.text.startswith(words)
 
 
 def test_classes_that_compete_and_samples_without_labels_have_the_same_rule(tmp_path: Path) -> None:
@@ -103,9 +104,10 @@ def test_classes_that_compete_and_samples_without_labels_have_the_same_rule(tmp_
     [(300, 3, True), (300, 2, False), (301, 3, False), (100, 1, False), (100, 2, True), (2, 2, True)],
 )
 def test_ties_are_flagged_from_one_in_a_hundred_and_two_on(n: int, tied: int, flagged: bool) -> None:
-    said = tied_flag(pa.table({"tied": [True] * tied + [False] * (n - tied)}))
-    assert bool(said) == flagged and (not flagged or f"{tied} of {n} samples ({tied / n:.1%})" in said)
-    assert tied_flag(pa.table({"tied": pa.nulls(5, pa.bool_())})) == tied_flag(pa.table({"label": [1]})) == ""
+    found = ties(pa.table({"tied": [True] * tied + [False] * (n - tied)}))
+    assert [each.code for each in found] == ["model/tied-outputs"] * flagged
+    assert all(f"{tied} of {n} samples ({tied / n:.1%})" in each.text for each in found)
+    assert ties(pa.table({"tied": pa.nulls(5, pa.bool_())})) == ties(pa.table({"label": [1]})) == []
 
 
 @pytest.mark.parametrize("attack", ["fgsm", "pgd(steps=2)", "square(queries=4)", "spsa(steps=1)"])

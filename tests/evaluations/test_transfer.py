@@ -128,7 +128,7 @@ def test_transfer_is_what_linear_algebra_says(nets: Path, tmp_path: Path) -> Non
     own, theirs = (rows["a", on(FGSM, source), "transfer_accuracy"]["value"] for source in "ab")
     assert own < theirs < 1 and rows["a", on(FGSM, "a"), "verdicts_kept"]["value"] == 1
     assert ("a", on(FGSM, "b"), "verdicts_kept") not in rows
-    assert {flag for row in rows.values() for flag in row["flags"]} <= {UNCHECKED}
+    assert {each["text"] for row in rows.values() for each in row["flags"]} <= {UNCHECKED}
     states = {name: pq.read_schema(run.path / "records" / name / _folder(run, name, on(PGD, "a"))) for name in "ab"}
     reported = pq.read_schema(run.path / "records" / "a" / _folder(run, "a", PGD)).metadata[b"adversarials"]
     assert len(reported) == 64 and {state.metadata[b"adversarials"] for state in states.values()} == {reported}
@@ -153,12 +153,16 @@ def test_masked_gradients_are_flagged_and_the_twin_is_not(nets: Path, tmp_path: 
     own = rows["hidden", PGD, "top1"]["value"], rows["a", PGD, "top1"]["value"]
     passed = rows["hidden", on(PGD, "a"), "transfer_accuracy"]["value"]
     assert own[0] == 1 and passed == own[1] < 0.8  # the same weights answer the same
-    (flag,) = (text for text in rows["hidden", PGD, "top1"]["flags"] if text.startswith("transfer: "))
-    assert f"its own attack leaves {100 * own[0]:.1f} %, the images found for a leave {100 * passed:.1f} %" in flag
+    masked, plain = (
+        [each["text"] for each in rows[name, PGD, "top1"]["flags"] if each["code"] == "masking/transfer"]
+        for name in ("hidden", "a")
+    )
+    (found,) = masked
+    assert f"its own attack leaves {100 * own[0]:.1f} %, the images found for a leave {100 * passed:.1f} %" in found
     more = round(40 * (own[0] - passed))
-    assert f"of 40 samples right before, {more} fall to those alone and 0 to its own alone" in flag
-    assert f"(p = {0.5**more:.1g}): gradients of this model may be masked" in flag
-    assert not [text for text in rows["a", PGD, "top1"]["flags"] if text.startswith("transfer: ")]
+    assert f"of 40 samples right before, {more} fall to those alone and 0 to its own alone" in found
+    assert f"(p = {0.5**more:.1g}): gradients of this model may be masked" in found
+    assert found.startswith("transfer: ") and not plain
     page = (run.path / "report.html").read_text()
     assert page.count("gradients of this model may be masked") >= 2  # with the results, and with the matrix
 

@@ -14,6 +14,7 @@ from msgspec import structs
 from PIL import Image, PngImagePlugin
 from small_audit import audit
 
+from robustkit.common.finding import Finding
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data import images
 from robustkit.data.dataset import Dataset, open_dataset
@@ -474,16 +475,15 @@ def test_boxes_as_shares_of_the_sides_are_refused(tmp_path: Path, row: str) -> N
 
 
 def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
-    dataset, flag = (
-        one_image(tmp_path),
-        "boxes were assumed to be xmin, ymin, xmax, ymax; each would also fit its image",
-    )
+    dataset = one_image(tmp_path)
+    assumed = "boxes were assumed to be xmin, ymin, xmax, ymax; each would also fit its image"
     sides = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="x,y,width,height"))
     assert sides.boxes["a.png"].boxes == ((10, 5, 40, 25),) and len(sides.notes) == 1
     edges = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="left,top,right,bottom"))
     assert edges.boxes["a.png"].boxes == ((10, 5, 30, 20),) and len(edges.notes) == 1
     either = open_truth(dataset, table(tmp_path, "10,5,30,20", "0,0,40,30"))
-    assert either.notes[1].startswith(flag)
+    finding = Finding.parse(either.notes[1])
+    assert finding and finding.code == "maps/boxes-assumed" and finding.text.startswith(assumed)
     for row in ("60,5,90,20", "0,0,30,20"):  # no width, or the same either way
         assert len(open_truth(dataset, table(tmp_path, row)).notes) == 1
     with pytest.raises(DataError, match=r"line 2: box \(60, 20, 30, 25\) is empty"):
@@ -492,14 +492,15 @@ def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
         open_truth(dataset, table(tmp_path, "60,20,50,5", columns="x,y,width,height"))
 
 
-def test_a_flag_on_boxes_is_on_the_scores_of_maps_alone(place: Path, tmp_path: Path) -> None:
+def test_a_finding_on_boxes_is_on_the_scores_of_maps_alone(place: Path, tmp_path: Path) -> None:
     names = sorted(path.name for path in (place / "images").rglob("*.png"))
     (tmp_path / "b.csv").write_text(HEADER + "".join(f"{name},a,1,1,4,4\n" for name in names))
     run = audit(place, tmp_path / "run", **MAPS, boxes=tmp_path / "b.csv")
-    flagged = {
-        each.condition.partition("(")[0]: any("boxes were assumed" in f for f in each.flags) for each in run.summary()
+    raised = {
+        row.condition.partition("(")[0]: any(each.code == "maps/boxes-assumed" for each in row.findings)
+        for row in run.summary()
     }
-    assert flagged == {"clean": False, "cam": True}
+    assert raised == {"clean": False, "cam": True}
     again = audit(place, run.path, **OPTIONS)  # goes on without boxes, and knows them still
     assert any("boxes were assumed" in note for note in again.manifest.data.notes)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from figures import said_of
 from gate_runs import verdict
 from msgspec.structs import replace
 from small_audit import UNCHECKED
@@ -97,7 +98,7 @@ def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
         found = rows["estimated_top1"]
         assert (found["value"], found["ci_low"], found["ci_high"]) == pytest.approx((share, low, high))
         assert (rows["kept_in_second"]["n"], rows["kept_in_second"]["value"]) == (m, pytest.approx(kept / m))
-        assert found["flags"] == [UNCHECKED]
+        assert [each["text"] for each in found["flags"]] == [UNCHECKED]
     assert drawn[3] < drawn[4]
 
 
@@ -241,7 +242,7 @@ class Exceeding(RecordReader):
             yield table.set_column(place, "linf", pa.array(linf, pa.float32())) if second else table
 
 
-def test_an_estimate_has_the_flags_of_both_phases(run: Run) -> None:
+def test_an_estimate_has_the_findings_of_both_phases(run: Run) -> None:
     smaller = replace(run.manifest.claims[FIRST], eps=0.001)
     manifest = replace(run.manifest, claims={FIRST: smaller})
     for kind, said, reported in (
@@ -249,8 +250,8 @@ def test_an_estimate_has_the_flags_of_both_phases(run: Run) -> None:
         (Exceeding, run.manifest, ["exceeds eps: largest linf perturbation 127.5/255 in pixels, claimed 3/255"]),
         (RecordReader, run.manifest, []),
     ):
-        flags = TwoPhaseSummary(kind(run, said, "shapes-vit-quest", {})).add(two_phase(4))[0].flags
-        assert sorted(flags) == sorted([UNCHECKED, *reported])
+        figure = TwoPhaseSummary(kind(run, said, "shapes-vit-quest", {})).add(two_phase(4))[0]
+        assert sorted(said_of(figure)) == sorted([UNCHECKED, *reported])
 
 
 def test_there_is_no_estimate_before_a_sample_was_drawn(run: Run) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from figures import said_of
 from gate_runs import PGD, make, right, verdict
 from places import DELETED
 
@@ -59,12 +60,12 @@ IDLE = [
     ("n under clean > -1", "no n is below 0"),
     ("drop in top1 under clean against baseline <= 100 %", "no change of top1 is above 100 %"),
     ("drop against baseline >= -1", "no change of top1 is below -100 %"),
-    # What is part of every flag, or of every difference.
-    ("no flags except 'z'", "'z' is part of nearly every flag"),
-    ("no flags except 'assumed'", "'assumed' is part of every flag about an assumed set-up"),
-    ("no flags except ' images'", "' images' is part of every flag about an assumed set-up"),
-    ("no flags except 'incomplete', ': '", "': ' is part of nearly every flag"),
-    ("no flags under clean except ' the '", "' the ' is part of nearly every flag"),
+    # What is part of every finding, or of every difference.
+    ("no findings except 'z'", "'z' is part of nearly every finding"),
+    ("no findings except 'assumed'", "'assumed' is part of every finding about an assumed set-up"),
+    ("no findings except ' images'", "' images' is part of every finding about an assumed set-up"),
+    ("no findings except 'incomplete', ': '", "': ' is part of nearly every finding"),
+    ("no findings under clean except ' the '", "' the ' is part of nearly every finding"),
     ("drop against baseline <= 2 % except 'e'", "'e' is part of nearly every difference"),
 ]
 
@@ -156,7 +157,7 @@ def test_a_baseline_of_another_set_up_decides_nothing(tmp_path: Path, run: Run, 
         accepted = verdict(run, f'{rule} except "{line}"', baseline)
         assert accepted.state == (PASS if acceptable or "differs" in line else UNDECIDED)
         if accepted.state == PASS:
-            assert accepted.figure is not None and any(line in flag for flag in accepted.figure.flags)
+            assert accepted.figure is not None and any(line in text for text in said_of(accepted.figure))
 
 
 def test_a_card_with_other_parameters_under_the_same_name_is_another(tmp_path: Path, run: Run) -> None:

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 import robustkit
 from robustkit.cli import app as cli
+from robustkit.common.figure import Figure
+from robustkit.common.finding import Finding
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import pattern_of
 from robustkit.gate.output import advice, sentence
 from robustkit.gate.policy import Value, parse_policy
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Figure, decide, judge
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide, judge
 from robustkit.report.run import Run
 
 pytestmark = pytest.mark.usefixtures("pageless")
@@ -51,7 +53,7 @@ pytestmark = pytest.mark.usefixtures("pageless")
         ('protocol == "standard@1:0"', PASS),
         ('protocol == "standard@1:1"', FAIL),
         ('data digest == "D1"', PASS),
-        ("no flags", PASS),
+        ("no findings", PASS),
         # Wilson's interval of 60 in 100 is [0.5020, 0.6906].
         ("top1 under clean >= 0.50 with 95 % confidence", PASS),
         ("top1 under clean >= 0.51 with 95 % confidence", UNDECIDED),
@@ -168,7 +170,7 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
     asked, other = run.manifest.arguments, tmp_path / "other"
     for more in ({"--arch": "evil.py:f"}, {"--plugin": ["evil.py"]}, {"--trust-config": True, "--config": "evil.toml"}):
         code = make(other, {"vit": {"clean": [1] * 10}}, arguments={**asked, "options": {**asked["options"], **more}})
-        for rule in ("nll under in-c <= 1", "no flags under fgsm"):
+        for rule in ("nll under in-c <= 1", "no findings under fgsm"):
             option = next(iter(more))
             assert "evil" not in verdict(code, rule).why and f"({option}); review that code" in verdict(code, rule).why
         shutil.rmtree(other)
@@ -179,7 +181,7 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
         altered = make(tmp_path / f"odd{len(str(odd))}", {"vit": {"clean": [1] * 10}}, arguments=odd)
         assert verdict(altered, "nll under in-c <= 1").why == "in-c was not evaluated"
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
-    assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
+    assert "no such checkpoint in the run; it has vit" in verdict(run, "no findings", more="checkpoint = 'v'").reason
 
 
 @pytest.fixture(scope="module")
@@ -212,16 +214,20 @@ def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest
     assert after.state == PASS and after.figure is not None and after.figure.n > 0
 
 
-def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_path: Path) -> None:
+def test_findings_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_path: Path) -> None:
     found = {"vit": {"clean": [1] * 10, PGD: [1] * 8}, "late": {"clean": [1] * 10}}
     run = make(tmp_path / "run", found, command="robustkit audit vit.pth")
     of_vit = "checkpoint = 'vit'"
-    assert "1 flag: pgd(eps=1/255,steps=20): incomplete: 8 of 10" in verdict(run, "no flags", more=of_vit).reason
-    assert verdict(run, "no flags", more=of_vit).state == FAIL
-    assert verdict(run, 'no flags except "incomplete: "', more=of_vit).state == PASS
-    assert verdict(run, 'no flags except "elsewhere"', more=of_vit).state == FAIL
-    assert verdict(run, "no flags under clean", more=of_vit).state == PASS
-    assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
+    assert "1 finding: pgd(eps=1/255,steps=20): incomplete: 8 of 10" in verdict(run, "no findings", more=of_vit).reason
+    assert verdict(run, "no findings", more=of_vit).state == FAIL
+    excepted = verdict(run, 'no findings except "incomplete: "', more=of_vit)
+    assert (excepted.state, excepted.reason) == (PASS, "no other findings; 'incomplete: ' is run/incomplete")
+    assert verdict(run, "no findings except run/incomplete", more=of_vit).state == PASS
+    assert verdict(run, "no findings except run/no-records", more=of_vit).state == FAIL
+    assert verdict(run, "no doubts", more=of_vit).reason == "no doubts"  # but a limit
+    assert verdict(run, 'no findings except "elsewhere"', more=of_vit).state == FAIL
+    assert verdict(run, "no findings under clean", more=of_vit).state == PASS
+    assert verdict(run, "no findings under fgsm", more=of_vit).state == UNDECIDED
     part = verdict(run, "top1 under pgd >= 0.01", more=of_vit)
     assert part.state == UNDECIDED and "bound >= 1 %; incomplete: 8 of 10" in sentence(part)
     assert advice(part) == f"run the audit again to compute the missing results: {run.manifest.command}"
@@ -229,16 +235,17 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     said = advice(verdict(hostile, "top1 under pgd >= 0.01", more=of_vit))
     assert "; rm" not in said and "its command is hidden because run.json records it in a form" in said
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
-    assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
+    assert "incomplete: no records" in verdict(run, "no findings", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
-    assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
+    assert "doubt: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
     manifest = beyond.manifest
-    reported = ["layout folders: 1 images", "left out 9 images whose names are not printable; rename them"]
+    unprintable = Finding.of("data/unprintable-names", line="left out 9 images whose names are not printable")
+    reported = ["layout folders: 1 images", str(unprintable)]
     data = replace(manifest.data, notes=tuple(reported))
     beyond.write_manifest(replace(manifest, claims={}, data=data))  # which decide nothing
-    assert verdict(beyond, "no flags").reason == f"1 flag: data: {reported[1]}"
+    assert verdict(beyond, "no findings").reason == f"1 finding: data: {unprintable}"
     left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
-    assert verdict(left_out, "no flags").state == FAIL
+    assert verdict(left_out, "no findings").state == FAIL
 
 
 def test_globs_name_checkpoints_and_a_name_comes_before_a_glob(tmp_path: Path) -> None:
@@ -246,7 +253,7 @@ def test_globs_name_checkpoints_and_a_name_comes_before_a_glob(tmp_path: Path) -
     run = make(tmp_path / "run", {name: {"clean": [1] * 5} for name in names})
 
     def judged(pattern: str) -> list[str]:
-        found = verdicts(run, "no flags", more=f"checkpoint = '{pattern}'").verdicts
+        found = verdicts(run, "no findings", more=f"checkpoint = '{pattern}'").verdicts
         return [verdict.checkpoint for verdict in found]
 
     assert judged("vit-?") == ["vit-a", "vit-b"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from figures import said_of
 from gate_runs import PGD, make, right, verdict, verdicts
 from paired_oracles import interval_of
 
@@ -152,10 +153,10 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
     other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={"compile": True}, robustkit="7")
     rule = "drop in top1 under clean against baseline <= 0.5"
     figure = verdict(run, rule, other).figure
-    assert figure is not None and figure.flags == (
+    assert figure is not None and said_of(figure) == [
         "baseline: compile differs: True and False",
         "baseline: version of robustkit differs: 7 and 0",
-    )
+    ]
     half = make(tmp_path / "half", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16"})
     assert (found := verdict(run, rule, half)).state == UNDECIDED
     assert found.reason.startswith(
@@ -163,7 +164,7 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
     )
     accepted = verdict(run, f"{rule} except 'dtype differs'", half)
     assert accepted.state == PASS and accepted.figure is not None
-    assert accepted.figure.flags == ("set-up: dtype differs: bfloat16 and float32, which the rule accepts",)
+    assert said_of(accepted.figure) == ["set-up: dtype differs: bfloat16 and float32, which the rule accepts"]
 
 
 @pytest.mark.parametrize("key", ["data digest", "seed"])

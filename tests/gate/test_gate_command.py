@@ -20,12 +20,13 @@ from places import ROOT
 from small_audit import audit, furnish
 
 from robustkit.cli import app as cli
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, RobustkitError, RunError
 from robustkit.gate.draft import draft
 from robustkit.gate.output import advice, as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
-from robustkit.gate.verdicts import Figure, Outcome, judge
+from robustkit.gate.verdicts import Outcome, judge
 from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
 from robustkit.report.run import Run
 
@@ -116,7 +117,7 @@ def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Pa
     assert shown("churn under clean against baseline <= 0.1", 0.25) == "25.0 %"
     assert shown("rise in nll against baseline <= 0.1", 0.25) == "0.25"
     assert figure_text(Figure(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"
-    odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
+    odd = parse_policy("[[rule]]\nrequire = 'no findings'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 
 
@@ -163,7 +164,7 @@ def test_exit_codes_and_files(
     said = capsys.readouterr().out
     rules = said.partition("────\n")[2].partition("\n\n")[0].splitlines()
     assert rules[0].startswith("pass ") and sum(" == " in line or " >= " in line for line in rules) == drafted - 1
-    assert "no flags" in said and "FAIL" not in said and "--details" not in said
+    assert "no findings" in said and "FAIL" not in said and "--details" not in said
     assert call(monkeypatch, run.path, "--all") == 2
     assert "--all: only for a draft; give --init" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 2
@@ -328,7 +329,7 @@ def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
         assert f"\n# This run is {said}\n" in text and "incomplete" not in text
         (stopped,) = filter(None, map(advice, judge(parse_policy(text, "p"), partial).verdicts))
         assert stopped == (
-            f"run the audit again to compute the missing results: {command}; then check the remaining flags"
+            f"run the audit again to compute the missing results: {command}; then check the remaining findings"
         )
     for words in (["--init"], []):
         assert call(monkeypatch, partial.path, *words) == (0 if words else 1)
@@ -430,7 +431,7 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
 
 def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     rules = ["top1 under clean >= 0.5", "mce <= 1", "top1 under clean >= 0.59 with 95 % confidence", "arch == 'resnet'"]
-    rules += ["top1 under clean >= 0.9", "n under clean >= 500", "no flags", "attention == 'quest'"]
+    rules += ["top1 under clean >= 0.9", "n under clean >= 500", "no findings", "attention == 'quest'"]
     found = verdicts(run, *rules)
     urgent, passed = by_urgency(found)
     assert [verdict.rule.require for verdict in urgent] == [rules[k] for k in (3, 4, 5, 1, 2)]

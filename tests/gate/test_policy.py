@@ -12,7 +12,7 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import check_condition, is_exactly, matches, pattern_of
 from robustkit.evaluations.corruptions.condition import SETS
-from robustkit.gate.policy import Change, Identity, NoFlags, Value, parse_policy, parse_statement, read_policy
+from robustkit.gate.policy import Change, Identity, NoFindings, Value, parse_policy, parse_statement, read_policy
 from robustkit.protocol.condition import ConditionPattern
 from robustkit.tasks.registry import metrics
 
@@ -37,9 +37,15 @@ CLEAN, PGD = ConditionPattern("clean", "clean"), ConditionPattern("pgd(eps=1/255
             Change(True, "top1", PGD, "<=", 0.01, True),
         ),
         ("rise in nll of clean against baseline <= 0.1", Change(False, "nll", CLEAN, "<=", 0.1)),
-        ("no flags", NoFlags()),
-        ("no flags under clean", NoFlags(CLEAN)),
-        (r"""no flags except "a \"b\" \\ cdefgh", 'coded "d"'""", NoFlags(None, ('a "b" \\ cdefgh', 'coded "d"'))),
+        ("no findings", NoFindings()),
+        ("no flags", NoFindings()),  # as policies of earlier versions say it
+        ("no findings under clean", NoFindings(CLEAN)),
+        ("no findings except evidence/thin, labels/shifted", NoFindings(None, ("evidence/thin", "labels/shifted"))),
+        ("no doubts of clean except 'abcdef', evidence/thin", NoFindings(CLEAN, ("abcdef", "evidence/thin"), True)),
+        (
+            r"""no findings except "a \"b\" \\ cdefgh", 'coded "d"'""",
+            NoFindings(None, ('a "b" \\ cdefgh', 'coded "d"')),
+        ),
         ('attention == "quest"', Identity("attention", "quest")),
         ("arch=='vit'", Identity("arch", "vit")),
         ('checkpoint sha256 == "ab"', Identity("checkpoint sha256", "ab")),
@@ -105,10 +111,11 @@ def test_a_map_and_its_stability_are_conditions() -> None:
         ("rise against baseline <= 0.1", 6, "expected in METRIC after rise, found 'against'"),
         ("drop in top1 under clean <= 0.1", 26, "expected against baseline, found '<='"),
         ("drop against the baseline <= 0.1", 6, "expected against baseline, found 'against'"),
-        ("no flag", 4, "expected flags after no, found 'flag'"),
-        ("no flags except", 16, "expected a text in quotes, found the end"),
-        ("no flags except ''", 17, "expected a text in quotes that is not empty"),
-        ("no flags except 'a", 17, "this quote is not closed"),
+        ("no finding", 4, "expected findings or doubts after no, found 'finding'"),
+        ("no findings except", 19, "expected a text in quotes or a code, found the end"),
+        ("no findings except ''", 20, "expected a text in quotes that is not empty"),
+        ("no findings except 'a", 20, "this quote is not closed"),
+        ("no doubts except evidence/thinn", 18, "unknown finding 'evidence/thinn'; did you mean 'evidence/thin'"),
         ("attention = 'quest'", 11, "expected == and a text in quotes after attention, found '='"),
         ("attention == quest", 14, "expected a text in quotes, found 'quest'"),
         ("top1 under clean ≥ 0.3", 18, "'≥' is not valid here"),
@@ -126,13 +133,13 @@ def test_what_is_not_understood_is_refused_at_its_column(text: str, column: int,
     [
         ('[[rule]]\nrequire = "topp1 under clean >= 0"\n', 2, 12),
         ("\n[[rule]]\n  require   =  'top1 under klean >= 0' # note\n", 3, 28),
-        ('[[rule]]\nrequire = "no flags except \\"abcdef\\", \\u0022bcdefg\\", c"\n', 2, 56),
+        ('[[rule]]\nrequire = "no findings except \\"abcdef\\", \\u0022bcdefg\\", c"\n', 2, 59),
         ('[[rule]]\nrequire = """\ntop1\nunder klean >= 0"""\n', 4, 7),
         ('[[rule]]\nrequire = """top1 \\\n   under klean >= 0"""\n', 3, 10),
         ("[[rule]]\nrequire = '''top1\nunder klean >= 0'''\n", 3, 7),
         ("[[rule]]\r\nrequire = '''top1\r\nunder klean >= 0'''\r\n", 3, 7),
-        ("rule = [{require = 'no flags'}, {name = \"require = 'x'\", 'require' = 'no flag'}]", 1, 74),
-        ("# require = 'a'\r\n[[rule]]\r\nname = 'require'\r\nrequire = 'no flag'\r\n", 4, 15),
+        ("rule = [{require = 'no findings'}, {name = \"require = 'x'\", 'require' = 'no finding'}]", 1, 77),
+        ("# require = 'a'\r\n[[rule]]\r\nname = 'require'\r\nrequire = 'no finding'\r\n", 4, 15),
     ],
 )
 def test_faults_are_found_in_the_file_by_line_and_column(text: str, line: int, column: int) -> None:
@@ -147,17 +154,17 @@ def test_faults_are_found_in_the_file_by_line_and_column(text: str, line: int, c
         ("[[rule]\n", "not valid TOML: .*line 1, column 7"),
         ("[[rule]]\nrequire = 'a\n", r"not valid TOML: .*line [23], column \d+"),
         ("[[rule]]\nrequire = '''a\n", r"not valid TOML: .*at line 3, column 1, the end of the document"),
-        ("[[rule]]\nrequire = 'no flags'\nrequire = 'no flags'\n", "not valid TOML: .*line 3"),
+        ("[[rule]]\nrequire = 'no findings'\nrequire = 'no findings'\n", "not valid TOML: .*line 3"),
         ("a = " + "[" * 100_000, "not valid TOML|nested too deeply"),
         ("", "no rules, so nothing would be checked"),
         ("rule = 3", "no rules, so nothing would be checked"),
         ("undecidd = 'pass'\n", "line 1, column 1: unknown field 'undecidd'; did you mean 'undecided'"),
         ("undecided = 'maybe'\n", "line 1, column 1: undecided 'maybe'; expected fail or pass"),
-        ("[[rules]]\nrequire = 'no flags'", "line 1, column 3: unknown field 'rules'; did you mean 'rule'"),
-        ("[[rule]]\nrequire = 'no flags'\n[[rule]]\nname = 'a'", "rule 2 has no require"),
+        ("[[rules]]\nrequire = 'no findings'", "line 1, column 3: unknown field 'rules'; did you mean 'rule'"),
+        ("[[rule]]\nrequire = 'no findings'\n[[rule]]\nname = 'a'", "rule 2 has no require"),
         ("\n[[rule]]\nrequire = 3", "rule at line 3: require is 3; expected a text in quotes"),
-        ("[[rule]]\nrequire = 'no flags'\nchekpoint = 'a'", "rule at line 2: .*did you mean 'checkpoint'"),
-        ("[[rule]]\nrequire = 'no flags'\nseverity = 'eror'", "rule at line 2: .*did you mean 'error'"),
+        ("[[rule]]\nrequire = 'no findings'\nchekpoint = 'a'", "rule at line 2: .*did you mean 'checkpoint'"),
+        ("[[rule]]\nrequire = 'no findings'\nseverity = 'eror'", "rule at line 2: .*did you mean 'error'"),
     ],
 )
 def test_a_malformed_policy_is_refused(text: str, message: str) -> None:
@@ -169,7 +176,7 @@ def test_a_malformed_policy_is_refused(text: str, message: str) -> None:
 def test_a_policy_file(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_bytes(
-        b"\xef\xbb\xbfundecided = 'pass'\n[[rule]]\nrequire = 'no flags'\nname = 'tidy'\ncheckpoint = 'vit-*'\n"
+        b"\xef\xbb\xbfundecided = 'pass'\n[[rule]]\nrequire = 'no findings'\nname = 'tidy'\ncheckpoint = 'vit-*'\n"
         b"severity = 'warning'\n[[rule]]\nrequire = ' mce <=\t0.6 '\n"
     )
     policy = read_policy(path)
@@ -257,7 +264,7 @@ def test_whatever_a_rule_holds_only_a_protocol_error_comes_out() -> None:
         "with",
         "95",
         "confidence",
-        "flags",
+        "findings",
         "except",
         "'",
         '"',
@@ -308,7 +315,7 @@ def test_whatever_a_rule_holds_only_a_protocol_error_comes_out() -> None:
 def test_the_rules_in_the_docs_are_understood() -> None:
     blocks = (ROOT / "docs" / "how-to" / "gate.md").read_text(encoding="utf-8").split("```toml\n")[1:]
     rules = [rule for block in blocks for rule in parse_policy(block.split("```")[0], "docs/how-to/gate.md").rules]
-    assert {type(rule.statement) for rule in rules} == {Value, Change, NoFlags, Identity}
+    assert {type(rule.statement) for rule in rules} == {Value, Change, NoFindings, Identity}
 
 
 def test_a_set_at_some_severities_is_named_by_them() -> None:

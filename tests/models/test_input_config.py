@@ -84,7 +84,7 @@ def test_an_image_of_the_right_size_is_shown_as_it_is(interpolation: str) -> Non
     assert torch.equal(seen, levels.permute(2, 0, 1))
 
 
-def test_a_run_says_who_said_what_and_flags_what_nobody_said(tmp_path: Path) -> None:
+def test_a_run_says_who_said_what_and_finds_what_nobody_said(tmp_path: Path) -> None:
     from small_audit import audit, furnish
 
     from robustkit.report.run import Run
@@ -98,8 +98,10 @@ def test_a_run_says_who_said_what_and_flags_what_nobody_said(tmp_path: Path) -> 
     assert (
         "net: input: 8x8 pixels (by the user); bicubic, crop 1, center, mean 0, std 1 (assumed, our default)" in lines
     )
-    flag = "normalisation (mean 0, std 1) was assumed: not confirmed on 30 images"
-    assert all(any(each.startswith(flag) for each in flags) for flags in bare.results()["flags"])
+    words = "normalisation (mean 0, std 1) was assumed: not confirmed on 30 images"
+    for findings in bare.results()["flags"]:
+        (assumed,) = (each["text"] for each in findings if each["code"] == "setup/normalisation-assumed")
+        assert assumed.startswith(words)
     page = (tmp_path / "bare" / "report.html").read_text()
     assert "normalisation (mean 0, std 1) was assumed" in page and "mean 0, std 1 (assumed, our default)" in page
     assert Run.existing(tmp_path / "bare").manifest.checkpoints[0].said["mean"] == "default"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import robustkit
+from robustkit.common.finding import Finding
 from robustkit.common.preprocessing import LOGITS, PROBABILITIES, UNIT
 from robustkit.errors import ModelError
 from robustkit.models import architecture
@@ -127,7 +128,8 @@ def test_a_clean_audit_of_a_softmax_is_that_of_its_logits(tmp_path: Path) -> Non
     rows = {name: {(r.condition, r.metric): r.value for r in run.summary() if r.checkpoint == name} for name in both}
     assert rows["soft"] == pytest.approx(rows["plain"], abs=1e-5) and ("clean", "ece") in rows["soft"]
     assert run.manifest.checkpoint("soft").outputs == PROBABILITIES
-    assert not [flag for row in run.summary() for flag in row.flags if "probability" in flag or "sigmoid" in flag]
+    odd = {"model/zero-probability", "model/unit-outputs"}
+    assert not odd & {each.code for row in run.summary() for each in row.findings}
 
 
 def test_a_probability_of_0_is_the_least_number_and_flagged(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_a_probability_of_0_is_the_least_number_and_flagged(tmp_path: Path) -> N
     run = robustkit.audit(hard, (images(), labels), pixels=True, attacks="none", out=tmp_path, setup_check=False)
     missed = sum(not right for right in run.table("Net", "clean")["correct"].to_pylist())
     words = f"{missed} of 12 samples have a label of probability 0, which counts as 2^-149 (NLL 103.3)"
-    assert 0 < missed < 12 and words in run.summary()[0].flags
+    assert 0 < missed < 12 and Finding("model/zero-probability", words) in run.summary()[0].findings
 
 
 def test_rows_that_do_not_sum_to_1_after_all_are_refused() -> None:
@@ -168,8 +170,8 @@ def test_outputs_of_a_sigmoid_are_flagged_where_the_data_agree(factor: float, fl
         network, (shown, torch.arange(12) % 6), pixels=True, attacks="none", out=tmp_path, setup_check=False
     )
     assert run.manifest.checkpoints[0].outputs == UNIT
-    flags = [flag for flag in run.summary()[0].flags if "as after a sigmoid; they were assumed to be logits" in flag]
-    assert len(flags) == flagged
+    found = [each.text for each in run.summary()[0].findings if each.code == "model/unit-outputs"]
+    assert len(found) == flagged and all("as after a sigmoid; they were assumed to be logits" in text for text in found)
 
 
 class Picky(Net):

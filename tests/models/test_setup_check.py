@@ -195,13 +195,14 @@ def test_numberings() -> None:
 def test_a_consistent_other_order_is_seen_and_a_bad_model_is_not_one() -> None:
     labels = np.arange(60) % 6
     order = np.array([3, 0, 5, 1, 2, 4])
-    line = other_order(labels, order[labels])
-    assert "100 % of the samples are predicted as the rest of their class, and 0 % as their label" in line
-    assert "(label 0 as 3, 1 as 0, 2 as 5, 3 as 1, …)" in line
-    assert other_order(labels, labels) == ""
-    assert other_order(labels, np.zeros_like(labels)) == ""
+    (found,) = other_order(labels, order[labels])
+    assert found.code == "labels/other-order"
+    assert "100 % of the samples are predicted as the rest of their class, and 0 % as their label" in found.text
+    assert "(label 0 as 3, 1 as 0, 2 as 5, 3 as 1, …)" in found.text
+    assert other_order(labels, labels) == []
+    assert other_order(labels, np.zeros_like(labels)) == []
     random = np.random.default_rng(1).integers(6, size=60)
-    assert other_order(labels, random) == "" and other_order(np.zeros(4, dtype=int), np.ones(4, dtype=int)) == ""
+    assert other_order(labels, random) == other_order(np.zeros(4, dtype=int), np.ones(4, dtype=int)) == []
 
 
 def looks_on(differences: dict[float, Tensor], n: int) -> tuple[Bench, list[int]]:

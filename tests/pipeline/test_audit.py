@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ from robustkit.runs.untrusted import PROVENANCE
 
 pytestmark = pytest.mark.usefixtures("pageless")
 WRITE_REPORT = page.write_report
+
+
+def texts_of(row: Mapping[str, Any]) -> list[str]:
+    """Return the texts of the findings of a row of summary.json."""
+    return [finding["text"] for finding in row["flags"]]
 
 
 def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:
@@ -176,7 +182,7 @@ def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_pat
     rows = {row["condition"]: row for row in run.results().to_dict("records") if row["metric"] == "linf_max"}
     row = rows["fgsm(eps=1/255)"]
     assert row["value"] == pytest.approx(0.5 / 255, rel=1e-3)  # the largest std of the three channels is 0.5
-    assert row["flags"] == ["eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"]
+    assert texts_of(row) == ["eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"]
     assert row["protocol"].startswith("quest-paper@1:")
     attacked = run.table(run.manifest.checkpoints[0].name, "fgsm(eps=1/255)").to_pandas()
     size = 1 / 255 * np.sqrt(64 * (0.25**2 + 0.2**2 + 0.5**2))
@@ -290,7 +296,7 @@ def test_unfinished_conditions_are_flagged_and_other_files_left_alone(place: Pat
     run.shard_path("net", "fgsm(eps=8/255)", 0).unlink()
     audit(place, run.path, attacks="")
     assert own.exists() and not left.exists()
-    flags = {row["condition"]: row["flags"] for row in run.results().to_dict("records")}
+    flags = {row["condition"]: texts_of(row) for row in run.results().to_dict("records")}
     assert flags["clean"] == []
     assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; rerun the same command to continue"]
 
@@ -314,7 +320,7 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
             )
         )
     assert files(runs[0].path) == files(runs[1].path)
-    assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded only partially; the rest is random"]
+    assert texts_of(runs[0].results().iloc[0]) == ["weights were loaded only partially; the rest is random"]
 
 
 @pytest.mark.parametrize("name", ["vit", "elliptical-quest", "resnet18"])
@@ -408,7 +414,7 @@ def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path
     assert [bad["sample_id"] for bad in manifest["bad_images"]] == ["a/00.png"]
     results = json.loads((tmp_path / "run" / "summary.json").read_text())["results"]
     assert {row["n"] for row in results} == {29}
-    assert all(row["flags"] == ["1 of 30 images could not be read; excluded"] for row in results)
+    assert all(texts_of(row) == ["1 of 30 images could not be read; excluded"] for row in results)
     assert run_cli([*line, "--skip-bad"]).returncode == 0
 
 
@@ -545,5 +551,5 @@ def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
         own = options | {"model": model | {"arch": f"{net / 'net.py'}:build"}}
         run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{net.name}", **own)
         (row,) = (row for row in run.summary() if row.metric == "top1")
-        said = [flag for flag in row.flags if flag.startswith("predictions depend on the other samples")]
-        assert bool(said) is odd
+        said = [finding.text for finding in row.findings if finding.code == "model/depends-on-batch"]
+        assert bool(said) is odd and all(text.startswith("predictions depend on the other samples") for text in said)

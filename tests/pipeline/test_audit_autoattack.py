@@ -111,7 +111,7 @@ def test_few_classes_are_said_aloud_and_an_ordinary_model_is_not_accused(place: 
     run = audit(
         place, tmp_path / "run", attacks="autoattack(steps=3,queries=5)", eps="4/255", limit=12, evidence="full"
     )
-    flags = {flag for row in run.results().to_dict("records") for flag in row["flags"]}
+    flags = {flag["text"] for row in run.results().to_dict("records") for flag in row["flags"]}
     assert flags == {
         "3 classes: 2 targets instead of 9",
         "3 classes: DLR needs more classes, so the difference of logits is used as loss",
@@ -134,7 +134,7 @@ def test_a_model_that_gives_probabilities_is_attacked_as_its_logits(place: Path,
             assert ours["nll"] == pytest.approx(theirs["nll"], abs=1e-4)
     figures = json.loads(soft.evidence_path(entry.name, soft.manifest.conditions[1]).read_text())
     assert len(figures["sample_ids"]) == 12
-    assert not any("softmax" in flag for flags in soft.results()["flags"] for flag in flags)
+    assert not any("softmax" in flag["text"] for flags in soft.results()["flags"] for flag in flags)
 
 
 def test_eps_0_and_a_few_images_are_sensible(place: Path, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
     flags = run.results().query(f"condition == '{TEXT}'")["flags"]
     assert (
         len(flags) > 5
-        and all(any(text in flag for flag in found) for found in flags)
+        and all(any(text in flag["text"] for flag in found) for found in flags)
         and any(text in line for line in said)
     )
     assert (run.path / "report.html").is_file()
@@ -286,7 +286,7 @@ def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path,
     assert everything(runs[0].path) == everything(runs[1].path)  # also where the model draws by itself
     (condition,) = runs[0].manifest.conditions[1:]
     flags = runs[0].results().query(f"condition == '{condition}'")["flags"].iloc[0]
-    assert any(flag.startswith("random outputs") and "version=rand" in flag for flag in flags) == (
+    assert any(flag["code"] == "masking/random-outputs" and "version=rand" in flag["text"] for flag in flags) == (
         version == "standard"
     )
     rows = runs[0].table("net", condition).to_pylist()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from figures import said_of
 from legacy_draws import write_frost_photographs
 from PIL import Image
 from processes import called
@@ -82,10 +83,7 @@ def test_the_summary_can_be_computed_from_its_own_csv(tmp_path: Path) -> None:
     }
     assert float(rows["corruption(fog)", "mean_error"]["value"]) == pytest.approx(np.mean(errors.pop("fog")))
     assert float(rows["noise", "mean_error"]["value"]) == pytest.approx(np.mean(list(errors.values())))
-    assert (
-        rows["noise", "mean_error"]["flags"]
-        == "corruptions were applied at 64x64; ImageNet-C uses 224x224, so published figures are not comparable"
-    )
+    assert rows["noise", "mean_error"]["flags"] == ""  # at 64x64, but no published figure is of these classes
     assert "no mCE" not in (run.path / "report.html").read_text("utf-8")  # in-c was not asked for
     assert "shot_noise" in (run.path / "report.html").read_text("utf-8")
 
@@ -177,7 +175,7 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
         run = audit(**clean, corrupted_dir=tmp_path / name, corruptions=asked)
     (row,) = (row for row in run.summary() if row.metric == "mean_error")
     assert row.condition == "corruption(contrast,source=released)"
-    assert [*row.flags] == [
+    assert said_of(row) == [
         "released files of 72x80 were resized to 64x64",
         f"released files of several trees: {tmp_path / 'one'}, {tmp_path / 'two'}",
     ]

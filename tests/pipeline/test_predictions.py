@@ -18,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
+from figures import said_of
 from PIL import Image
 from places import SHARED
 from small_audit import audit, files
 
 import robustkit
 from robustkit.cli.app import cli
+from robustkit.common.finding import Finding
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError, RobustkitError
@@ -110,7 +112,7 @@ def test_another_system_predicts_on_the_exported_images_as_our_own_run_does(tmp_
     ours = {key: value for key, value in ours.items() if not key[1].startswith(("linf", "l2"))}  # not known of theirs
     assert found.keys() == ours.keys() and {("clean", "ece"), (FOG, "nll")} < found.keys()
     assert found == pytest.approx(ours, abs=2e-6)
-    assert {flag for row in theirs.summary() for flag in row.flags} == {"computed elsewhere"}
+    assert {each for row in theirs.summary() for each in row.findings} == {Finding.of("setup/elsewhere")}
     assert theirs.manifest.data.digest == own.manifest.data.digest
     before = files(theirs.path)
     again = robustkit.audit(f"predictions:{file}", "embedded:shapes", out=tmp_path / "theirs", **options)
@@ -270,13 +272,13 @@ def test_probabilities_count_before_logits_and_a_stated_prediction_before_the_fi
     read = run.table("p", "clean").to_pydict()
     assert read["prediction"] == [0] * 12 and read["nll"] == pytest.approx([-math.log(0.2)] * 12)
     assert any("columns not read: 'logit_0', 'logit_1', 'logit_2'" in line for line in lines)
-    assert any("12 of 12 samples (100.0%) have several" in flag for flag in run.summary()[0].flags)
+    assert any("12 of 12 samples (100.0%) have several" in flag for flag in said_of(run.summary()[0]))
     for row in rows:
         row["prediction"] = 1
     rows[0]["prediction"] = 0
     stated = robustkit.audit(f"predictions:{written(tmp_path / 'q.csv', rows)}", out=tmp_path / "b")
     assert stated.table("q", "clean")["prediction"].to_pylist() == [0] + [1] * 11
-    flags = stated.summary()[0].flags
+    flags = said_of(stated.summary()[0])
     assert any("stated predictions are taken where an earlier" in flag for flag in flags)
     assert not any("several largest" in flag for flag in flags)  # the other system has its own rule
 
@@ -508,12 +510,12 @@ def test_samples_are_matched_with_the_data_set_and_idle_options_refused(
     assert (
         run.manifest.data.n == len(run.table("p", "clean")) == 9 and len(files(run.path)) - len(files(whole.path)) == 2
     )
-    assert (run.manifest.checkpoint("p").num_classes, run.summary()[0]["value"]) == (3, 1 / 3)
+    assert (run.manifest.checkpoint("p").num_classes, run.summary()[0].value) == (3, 1 / 3)
     whole_set = open_dataset(place / "images")
     several = tuple(replace(sample, valid=(sample.label, 2)) for sample in whole_set.samples)
     monkeypatch.setattr(predictions, "open_dataset", lambda *_, **__: replace(whole_set, samples=several))
     path = written(tmp_path / "valid.csv", wrong)  # each label is one of those that count
-    assert robustkit.audit(f"predictions:{path}", "several", out=tmp_path / "several").summary()[0]["value"] == 1 / 3
+    assert robustkit.audit(f"predictions:{path}", "several", out=tmp_path / "several").summary()[0].value == 1 / 3
 
 
 @pytest.mark.usefixtures("unexamined")

@@ -21,6 +21,8 @@ from small_audit import UNCHECKED, files, furnish, pages
 
 import robustkit
 from robustkit.cli import app as cli
+from robustkit.common.figure import INCOMPLETE
+from robustkit.common.finding import Finding
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.errors import RunError
 from robustkit.report.run import Run
@@ -128,9 +130,9 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     out, policy = tmp_path / "run", tmp_path / "run.toml"
     call(monkeypatch, words(many, out, [CLEAN_RULE, f"top1 under {FGSM} >= 0.1"], "--junit", str(tmp_path / "j.xml")))
     run, dataset = Run(out), in_order(many)
-    flags = {flag for row in run.summary() for flag in row.flags}
-    assert any(flag.startswith("incomplete") for flag in flags)
-    assert any(flag.startswith("this run stopped as soon as its rules were decided") for flag in flags)
+    found = {finding for row in run.summary() for finding in row.findings}
+    assert INCOMPLETE in {finding.code for finding in found} and Finding.of("run/stopped-early") in found
+    assert Finding.of("run/stopped-early").text.startswith("this run stopped as soon as its rules were decided")
     page = page_of(run)
     box = page.text()
     assert (
@@ -150,7 +152,8 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     model = {"arch": f"{many / 'net.py'}:build", "num_classes": 3}
     whole = robustkit.audit(many / "net.pth", data_dir=many / "images", out=tmp_path / "w", model=model, **options)
     assert files(out) == files(whole.path)
-    assert not any("ended the run" in flag for row in Run(out).summary() for flag in row.flags)
+    left = {finding.code for row in Run(out).summary() for finding in row.findings}
+    assert left == {"setup/unchecked", "evidence/thin"}
     assert Run(out).manifest.is_sequential and not whole.manifest.is_sequential
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 0
     assert [sample.id for sample in dataset.samples] != sorted(sample.id for sample in dataset.samples)
@@ -202,7 +205,7 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
         said, taken = ends((drops + 1) / 2, (bound + 1) / 2, 0.05)
         assert said == (-1 if status == 0 else 1) and (found["n"], found["of"]) == (taken, N)
         assert found["value"] == pytest.approx(drops[:taken].mean()) and shards(out, "clean") == -(-taken // 16) < 15
-        assert found["flags"] == [UNCHECKED]
+        assert [each["text"] for each in found["findings"]] == [UNCHECKED]
     other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and not report.exists()
@@ -213,7 +216,8 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 1
     (found,) = json.loads(report.read_text())["verdicts"]
-    assert found["flags"] == [UNCHECKED, "set-up: dtype differs: bfloat16 and float32, which the rule accepts"]
+    accepted = "set-up: dtype differs: bfloat16 and float32, which the rule accepts"
+    assert [each["text"] for each in found["findings"]] == [UNCHECKED, accepted]
     rule = "drop in top1 under clean against baseline <= 0.999"
     line = words(many, tmp_path / "far", [rule], "--json", str(report), "--baseline", str(released.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and "so that no run could miss the bound" in capsys.readouterr().err
@@ -243,7 +247,7 @@ REFUSED = {
     "ece under clean <= 0.1": "ece is not a mean over samples",
     "nll under clean <= 1": "nll of a sample is not limited to [0, 1]",
     "n under clean >= 100": "the number of samples follows from the other rules",
-    "no flags": "flags are about complete results",
+    "no findings": "findings are about complete results",
     "drop against baseline <= 0.1": "it covers every condition of the baseline; name one: drop in top1 under",
     "drop in top1 under clean against baseline <= 0.1": "there is no baseline; give its run folder with --baseline",
     "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, exclusive",

@@ -33,7 +33,7 @@ def test_the_worst_of_several_is_shown_with_its_flags() -> None:
     assert "top-1 % 12.5 (patch(eps=1,size=16), n = 50, the lowest of 3 conditions); robust accuracy" in attacked
     assert attacked.endswith("estimated % 37.5 (two-phase(autoattack(eps=1/255),m=5), n = 50)")
     ((flagged, _, of_series),) = evidence_of(rows[1:3], images=False)
-    assert flagged.endswith("n = 50, the lowest of 2 conditions; flag: gradients are masked)")
+    assert flagged.endswith("n = 50, the lowest of 2 conditions; flag: gradients are masked [run/note])")
     assert "IEEE 3129" in found[attacked] and "IEEE 3129" not in of_series
     assert maps.endswith("IoU % 40.0 (cam(agcam,mode=mask), n = 50)")
     assert "Article 15(5)" in found[attacked] and "Article 15(5)" not in found[clean]

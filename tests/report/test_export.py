@@ -20,8 +20,9 @@ from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli.app import cli
 from robustkit.cli.commands.runs import _FORMATS
-from robustkit.common.figure import Figure, mean_of, proportion
-from robustkit.common.intervals import wilson
+from robustkit.common.figure import Figure
+from robustkit.common.finding import Finding
+from robustkit.common.intervals import mean_of, proportion, wilson
 from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
 from robustkit.report.card import write_cards
 from robustkit.report.export import FORMATS, before_submission, export
@@ -88,7 +89,7 @@ def test_every_figure_goes_along_with_what_it_depends_on(run: Run, tmp_path: Pat
         ends = spread.get("confidence_interval", {"lower": math.nan, "upper": math.nan, "method": ""})
         assert [ends["lower"], ends["upper"]] == pytest.approx([row.low, row.high], nan_ok=True)
         assert ends["method"] == row.interval
-        assert tuple(json.loads(details.get("flags", "[]"))) == row.flags
+        assert tuple(json.loads(details.get("flags", "[]"))) == tuple(map(str, row.findings))
         assert details["protocol"] == "standard@1:96fe6f4a" and details["data_digest"] == "d1" * 32
         assert details["checkpoint_sha256"] == "0" * 64 and details["seed"] == "7"
         known = {"protocol", "protocol_digest", "data_digest", "checkpoint_sha256", "seed"}
@@ -363,20 +364,22 @@ def test_a_hostile_name_leads_nowhere(tmp_path: Path, name: str) -> None:
             assert name in str(yaml.safe_load(text)) or repr(name)[1:-1] in str(yaml.safe_load(text))
 
 
-def test_what_goes_out_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
+def test_what_goes_out_comes_back_as_it_was(tmp_path: Path) -> None:
     """Every figure is equal, to the last bit and as printed, and has its place next to itself."""
+    shards = {"vit": FIRST | {"corruption(fog,severity=1)": records(7, nll=math.inf)}, "other": {"clean": records(1)}}
+    run = Run(write_run(tmp_path / "run", shards))
     write_summary(run)
     path, _ = log_of(run, tmp_path / "out")
     read = read_published(str(path))
     (side,) = sides_of([run], ["vit"])
     found = found_among(side, read)
-    rows = [row for row in side.results if row.value is not None]
+    rows = [row for row in side.results if row.is_finite]
     assert len(found) == len(rows) > 20 and read.unmatched == ()
     assert all(each.levels == {"quest": each.row.value} for each in found)
     (table,) = among_tables([side], read)
     figure, published = table.headings.index("here [95 %]"), table.headings.index("quest")
     assert all(cells[figure].split(" [")[0] == cells[published] for cells in table.rows)
-    flags = dict.fromkeys(flag for row in rows for flag in row.flags)
+    flags = dict.fromkeys(str(each) for row in rows for each in row.findings)
     assert len(flags) > 1 and [line.partition(" (")[0] for line in table.flags] == [
         f"published with a flag: {flag}".partition(" (")[0] for flag in flags
     ]
@@ -571,13 +574,12 @@ def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:
         "published on val, digest d1d1d1d1, here val, digest d2d2d2d2",
         "published for n = 10, here n = 20",
         "published with a flag: unfinished: 6 of 7 units are missing",
-        *(f"published with a flag: {flag}" for flag in survey(run).cells["other"]["clean", "top1"].flags),
+        *(f"published with a flag: {flag}" for flag in survey(run).cells["other"]["clean", "top1"].findings),
     )
     path, log = log_of(run, tmp_path / "out", "vit")
     (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
-    assert (
-        f"published with a flag: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255 ({PGD})" in flags
-    )
+    beyond = "exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255 [attack/exceeds-eps]"
+    assert f"published with a flag: {beyond} ({PGD})" in flags
     path.write_text(json.dumps(log | {"eval_library": {"name": "harness", "version": "1"}}).replace('"val"', '"train"'))
     (flags,) = (table.flags for table in compare(here, reference=str(path)).placed)
     assert flags == (
@@ -590,7 +592,7 @@ def test_how_others_differ_is_flagged(run: Run, tmp_path: Path) -> None:
 def test_what_is_no_doubt_about_an_imported_figure() -> None:
     """Counts of the same samples depend on the model, and a remark says what was counted."""
     data = whole({"checkpoints": [{"name": "net"}], "data": {"n": 10, "digest": "d1", "name": "val"}}).data
-    remark = "7 of 10 samples are misclassified and excluded from the map scores"
+    remark = str(Finding.of("maps/misclassified-excluded", count=7, n=10))
     maps = Origin("val", data.digest, 3, (remark, "gradients are masked"))
     assert [*maps.doubts("cam(agcam,mode=mask)", data, 4)] == ["published with a flag: gradients are masked"]
     assert [*Origin("val", "", 3, ()).doubts("clean", data, 4)] == ["published for n = 3, here n = 4"]
@@ -718,12 +720,12 @@ def test_what_cannot_be_exported(run: Run, form: str, options: dict[str, Any], m
 
 
 def test_a_figure_that_its_metric_cannot_have_is_not_shown() -> None:
-    rows: Any = [{"metric": "top1", "value": value} for value in (-1e-9, 0.0, 1.0, 1 + 1e-9, math.nan)]
+    rows = [Figure(value, 1, metric="top1") for value in (-1e-9, 0.0, 1.0, 1 + 1e-9, math.nan)]
     assert [is_shown(row) for row in rows] == [False, True, True, False, False]
 
 
 def test_a_run_without_a_figure_to_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: row["value"] == 0.1)  # clean, of the second
+    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: row.value == 0.1)  # clean, of the second
     assert len(export(run, EEE)) == 1
     with pytest.raises(NothingEvaluated, match="no figure of vit is finite"):
         export(run, EEE, checkpoint="vit")

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from compared_runs import FOG, PGD, N, Rows, rows_of, run_of
+from figures import noted
 from manifests import write_plain
 from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
 from robustkit.common.figure import Figure
 from robustkit.evaluations.aggregate import Results
-from robustkit.evaluations.presenting import Gap, flags_of, gaps_of, unfinished_line
+from robustkit.evaluations.presenting import Gap, findings_of, gaps_of, unfinished_line
 from robustkit.report.front import FrontPage, Line, front_of
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
@@ -108,8 +109,8 @@ def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
 
 
 def flagged(run: Run, *rows: tuple[str, str, str, str]) -> list[tuple[str, str, str]]:
-    plain = [Figure(0.5, 9, checkpoint=who).of(at, metric, [flag] if flag else []) for who, at, metric, flag in rows]
-    return [(flag.who, flag.where, flag.text) for flag in flags_of(Results(run, plain))]
+    plain = [Figure(0.5, 9, checkpoint=who).of(at, metric, noted(*flag.splitlines())) for who, at, metric, flag in rows]
+    return [(each.who, each.where, each.finding.text) for each in findings_of(Results(run, plain))]
 
 
 def test_flags_have_their_subject(tmp_path: Path) -> None:
@@ -124,7 +125,9 @@ def test_flags_have_their_subject(tmp_path: Path) -> None:
     assert flagged(run, ("plain", "corruption(saturate)", "ce", ""), *at_all) == [
         ("plain", "fog; snow; frost and 2 more conditions", "small")
     ]
-    assert flagged(run, ("plain", "clean", "top1", "incomplete: 3 of 4")) == []  # the page says so above
+    assert (
+        flagged(run, ("plain", "clean", "top1", "incomplete: 3 of 4 [run/incomplete]")) == []
+    )  # the page says so above
     levels = [("plain", text, "top1", "odd" if place < 2 else "") for place, text in enumerate(FOG)]
     assert flagged(run, *levels) == [("plain", "fog in part", "odd")]
     assert flagged(run, levels[0], *levels[2:]) == [("plain", "fog, severity 1", "odd")]
@@ -135,7 +138,7 @@ def test_flags_have_their_subject(tmp_path: Path) -> None:
     ]
     said = [("plain", "gaussian noise; shot noise; impulse noise", "odd")]  # which is all that their mean is over
     assert flagged(run, ("plain", "clean", "top1", ""), *noise, ("plain", "noise", "mean_error", "odd")) == said
-    left = ("plain", FOG[0], "miou", "1 of 3 classes is in neither, left out of the mean: t")
+    left = ("plain", FOG[0], "miou", "1 of 3 classes is in neither [segmentation/class-left-out]")
     assert flagged(run, left, ("plain", "corruption(fog)", "miou", "")) == []  # the mean says what matters of it
 
 

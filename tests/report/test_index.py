@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 import pytest
+from figures import EMPTY, noted
 from gate_runs import PGD, make, right
 from index_runs import audited, forged, furnished
 from manifests import write_plain
@@ -37,7 +37,7 @@ from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
 from robustkit.report.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
-from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, IndexFigure, find_runs, list_runs, read_run
+from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, Indexed, find_runs, list_runs, read_run
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
@@ -84,19 +84,19 @@ def test_figures_are_those_of_the_summary(folder: Path) -> None:
         (PGD, "top1", True),
     ]
     for indexed in checkpoint.figures:
-        assert indexed.figure == replace(rows[indexed.figure.key], flags=())
+        assert indexed.figure == dataclasses.replace(rows[indexed.figure.key], findings=())
 
 
 @pytest.mark.parametrize("count", [12, 13])
 def test_flags_are_bounded_counted_and_named_with_their_conditions(tmp_path: Path, count: int) -> None:
     run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
-    rows = [replace(row, flags=("of both",)) for row in run.summary()]
+    rows = [dataclasses.replace(row, findings=noted("of both")) for row in run.summary()]
     place = next(place for place, row in enumerate(rows) if row.condition == "clean")
-    rows[place] = replace(rows[place], flags=("of both", *(f"doubt {place}" for place in range(count - 1))))
+    rows[place] = rows[place].having(noted(*(f"doubt {place}" for place in range(count - 1))))
     run.write_summary(rows)
     (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
     assert (len(checkpoint.flags), checkpoint.flagged) == (12, count)
-    assert checkpoint.flags[:2] == ("of both (2 conditions)", "doubt 0 (clean)")
+    assert checkpoint.flags[:2] == ("of both [run/note] (2 conditions)", "doubt 0 [run/note] (clean)")
 
 
 def test_figures_that_no_rule_is_drafted_on_and_those_without_a_value_are_left_out(tmp_path: Path) -> None:
@@ -256,8 +256,22 @@ def test_ticks_are_as_exact_as_they_must_be(started: list[str], ticks: list[str]
     ],
 )
 def test_figures_are_written_as_their_metric_is(metric: str, ends: Any, name: str, text: str) -> None:
-    figure = IndexFigure("clean", "clean", metric, 0.5, *ends, 10, True)
-    assert (figure_name(figure), figure_text(figure)) == (name, text)
+    row = (
+        EMPTY
+        | {"condition": "clean", "metric": metric, "value": 0.5, "n": 10}
+        | dict(zip(("ci_low", "ci_high"), ends, strict=True))
+    )
+    indexed = Indexed(row | {"flags": ()}, "clean", True, "clean")
+    assert (figure_name(indexed), figure_text(indexed.figure)) == (name, text)
+
+
+def test_a_chart_has_figures_without_an_interval(tmp_path: Path) -> None:
+    for name in "ab":
+        run = make(tmp_path / name, {"vit": {"clean": right(5, 8)}})
+        write_summary(run)
+        run.write_summary([dataclasses.replace(row, low=math.nan, high=math.nan) for row in run.summary()])
+    write_index(tmp_path)
+    assert "top-1 %, clean: 62.5, 62.5" in (tmp_path / "index.html").read_text("utf-8")
 
 
 def test_charts_are_bounded_in_number_and_in_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -542,7 +556,7 @@ def test_the_mark_of_its_own_files_stands_at_their_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("n", "fine"), [(-1, False), (0, True), ((1 << 53) - 1, True), (1 << 53, False)])
 def test_numbers_of_a_summary_are_bounded(tmp_path: Path, n: int, fine: bool) -> None:
     run = audited(tmp_path / "run", "vit", (9, 3), 1, of=10)
-    forged(run, [{**row, "n": n} for row in run.summary()])
+    forged(run, [{**row.to_plain(), "n": n} for row in run.summary()])
     assert (list_runs(tmp_path).runs["run"].problem == "") is fine
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from figures import figure
+from figures import figure, noted
 from manifests import whole
 from msgspec.structs import replace
 
@@ -56,17 +56,27 @@ class Recording:
 
 def row(condition: str, metric: str, *figures: float | None, flags: tuple[str, ...] = ()) -> Figure:
     known = dict(zip(("value", "ci_low", "ci_high"), figures, strict=True))
-    return figure({"checkpoint": "vit", "n": 8} | known).of(condition, metric, flags)
+    return figure({"checkpoint": "vit", "n": 8} | known).of(condition, metric, noted(*flags))
 
 
 ROWS = [
     row("clean", "top1", 0.75, 0.7, 0.8),
     row("clean", "nll", None, None, None),
-    row(PGD, "linf_max", 0.25, None, float("nan"), flags=("exceeds eps", "incomplete: 8 of 10 samples")),
+    row(
+        PGD,
+        "linf_max",
+        0.25,
+        None,
+        float("nan"),
+        flags=("exceeds eps [attack/exceeds-eps]", "incomplete: 8 of 10 samples [run/incomplete]"),
+    ),
 ]
 
 
-FLAGS = f"vit: unfinished: 2 of 2 units are missing\nvit: {PGD}: exceeds eps\nvit: {PGD}: incomplete: 8 of 10 samples"
+FLAGS = (
+    f"vit: unfinished: 2 of 2 units are missing\nvit: {PGD}: exceeds eps [attack/exceeds-eps]\n"
+    f"vit: {PGD}: incomplete: 8 of 10 samples [run/incomplete]"
+)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
-from figures import EMPTY, figure
+from figures import EMPTY, figure, noted
 from manifests import whole
 from markdown_it import MarkdownIt
 from released_runs import HOSTILE, PGD, records, write_run
@@ -197,9 +197,15 @@ def test_flags_and_caveats_come_first(tmp_path: Path) -> None:
     text = card.read_text("utf-8")
     first = text[: text.index("### What was measured")]
     assert "### Read first\n\n- only a sketch\n" in first
-    assert "- `clean` and 1 more: incomplete: 9 of 10 samples; rerun the same command to continue\n" in first
-    assert f"- `{PGD}`: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255\n" in first
-    assert "- left out: no folder fog; means that need it are not given\n" in first
+    assert (
+        "- `clean` and 1 more: incomplete: 9 of 10 samples; rerun the same command to continue [run/incomplete]\n"
+        in first
+    )
+    assert (
+        f"- `{PGD}`: exceeds eps: largest linf perturbation 2/255 in pixels, claimed 1/255 [attack/exceeds-eps]\n"
+        in first
+    )
+    assert "- left out: no folder fog; means that need it are not given [run/left-out]\n" in first
     assert f"| `{PGD}` ⚑ | 9 |" in text and "No flag" not in text
     metrics = yaml.safe_load(front.read_text("utf-8"))["model-index"][0]["results"][0]["metrics"]
     assert [len(metric["args"]["flags"]) for metric in metrics] == [1, 1, 2, 2] and "&id" not in front.read_text(
@@ -317,7 +323,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def row(condition: str, value: float | None, metric: str = "top1", flags: tuple[str, ...] = ()) -> Figure:
     return figure({"value": value, "n": 50, "ci_low": 0.1, "ci_high": 0.2, "protocol": "standard@1"}).of(
-        condition, metric, flags
+        condition, metric, noted(*flags)
     )
 
 

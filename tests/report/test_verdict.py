@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from figures import figure
+from figures import figure, noted
 from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.figure import Figure
+from robustkit.common.finding import Finding
 from robustkit.common.intervals import wilson
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import Headline, verdicts
@@ -64,11 +65,32 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
         row("blur", "mean_error", 0.1, 0.0, 0.2),
         row("noise", "mean_error", 0.234, 0.167, 0.308),
         row("noise", "nll", 4.0),
-        row("cam(agcam)", "abpc_over_control", 0.1, 0.02, 0.18, flags=["best control: centre"]),
-        row("cam(agcam,mode=mask)", "cam_iou_over_control", 0.1, 0.0, 0.18, flags=["best control: centre"]),
-        row("cam(agcam,mode=box)", "cam_iou_over_control", 0.1, 0.02, 0.18, flags=["best control: centre"]),
-        row("cam(agcam,mode=box)", "cam_dice_over_control", 0.1, 0.02, 0.18, flags=["best control: full"]),
-        row("cam(rollout)", "abpc_over_control", -0.1, -0.2, -0.01, flags=["best control: random"]),
+        row("cam(agcam)", "abpc_over_control", 0.1, 0.02, 0.18, flags=["best control: centre [maps/best-control]"]),
+        row(
+            "cam(agcam,mode=mask)",
+            "cam_iou_over_control",
+            0.1,
+            0.0,
+            0.18,
+            flags=["best control: centre [maps/best-control]"],
+        ),
+        row(
+            "cam(agcam,mode=box)",
+            "cam_iou_over_control",
+            0.1,
+            0.02,
+            0.18,
+            flags=["best control: centre [maps/best-control]"],
+        ),
+        row(
+            "cam(agcam,mode=box)",
+            "cam_dice_over_control",
+            0.1,
+            0.02,
+            0.18,
+            flags=["best control: full [maps/best-control]"],
+        ),
+        row("cam(rollout)", "abpc_over_control", -0.1, -0.2, -0.01, flags=["best control: random [maps/best-control]"]),
     ]
     assert sentence(tmp_path, *rows) == (
         "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, PGD at 4/255, leaves 13.3 % [6.9, 24.2]; "
@@ -115,22 +137,22 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     # A checkpoint without rows says so, the others are not touched by it.
     two = verdicts(make_run(tmp_path, checkpoints=[{"name": "b"}, {"name": "a"}]), [CLEAN])
     assert [v.checkpoint for v in two] == ["b", "a"] and two[0] == Headline("b", "Nothing was evaluated.", ())
-    lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full"])
+    lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full [maps/best-control]"])
     assert "AG-CAM has too few maps to compare with the all-ones map on ABPC" in sentence(tmp_path, lead)
 
 
 def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_path: Path) -> None:
-    part = ["incomplete: 3 of 4 samples; rerun the same command to continue"]
+    part = (Finding.of("run/incomplete", have=3, expected=4),)
     weak, strong = row(FGSM, "top1", 0.7, 0.6, 0.78), row(PGD, "top1", 0.1333, 0.069, 0.242)
     start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
     for rows, said in (
         ([weak], "FGSM at 1/255 leaves 70.0 % [60.0, 78.0] so far (unfinished attacks: 1 of 2); no corr"),
         (
-            [replace(strong, flags=part), weak],
+            [replace(strong, findings=part), weak],
             "PGD at 4/255 leaves 13.3 % [6.9, 24.2], the least so far (unfinished att",
         ),
         (
-            [replace(strong, flags=part)],
+            [replace(strong, findings=part)],
             "PGD at 4/255 leaves 13.3 % [6.9, 24.2] so far (unfinished attacks: 2 of 2); no c",
         ),
     ):
@@ -141,7 +163,7 @@ def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_p
     for rows, said in (
         ([fog], "corruption is so far largest under fog at severity 5 with 50.0 %;"),
         (
-            [fog, replace(snow, flags=part), noise],
+            [fog, replace(snow, findings=part), noise],
             "(mean over noise, the worst set so far), so far most under fog at sev",
         ),
         ([fog, snow, noise], "(mean over noise, the worst set), most under fog at sev"),
@@ -193,11 +215,14 @@ def test_a_segmenter_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_doubts_are_given_once_with_what_bears_them(tmp_path: Path) -> None:
-    doubt, other = "exceeds eps", "incomplete: 3 of 4 samples"
-    rows = [replace(CLEAN, flags=[other]), row(FGSM, "top1", 0.5, flags=[doubt]), row(FGSM, "nll", 0.5, flags=[doubt])]
-    rows += [row(PGD, "top1", None, flags=[other]), row("cam(agcam)", "x", 0.5, flags=["best control: full"])]
+    doubt, other = "exceeds eps [attack/exceeds-eps]", "incomplete: 3 of 4 samples [run/incomplete]"
+    rows = [CLEAN.having(noted(other)), row(FGSM, "top1", 0.5, flags=[doubt]), row(FGSM, "nll", 0.5, flags=[doubt])]
+    rows += [
+        row(PGD, "top1", None, flags=[other]),
+        row("cam(agcam)", "x", 0.5, flags=["best control: full [maps/best-control]"]),
+    ]
     (found,) = verdicts(make_run(tmp_path), rows)
-    assert found.flags == ("incomplete: 3 of 4 samples (2 conditions)", "exceeds eps (fgsm(eps=1/255))")
+    assert found.flags == (f"{other} (2 conditions)", f"{doubt} (fgsm(eps=1/255))")
 
 
 def write(run: Run, condition: str, label: Any, prediction: Any, checkpoint: str = "a", **more: Any) -> None:

@@ -27,6 +27,7 @@ from compared_runs import (
     rows_of,
     run_of,
 )
+from figures import noted
 from manifests import whole
 from paired_oracles import interval_of
 from scipy import stats
@@ -433,23 +434,25 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
             ("third", PGD, "nll", ["weak"]),
         ]
     ]
-    rows = [Figure(0.5, 40, checkpoint=name).of(*of) for name, *of in reported]
+    rows = [Figure(0.5, 40, checkpoint=name).of(text, metric, noted(*said)) for name, text, metric, said in reported]
     run.write_summary(rows)
     found = compared(run)
     pgd = "PGD, 1/255, 20 steps"
-    odd, weak = f"plain, {pgd}; clean: odd", f"third, {pgd}: weak"
+    odd, weak = f"plain, {pgd}; clean: odd [run/note]", f"third, {pgd}: weak [run/note]"
     assert [own_flags([pair]) for pair in found.pairs] == [[odd], [odd, weak]]
     assert own_flags(found.pairs) == [odd, weak]  # each once, in words as on the page
     assert [table.flags for table in tables(found)] == [(), (odd, weak)]
-    run.write_summary(replace(row, flags=("odd",)) for row in rows if row.condition == PGD and row.metric != "top5")
-    assert own_flags(compared(run).pairs) == [f"plain; third, {pgd}: odd"]
+    run.write_summary(
+        replace(row, findings=noted("odd")) for row in rows if row.condition == PGD and row.metric != "top5"
+    )
+    assert own_flags(compared(run).pairs) == [f"plain; third, {pgd}: odd [run/note]"]
 
 
 def test_the_tables_of_a_report(tmp_path: Path) -> None:
     records = records_of("clean", PGD, names=(*NAMES, "third"))
     del records["third", "clean"], records["third", PGD]
     run = run_of(tmp_path, records, lambda m: m["checkpoints"].append(m["checkpoints"][0] | {"name": "third"}))
-    odd = Figure(0.5, 40, checkpoint="plain").of("clean", "top1", ["odd"])
+    odd = Figure(0.5, 40, checkpoint="plain").of("clean", "top1", noted("odd"))
     (table,) = report_tables(run, [odd])
     run.write_summary([odd])
     assert report_tables(Run(run.path), [odd]) == [table] and table.flags == ()

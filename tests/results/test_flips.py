@@ -10,8 +10,7 @@ import pytest
 from compared_runs import run_of
 from gate_runs import PGD, make, verdict
 
-from robustkit.common.figure import proportion
-from robustkit.common.intervals import wilson
+from robustkit.common.intervals import proportion, wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.gate.policy import Change, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED

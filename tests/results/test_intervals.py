@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from row_runs import make_run, row
 from scipy import stats
 
-from robustkit.common.figure import Figure, mean_of, proportion, share_of
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import (
     bootstrap,
     calibration_error,
@@ -20,8 +20,11 @@ from robustkit.common.intervals import (
     draws_interval,
     include_estimate,
     intervals,
+    mean_of,
     percentiles,
+    proportion,
     resampled_figures,
+    share_of,
     wilson,
 )
 from robustkit.gate.policy import parse_policy

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from figures import said_of
 from row_runs import PGD, make_run, row
 from scipy.stats import binomtest
 
@@ -60,10 +61,10 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
     assert (top1.low, top1.high) == pytest.approx(wilson(2, 3))
     assert rows["clean", "top5"].value == pytest.approx(2 / 3)
     assert rows["clean", "nll"].value == pytest.approx((0.25 + 1.25 + 0.25) / 3)
-    assert [*top1.flags] == ["1 of 4 images could not be read; excluded"]
+    assert said_of(top1) == ["1 of 4 images could not be read; excluded"]
     assert ("clean", "linf_max") not in rows
     assert rows[PGD, "linf_max"].value == pytest.approx(1.2e-2)
-    assert [*rows[PGD, "top1"].flags] == [
+    assert said_of(rows[PGD, "top1"]) == [
         "exceeds eps: largest linf perturbation 3.06/255 in pixels, claimed 1/255",
         "4 of 4 samples have non-finite logits; counted as wrong",
     ]
@@ -71,19 +72,19 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
 
 def test_eps_of_another_space_is_flagged_with_its_size_in_pixels(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=0.5 / 255)]}, space="normalised")
-    assert [*survey(run)[0].flags] == [
+    assert said_of(survey(run)[0]) == [
         "eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"
     ]
 
 
 def test_an_excess_in_normalised_units_is_flagged_too(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=0.8 / 255)]}, space="normalised")  # std 0.5: 0.5/255 is allowed
-    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in survey(run)[0].flags
+    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in said_of(survey(run)[0])
 
 
 def test_rounding_is_not_an_excess(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=1 / 255 + 5e-7)]})
-    assert survey(run)[0].flags == ()
+    assert survey(run)[0].findings == ()
 
 
 def test_files_agree_with_each_other_and_escape_what_they_show(tmp_path: Path) -> None:

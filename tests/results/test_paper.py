@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from compared_runs import PGD, Change, N, Rows, change_of, rows_of, run_of
-from figures import figure
+from figures import figure, noted
 from scipy import stats
 
 import robustkit
@@ -222,14 +222,14 @@ def test_a_checkpoint_that_is_called_as_a_set_of_figures_is_not_meant_by_it(tmp_
 
 def test_a_flag_of_all_figures_of_a_checkpoint_marks_none_and_is_told_once(tmp_path: Path) -> None:
     run = made(tmp_path)
-    rows = [replace(row, flags=("of all",)) for row in run.summary()]
+    rows = [row.having(noted("of all")) for row in run.summary()]
     run.write_summary(rows)
     table = run.tabulate()
     assert not any(cell.flagged for row in table.cells for cell in row) and "†" not in table.caption
     assert [line for line in table.flags if "of all" in line] == [
-        "all 3 checkpoints, clean; PGD, 1/255, 20 steps: of all"
+        "all 3 checkpoints, clean; PGD, 1/255, 20 steps: of all [run/note]"
     ]
-    rows[0] = replace(rows[0], flags=("of all", "of one"))  # of the first checkpoint under one condition
+    rows[0] = rows[0].having(noted("of one"))  # of the first checkpoint under one condition
     run.write_summary(rows)
     table = run.tabulate()
     assert [[cell.flagged for cell in row] for row in table.cells] == [[True, False], [False] * 2, [False] * 2]
@@ -237,8 +237,8 @@ def test_a_flag_of_all_figures_of_a_checkpoint_marks_none_and_is_told_once(tmp_p
 
 
 def test_the_command_prints_the_table_alone_and_doubts_elsewhere(tmp_path: Path) -> None:
-    run = made(tmp_path, ["exceeds eps"])
+    run = made(tmp_path, ["exceeds eps [attack/exceeds-eps]"])
     done = CliRunner().invoke(cli, ["table", str(run.path), "--format", "csv", "--columns", "pgd"])
     assert done.exit_code == 0, done.output
     assert done.stdout == run.tabulate(columns="pgd").to_csv()
-    assert "⚑" in done.stderr and "exceeds eps" in done.stderr
+    assert "⚑" in done.stderr and "exceeds eps [attack/exceeds-eps]" in done.stderr

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from compared_runs import FOG, Rows, run_of
+from figures import said_of
 from PIL import Image
 from scipy.stats import binomtest
 from small_audit import UNCHECKED, files, pages
 
 import robustkit
+from robustkit.common.figure import Figure
 from robustkit.common.intervals import wilson
 from robustkit.errors import ModelError, ProtocolError, RunError
 from robustkit.evaluations.aggregate import RecordReader
@@ -27,7 +29,7 @@ from robustkit.report.refresh import merge
 from robustkit.report.run import Run
 from robustkit.results.survey import survey
 from robustkit.results.tables import short_tables
-from robustkit.tasks.labelled.parity import AGREEMENT, agreement_results, parity_sentences, parity_tables
+from robustkit.tasks.labelled.parity import AGREEMENT, DIFFERS, agreement_results, parity_sentences, parity_tables
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """
@@ -88,7 +90,7 @@ def run(nets: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return audit(nets, tmp_path_factory.mktemp("parity") / "run")
 
 
-def agreement(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
+def agreement(run: Run) -> dict[tuple[str, str], Figure]:
     return {(row.checkpoint, row.condition): row for row in run.summary() if row.metric == "parity"}
 
 
@@ -122,9 +124,11 @@ def test_what_differs_beyond_chance_is_flagged(run: Run) -> None:
     order, expected, largest = sorted(raw, key=lambda text: raw[text]), dict[str, float](), 0.0
     for rank, text in enumerate(order):
         largest = expected[text] = max(largest, min(1.0, raw[text] * (len(raw) - rank)))
-    flagged = {text for (name, text), row in rows.items() if any("differs from that of float" in f for f in row.flags)}
+    flagged = {
+        text for (name, text), row in rows.items() if any("differs from that of float" in f for f in said_of(row))
+    }
     assert flagged == {text for text, p in expected.items() if p < 0.05} and 0 < len(flagged) < len(raw)
-    (flag,) = (flag for flag in rows["rough", "clean"].flags if flag != UNCHECKED)
+    (flag,) = (flag for flag in said_of(rows["rough", "clean"]) if flag != UNCHECKED)
     assert flag.endswith(f"against 100.0 % (p = {expected['clean']:.2g}, corrected for 5 conditions)")
 
 
@@ -206,13 +210,13 @@ def test_what_is_no_prediction_agrees_with_nothing(tmp_path: Path) -> None:
     for none, share in ((4, 16 / 20), (0, 1)):
         rows = survey(made(tmp_path / str(none), {"clean": {"other": 1.0}}, none))
         (row,) = (row for row in rows if row.metric == "parity")
-        assert (row.value, row.n) == (share, 20) and not any("differs" in flag for flag in row.flags)
+        assert (row.value, row.n) == (share, 20) and DIFFERS not in [finding.code for finding in row.findings]
 
 
 def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for(tmp_path: Path) -> None:
     run = made(tmp_path / "a", {"clean": {"plain": 0.75, "other": 0.25}, FOG[0]: {"other": 0.75}})
     flags = {
-        row.condition: [flag for flag in row.flags if flag.startswith("accuracy differs")]
+        row.condition: [finding.text for finding in row.findings if finding.code == DIFFERS]
         for row in survey(run)
         if row.metric == "parity"
     }
@@ -220,11 +224,11 @@ def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for
     said = f"accuracy differs from that of plain: 25.0 % against 75.0 % (p = {p:.2g}, corrected for 2 conditions)"
     assert flags == {"clean": [said], FOG[0]: []}  # p of five against none is 0.0625
     (row,) = (row for row in survey(made(tmp_path / "b", {"clean": {"other": 0.5}})) if row.metric == "parity")
-    assert "corrected for 1 condition)" in " ".join(row.flags)
+    assert "corrected for 1 condition)" in " ".join(said_of(row))
 
 
 def test_only_predictions_of_samples_that_both_have_are_compared(tmp_path: Path) -> None:
-    """Nothing is said of a condition that one of them lacks, without common samples, that has no predictions, or whose
+    """Nothing is said about a condition that one of them lacks, without common samples, without predictions, or whose
     predictions are a means to other figures."""
     said: Rows = [{"sample_id": f"{place}", "error": None, "prediction": 0, "correct": True} for place in range(8)]
     silent = [{"sample_id": row["sample_id"], "error": None} for row in said]
@@ -235,7 +239,7 @@ def test_only_predictions_of_samples_that_both_have_are_compared(tmp_path: Path)
         records |= {(name, "attention(clean)"): silent, (name, "counterfactual(change=colour)"): said}
     run = run_of(tmp_path / "run", records, lambda manifest: manifest.update(parity="plain"))
     (found,) = agreement_results(RecordReader(run, run.manifest, "other", {}), run.manifest.conditions)
-    assert (found.condition, found.value, found.n, found.flags) == ("clean", 1.0, 4, [])
+    assert (found.condition, found.value, found.n, found.findings) == ("clean", 1.0, 4, ())
 
 
 def test_of_many_corruptions_those_of_the_lowest_agreement_are_shown(tmp_path: Path) -> None:

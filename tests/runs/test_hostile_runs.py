@@ -58,7 +58,7 @@ COMMANDS = ("report", "compare", "check", "card")
 def commands(run: Run, place: Path, which: tuple[str, ...] = COMMANDS) -> dict[str, str]:
     """What the user sees of each command that fails. Raises what is not an error of ours."""
     policy, said = place / "policy.toml", {}
-    policy.write_text("[[rule]]\nrequire = 'top1 under clean >= 0.1'\n[[rule]]\nrequire = 'no flags'\n")
+    policy.write_text("[[rule]]\nrequire = 'top1 under clean >= 0.1'\n[[rule]]\nrequire = 'no findings'\n")
     more = {"check": ["--policy", str(policy)], "card": ["--checkpoint", "one", "--out", str(place / "card")]}
     for name in which:
         words = [name, str(run.path), *more.get(name, [])]

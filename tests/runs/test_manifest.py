@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from figures import said_of
 from manifests import whole, write_plain
 from msgspec.structs import replace
 from small_audit import audit, furnish
 
 from robustkit import merge
+from robustkit.common.finding import Finding
 from robustkit.errors import RunError
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.pipeline.manifest import versions
+from robustkit.report.run import Run
 from robustkit.runs import folder as module
 from robustkit.runs.folder import RunFolder
 from robustkit.runs.manifest import Manifest
@@ -111,6 +114,13 @@ def test_a_run_of_another_format_is_neither_read_nor_continued_nor_merged(run: R
         assert "use the version that made it (9.0)" in str(fault.value) and "\n" not in str(fault.value)
 
 
+SEVERAL = "run/several-versions"
+
+
+def codes_of(run: Run) -> set[str]:
+    return {finding.code for row in run.summary() for finding in row.findings}
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_records_name_versions_and_figures_of_several_are_flagged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,27 +134,29 @@ def test_records_name_versions_and_figures_of_several_are_flagged(
     first = go(out, attacks="none")
     metadata = str(next(first.shards("net", "clean")).schema.metadata[b"robustkit"])
     assert all(f'"{name}": "{kept[name]}"' in metadata for name in ("robustkit", "torch", "timm"))
-    assert first.manifest.versions == kept and not any("come from" in str(row.flags) for row in first.summary())
+    assert first.manifest.versions == kept and SEVERAL not in codes_of(first)
 
     def under(**changed: str) -> None:
         for where in ("manifest", "units"):
             monkeypatch.setattr(f"robustkit.pipeline.{where}.versions", lambda: kept | changed)
 
     under(torch=f"{kept['torch'].partition('+')[0]}+elsewhere")
-    assert not any("come from" in str(row.flags) for row in go(out, attacks="fgsm").summary())
+    assert SEVERAL not in codes_of(go(out, attacks="fgsm"))
     under(torch="1.0.0")
     rows = go(out, attacks="fgsm,pgd(steps=2)").summary()
     flag = f"records of this run come from several versions: torch 1.0.0 and {kept['torch'].partition('+')[0]}"
-    assert rows and all(flag in row.flags for row in rows)
+    assert rows and all(flag in said_of(row) for row in rows)
     assert (
         f"torch was {kept['torch'].partition('+')[0]} before and is 1.0.0 now: figures that combine both are flagged"
         in said
     )
-    assert judge(parse_policy("[[rule]]\nrequire = 'no flags under clean'", "p"), first).verdicts[0].state == "FAIL"
+    assert judge(parse_policy("[[rule]]\nrequire = 'no findings under clean'", "p"), first).verdicts[0].state == "FAIL"
 
     parts = []
     for number in (1, 2):
         under(robustkit=f"{number}.0")
         parts.append(go(tmp_path / f"part{number}", attacks="fgsm", part=f"{number}/2").path)
     merged = merge(parts, tmp_path / "merged").summary()
-    assert all("records of this run come from several versions: robustkit 1.0 and 2.0" in row.flags for row in merged)
+    several = Finding.of(SEVERAL, versions="robustkit 1.0 and 2.0")
+    assert several.text.endswith("come from several versions: robustkit 1.0 and 2.0")
+    assert merged and all(several in row.findings for row in merged)

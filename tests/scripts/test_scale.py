@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from figures import noted
 
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
@@ -220,8 +221,8 @@ def test_outcomes_share_their_ids() -> None:
         columns = {"sample_id": list(ids), "correct": [True] * (n - 1) + [False]}
         return pa.table(columns | {name: pa.array([0.5] * n, float32) for name in ("nll", "confidence")})
 
-    first = CorruptionSample.of(read("abc"), ["flag"])
-    assert first.wrong.tolist() == [False, False, True] and first.flags == ("flag",)
+    first = CorruptionSample.of(read("abc"), noted("flag"))
+    assert first.wrong.tolist() == [False, False, True] and first.flags == noted("flag")
     assert CorruptionSample.of(read("abc"), [], like=first).ids is first.ids
     assert CorruptionSample.of(read("abd"), [], like=first).ids.to_pylist() == list("abd")
 

@@ -1,5 +1,6 @@
 """The picture of which maps beat the controls, for as many methods as there are."""
 
+import math
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ def test_each_lead_is_a_cell_in_the_colour_of_its_verdict(tmp_path: Path) -> Non
         "ahead": Lead(0.11, 0.05, 0.17, "centre"),
         "level": Lead(0.02, -0.03, 0.07, "full"),
         "behind": Lead(-0.31, -0.4, -0.2, "full"),
-        "open": Lead(0.04, None, None, "centre"),
+        "open": Lead(0.04, math.nan, math.nan, "centre"),
     }
     methods = [f"method-{i}" for i in range(13)]
     leads = {score: dict.fromkeys(methods, lead) for score, lead in verdicts.items()}
@@ -34,7 +35,11 @@ def test_each_lead_is_a_cell_in_the_colour_of_its_verdict(tmp_path: Path) -> Non
 
 
 def test_who_beats_the_controls_is_said_score_by_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    won, lost, open_ = Lead(0.1, 0.05, 0.15, "centre"), Lead(-0.1, -0.15, -0.05, "full"), Lead(0.1, None, None, "full")
+    won, lost, open_ = (
+        Lead(0.1, 0.05, 0.15, "centre"),
+        Lead(-0.1, -0.15, -0.05, "full"),
+        Lead(0.1, math.nan, math.nan, "full"),
+    )
     found = {
         "a": {"x": won, "y": lost, "z": won},
         "b": {"x": lost, "y": Lead(0.02, -0.03, 0.07, "full")},

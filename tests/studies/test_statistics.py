@@ -36,8 +36,8 @@ def test_the_table_is_of_the_samples_that_both_have(tmp_path: Path, capsys: pyte
     expensive, cheap = (np.array([side[sample] for sample in sorted(sides[0])]) for side in sides)
     order = np.random.default_rng(0).permutation(40)
     (found,) = support.draws(expensive, cheap, [30], 1)
-    by_hand = supported_mean(expensive[order[:30]], cheap[order[:30]], cheap[order[30:]], binary=True)
-    assert found.errors[1] == pytest.approx(abs(by_hand.value - expensive.mean())) and found.weight == by_hand.weight
+    by_hand, weight = supported_mean(expensive[order[:30]], cheap[order[:30]], cheap[order[30:]], binary=True)
+    assert found.errors[1] == pytest.approx(abs(by_hand.value - expensive.mean())) and found.weight == weight
     out = capsys.readouterr().out
     assert f"40 samples, mean {expensive.mean():.3f} by {cheap.mean():.3f}" in out and "| 30 " in out
     assert support.main([*given, "--drawn", "40"]) == 2

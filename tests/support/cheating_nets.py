@@ -14,11 +14,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 import robustkit
-from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.evaluations.attacks.gradient_masking import checks_of
 from robustkit.report import page
 from robustkit.report.run import Run
 
-CHECKS = [*(finding.check for finding in findings({})), "attacks in order"]
+CHECKS = [*(check.name for check in checks_of({})), "attacks in order"]
 EPS, COUNT = 8 / 255, 32
 FOOLED = 3
 """More samples than of the honest network that must stand before PGD counts as fooled."""
@@ -83,10 +83,10 @@ def audit(checkpoints: Sequence[Path], root: Path, out: str) -> Run:
 
 
 def audited_by_pgd(root: Path) -> dict[str, tuple[int, set[str]]]:
-    """Return, of each model that PGD can ask, how many samples stand, and the checks that raised a flag."""
+    """Return, of each model that PGD can ask, how many samples stand, and the checks that raised a finding."""
     files = {name: file for name, file in write(root).items() if name != "detached"}
     rows = json.loads((audit(list(files.values()), root, "run").path / "summary.json").read_text())["results"]
     ours = [row for row in rows if row["condition"].startswith("pgd(") and row["metric"] == "top1"]
-    flagged = {row["checkpoint"]: {flag.split(":")[0] for flag in row["flags"]} & {*CHECKS} for row in ours}
+    found = {row["checkpoint"]: {each["text"].split(":")[0] for each in row["flags"]} & {*CHECKS} for row in ours}
     standing = {row["checkpoint"]: round(row["value"] * COUNT) for row in ours}
-    return {name: (standing[file.stem], flagged[file.stem]) for name, file in files.items()}
+    return {name: (standing[file.stem], found[file.stem]) for name, file in files.items()}

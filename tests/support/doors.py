@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from figures import raised
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -115,7 +116,7 @@ class Place:
             return f"refused: {fault}"
         rows = run.table(run.manifest.names[0], "clean").to_pylist()
         found = sorted((row["label"], row["prediction"], row["nll"]) for row in rows)
-        flags = sorted({flag for flags in run.results()["flags"] for flag in flags} - {NOT_CHECKED})
+        findings = sorted({each.text for each in raised(run.results())} - {NOT_CHECKED})
         alike = expected is None or (
             len(found) == len(expected)
             and all(
@@ -125,7 +126,7 @@ class Place:
         )
         if not alike:
             return f"OTHER FIGURES: {found[:2]} for {expected[:2]}"
-        return f"finding: {flags[0]}" if flags else "same"
+        return f"finding: {findings[0]}" if findings else "same"
 
 
 NOT_CHECKED = "the set-up was not checked: --no-setup-check was given"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from robustkit.common.figure import Figure
 from robustkit.common.finding import Finding
 
@@ -25,3 +27,8 @@ def noted(*texts: str) -> tuple[Finding, ...]:
 def said_of(figure: Figure) -> list[str]:
     """Return the texts of a figure's findings."""
     return [finding.text for finding in figure.findings]
+
+
+def raised(results: pd.DataFrame) -> set[Finding]:
+    """Return the findings in the results of a run, as `Run.results` has them."""
+    return {Finding(**each) for flags in results["flags"] for each in flags}

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from figures import noted, said_of
 
 from robustkit.common.figure import Figure
 from robustkit.tasks.segmentation.counts import Counts, class_counts
@@ -31,7 +32,7 @@ def table(rows: Iterable[dict[str, Any]]) -> pa.Table:
 
 
 def counts(*rows: dict[str, Any], flags: tuple[str, ...] = ()) -> Counts:
-    return Counts.of(table(rows), flags)
+    return Counts.of(table(rows), noted(*flags))
 
 
 def random_rows(seed: int, n: int, classes: int, rare: int | None = None) -> list[dict[str, Any]]:
@@ -55,7 +56,7 @@ def by_key(rows: Iterable[Figure]) -> Found:
     found = {}
     for row in rows:
         assert row.key not in found
-        found[row.key] = row.value, row.n, row.low, row.high, list(row.flags)
+        found[row.key] = row.value, row.n, row.low, row.high, said_of(row)
     return found
 
 

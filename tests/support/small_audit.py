@@ -24,7 +24,7 @@ def build(num_classes=3):
 """
 
 UNCHECKED = "the set-up was not checked: --no-setup-check was given"
-"""The flag of audits that skip the check because a test is not about it."""
+"""The finding of audits that skip the check because a test is not about it."""
 
 
 def furnish(root: Path) -> Path:

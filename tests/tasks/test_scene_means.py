@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from figures import noted
 from scene_records import NONE, Found, by_key, counts, draws, random_rows, record, share, slow, table
 
 from robustkit.common.intervals import percentiles
@@ -83,9 +84,14 @@ def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_o
     rows = {s: random_rows(s, 13, 5) for s in range(6)}
     rows[3] = [*rows[3][:7], {"sample_id": "007", "error": "damaged"}, *rows[3][:7:-1]]
     part = "weights in part"
-    reported = {1: (part,), 2: (part,), 3: ("1 of 13 images could not be read; excluded",), 0: (part, "of clean")}
+    reported = {
+        1: (part,),
+        2: (part,),
+        3: ("1 of 13 images could not be read; excluded [data/unreadable]",),
+        0: (part, "of clean"),
+    }
     texts = {s: f"corruption(fog,severity={s})" if s else "clean" for s in rows}
-    found = means({texts[s]: Counts.of(table(rows[s]), reported.get(s, ())) for s in rows}, 13, "01234")
+    found = means({texts[s]: Counts.of(table(rows[s]), noted(*reported.get(s, ()))) for s in rows}, 13, "01234")
     kept = {
         s: sorted((row for row in rows[s] if row["sample_id"] != "007"), key=lambda row: row["sample_id"]) for s in rows
     }

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from figures import said_of
 from PIL import Image
 from safetensors.torch import save_file
 from scene_records import worst_slowly
@@ -24,6 +25,8 @@ from attacks import SEA, ThreatModel
 from robustkit.attention import set_attention
 from robustkit.cli.app import cli
 from robustkit.common.determinism import SampleRng
+from robustkit.common.figure import Figure
+from robustkit.common.finding import Finding
 from robustkit.data.layouts import Sample
 from robustkit.errors import (
     BadImageError,
@@ -118,7 +121,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return segment(folder, tmp_path_factory.mktemp("run") / "run", "plain", "other")
 
 
-def value(run: Run, metric: str, condition: str = "clean", checkpoint: str = "plain") -> dict[str, Any]:
+def value(run: Run, metric: str, condition: str = "clean", checkpoint: str = "plain") -> Figure:
     (found,) = (
         row for row in run.summary() if (row.checkpoint, row.condition, row.metric) == (checkpoint, condition, metric)
     )
@@ -183,7 +186,7 @@ def test_attacks_stay_in_their_ball_and_cost_what_they_say(run: Run) -> None:
     assert value(run, "linf_max", PGD).value == pytest.approx(4 / 255, abs=1e-6)
     assert value(run, "nll", PGD).value > value(run, "nll").value
     assert value(run, "miou", PGD).value < value(run, "miou").value
-    assert not any("exceeds" in flag for row in run.summary() for flag in row.flags)
+    assert not any(each.code == "attack/exceeds-eps" for row in run.summary() for each in row.findings)
 
 
 def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_path: Path) -> None:
@@ -326,7 +329,8 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     assert "2.png: no mask for this image" in errors["2.png"]
     assert str(masks / "3.png") in errors["3.png"]
     assert value(bad, "miou").n == 1
-    assert "4 of 5 images could not be read; excluded" in value(bad, "miou").flags
+    unread = Finding("data/unreadable", "4 of 5 images could not be read; excluded", "limit")
+    assert unread in value(bad, "miou").findings
     own = next(row for row in run.table("plain", "clean").to_pylist() if row["sample_id"] == "4.png")
     assert value(bad, "pixel_accuracy").value == pytest.approx(sum(own["intersections"]) / own["pixels"])
     assert CliRunner().invoke(cli, ["segment", *words, "--skip-bad"]).exit_code == 0
@@ -353,7 +357,7 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
     for row in void.table("plain", "clean").to_pylist():
         assert row["predicted"][1] == row["labelled"][1] == 0
         assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
-    assert all(flag.startswith("no better than chance") for flag in value(void, "miou").flags)  # a random network
+    assert {each.code for each in value(void, "miou").findings} <= {"labels/no-better-than-chance"}  # a random network
     page = (void.path / "report.html").read_text("utf-8")
     assert "windows of 32 x 32 every 24 x 24" in page and "none crop" not in page
     assert not any(row.metric == "iou(car)" for row in void.summary())
@@ -377,7 +381,7 @@ def test_masks_of_another_convention_are_told_by_what_the_network_says(folder: P
         options: dict[str, Any] = {"attacks": "none", "corruptions": None, "reduce_zero_label": reduced}
         run = segment(folder, tmp_path / f"{kind}-{reduced}", masks=tmp_path / kind, **options)
         row = value(run, "pixel_accuracy")
-        return row.value, " ".join(flag for flag in row.flags if "reduce" in flag)
+        return row.value, " ".join(text for text in said_of(row) if "reduce" in text)
 
     assert scored("plain", False) == scored("more", True) == scored("none", True) == (1, "")
     fits = "100.0% of pixels would be right if masks store class k as k + 1, with 0 for none; give --reduce-zero-label"
@@ -387,7 +391,7 @@ def test_masks_of_another_convention_are_told_by_what_the_network_says(folder: P
     errors = Run(tmp_path / "more-False").table("plain", "clean")["error"].drop_null().to_pylist()
     assert errors and all("or give --reduce-zero-label if 0 is no class" in error for error in errors)
     random = segment(folder, tmp_path / "random", attacks="none", corruptions=None)
-    assert not any("reduce" in flag for row in random.summary() for flag in row.flags)
+    assert not any("reduce" in text for row in random.summary() for text in said_of(row))
 
 
 def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from ...common.files import write_whole
 from ...common.options import read_labels
@@ -15,7 +16,7 @@ from ...display.console import print_as_it_is, print_line, print_tables
 from ...errors import ProtocolError, RobustkitError, unknown
 from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
 from ..completion import checkpoints as known_checkpoints
-from ..completion import completion_script, kinds
+from ..completion import codes, completion_script, kinds
 from ..options import (
     AT_LEAST_1,
     CONTEXT,
@@ -168,6 +169,42 @@ def list_(kind: str, as_json: bool) -> None:
         print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
     else:
         click.echo("no installed package provides plug-ins; docs/how-to/extending.md says how to write one")
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("code", required=False, default="", metavar="[CODE]", shell_complete=codes)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@common
+def explain(code: str, as_json: bool) -> None:
+    """Explain a finding by its code: why it matters, what to do, and when to ignore it. Without a code, list them all.
+
+    \b
+    robustkit explain
+    robustkit explain evidence/thin
+    robustkit explain masking --json
+    """
+    from ...common.finding import catalogue, entry_of
+    from ...display.table import TextTable
+
+    every = catalogue()
+    if chosen := {name: entry for name, entry in every.items() if code in ("", name.partition("/")[0])}:
+        rows = tuple((name, entry.severity, entry.title) for name, entry in chosen.items())
+        table = TextTable("robustkit explain CODE", ("code", "severity", "what was found"), rows)
+    else:
+        chosen, table = {code: entry_of(code)}, None
+    if as_json:
+        click.echo(json.dumps({name: asdict(entry) for name, entry in chosen.items()}, indent=2, ensure_ascii=False))
+    elif table is not None:
+        print_tables(console(), [table], "--json")
+    else:
+        entry = chosen[code]
+        for line in (
+            f"{code}: {entry.title} ({entry.severity})",
+            entry.why,
+            entry.remedy,
+            f"Ignore it: {entry.ignore}",
+        ):
+            print_line(console(), line)
 
 
 @click.command(name="export-data", context_settings=CONTEXT)

@@ -2,7 +2,7 @@
 
 The signs are those of Athalye et al. (2018, arXiv:1802.00420) and Carlini et al. (2019, arXiv:1902.06705), and that a
 model answers differently when it is attacked. `examining.examine` asks the model and returns plain figures, kept with
-the records; `findings` judges them later, without torch.
+the records; `checks_of` judges them later, without torch.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.figure import BOOTSTRAP, FEWEST, Figure, share_of
+from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, bootstrap
+from ...common.intervals import Floats, bootstrap, share_of
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
 from ..aggregate import EXCEEDS, RecordReader, column_of, readable_rows
@@ -134,7 +134,6 @@ class Strengths:
 CHANCE = 0.001  # probability below which more survivors of the stronger attack are no chance: McNemar's, one-sided
 LEAST = 0.01  # share of the samples that must differ as well between two attacks, whose random starts differ
 _ORDER = "masking/attacks-in-order"
-_INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
 OFTEN = 0.25  # the same chance between an attack and no attack, after which fewer samples are right, if any change
 CONTRADICTED = 0.02  # the same chance between an attack and the PGD of its own evidence
 _STRENGTH = {"clean": 0, "corruption": 0, **dict.fromkeys(("spsa", "square", "fab"), 0.5), "fgsm": 1}
@@ -187,7 +186,8 @@ def contradicted(
 
 
 def checks_of_order(findings: Sequence[Finding]) -> list[Check]:
-    return [Check("attacks in order", each.text, each) for each in findings if each.code == _ORDER]
+    ours = dict.fromkeys(each for each in findings if each.code == _ORDER)
+    return [Check("attacks in order", each.text.split(": ")[1], each) for each in ours]
 
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.figure import Figure, proportion
+from ...common.figure import Figure
 from ...common.finding import Finding
+from ...common.intervals import proportion
 from ...display.svg import (
     Plot,
     Style,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...common.determinism import SampleRng
+from ...common.finding import Finding
 from ...protocol.condition import Condition
 from ..family import Evaluator
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown
@@ -48,11 +49,7 @@ def depends_on_batch(
     noise = max(largest(first, [second]) for first, second in zip(once, twice, strict=True))
     if apart <= _NOISE * noise:
         return ()
-    return (
-        f"predictions depend on the other samples of the batch: alone, figures change by up to {apart:.2g} of their "
-        "size (batch normalisation in training mode, or int8 activations scaled by the batch?); all numbers depend on "
-        "batch size and order",
-    )
+    return (str(Finding.of("model/depends-on-batch", apart=apart)),)
 
 
 def _apart(one: Any, other: Any) -> float:

@@ -187,9 +187,11 @@ def why_no_mce(manifest: Manifest) -> str:
     return "" if known else f"AlexNet's errors are known only for the 1000 ImageNet classes, not for {data.name}"
 
 
-def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def tree_doubts(
+    condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]], compared: bool = True
+) -> list[Finding]:
     """Return how a mean's images differ from the benchmark's. input_size: zeros where predictions were computed
-    elsewhere. released: what run.json says about its trees."""
+    elsewhere. released: what run.json says about its trees. compared: whether published figures are of such images."""
     size = f"{input_size[1]}x{input_size[0]}"
     found = list[Finding]()
     if "source=released" in condition:
@@ -199,7 +201,7 @@ def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Ma
         roots = sorted({str(tree["root"]) for tree in released})
         if len(roots) > 1:
             found.append(Finding.of("corruptions/several-trees", roots=", ".join(roots)))
-    elif "preset=cifar" not in condition and any(input_size) and tuple(input_size) != (224, 224):
+    elif compared and "preset=cifar" not in condition and any(input_size) and tuple(input_size) != (224, 224):
         found.append(Finding.of("corruptions/other-size", size=size))
     if "texture=own" in condition:
         found.append(Finding.of("corruptions/own-frost"))
@@ -223,7 +225,7 @@ class MeanErrors(Overview):
         trees = manifest.corrupted.released
         for row in corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest)):
             released = [trees[text] for text in conditions_of(row.condition) if text in trees]
-            yield row.having(tree_doubts(row.condition, size, released))
+            yield row.having(tree_doubts(row.condition, size, released, compared=not why_no_mce(manifest)))
 
 
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from cam.registry import CONTROLS
 
-from ...common.figure import BOOTSTRAP, FEWEST, Figure, share_of
+from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
+from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, share_of
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
 from ..aggregate import RecordReader, Rows, column_of, readable_rows

@@ -4,6 +4,8 @@ comparisons on request, and the pages of the runs that it lists.
 
 from __future__ import annotations
 
+import math
+
 import hashlib
 import json
 import os
@@ -163,7 +165,7 @@ def _chart(history: History) -> Plot | None:
     named = labels((called[key] for key in shown), 56)
     looks = {named[called[key]]: style(place) for place, key in enumerate(shown)}
     points = [figure for key in shown for figure in series[key] if figure is not None]
-    ends = [100 * end for point in points for end in (point.low, point.high)]
+    ends = [100 * end for p in points for end in (p.value, p.low, p.high) if math.isfinite(end)]
     others = [place for place, changes in enumerate(history.changes) if changes]
 
     def paint(canvas: Canvas) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure, share_of
+from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, bootstrap, draws_interval
+from ...common.intervals import Floats, bootstrap, draws_interval, share_of
 from ...display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import amount
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows

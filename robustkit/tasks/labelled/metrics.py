@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.figure import BOOTSTRAP, INVERTED, Figure, share_of
-from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
+from ...common.figure import BOOTSTRAP, INVERTED, Figure
+from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, share_of, wilson
 from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows

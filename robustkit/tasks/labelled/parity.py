@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...common.differences import Difference, holm, of_means
-from ...common.figure import Figure, share_of
+from ...common.figure import Figure
 from ...common.finding import Finding
+from ...common.intervals import share_of
 from ...display.table import TextTable
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import name_of, shows, words_of

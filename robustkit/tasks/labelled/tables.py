@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.figure import Figure, proportion
-from ...common.intervals import calibration_error, calibration_gaps
+from ...common.figure import Figure
+from ...common.intervals import calibration_error, calibration_gaps, proportion
 from ...display.svg import INK, Plot, Style, dots, percent, shorten_name, space_panels
 from ...display.table import Grid, TextTable
 from ...evaluations.aggregate import Gatherer

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 import robustkit
 from robustkit.common.determinism import draw_samples
+from robustkit.common.figure import Figure
 from robustkit.evaluations.aggregate import readable_rows
 from robustkit.evaluations.attacks.two_phase.results import two_phase_share
 from robustkit.report.run import Run
@@ -39,7 +40,7 @@ def passes(run: Run) -> tuple[int, int]:
     return total[0], total[1]
 
 
-def figure(run: Run, metric: str) -> dict[str, Any]:
+def figure(run: Run, metric: str) -> Figure:
     """Return the row of the attack as a whole."""
     rows = [row for row in run.summary() if row.metric == metric and row.condition != "clean"]
     return rows[-1]

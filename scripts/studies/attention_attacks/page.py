@@ -17,7 +17,7 @@ import numpy as np
 
 from robustkit.common.differences import Difference, of_means
 from robustkit.common.intervals import Floats, wilson
-from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.evaluations.attacks.gradient_masking import checks_of
 from robustkit.evaluations.attention.logit_decomposition.condition import BACK, SHARES
 from robustkit.evaluations.condition import words_of
 from robustkit.report.run import Run
@@ -90,8 +90,8 @@ def hidden(run: Run) -> Iterator[str]:
     for name in run.manifest.names:
         for text in run.manifest.evidence:
             figures = run.evidence(name, text) or {}
-            found = next(one for one in findings(figures) if one.check == "attention")
-            rows.append((name, f"`{text}`", found.figure, "attention hides gradients" if found.flag else "none"))
+            found = next(one for one in checks_of(figures) if one.name == "attention")
+            rows.append((name, f"`{text}`", found.figure, "attention hides gradients" if found.finding else "none"))
     if len(rows) > 1:
         yield markdown(rows)
 

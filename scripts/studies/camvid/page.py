@@ -14,7 +14,7 @@ from pathlib import Path
 from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.aggregate import Results
-from robustkit.evaluations.presenting import flag_lines
+from robustkit.evaluations.presenting import finding_lines
 from robustkit.report.run import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
@@ -58,7 +58,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
         texts += [f"- ⚑ {flag}" for flag in getattr(table, "flags", ())]
-    if lines := flag_lines(Results.of(run, results)):
+    if lines := finding_lines(Results.of(run, results)):
         texts.append("\n".join(f"- ⚑ {line}" for line in lines))
     if picture is not None:
         texts.append(f"![Scenes with their truth and what each checkpoint makes of them]({picture})")

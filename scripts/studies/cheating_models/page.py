@@ -25,7 +25,7 @@ from robustkit.common.determinism import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.evaluations.attacks.gradient_masking import checks_of
 from scripts.pages.writing import write_page
 
 ROOT = Path(__file__).parents[3]
@@ -146,7 +146,7 @@ def rng_of(count: int) -> SampleRng:
 
 
 def flags_of(figures: dict[str, Any]) -> str:
-    return ", ".join(finding.check for finding in findings(figures) if finding.flag) or "none"
+    return ", ".join(check.name for check in checks_of(figures) if check.finding) or "none"
 
 
 def honest(shared: Path | None) -> Iterator[tuple[str, Model, Tensor, Tensor]]:

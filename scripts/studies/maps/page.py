@@ -26,7 +26,7 @@ from robustkit.display.progress import ConsoleProgress
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.condition import FREE_HEADINGS, SCORE_HEADINGS, parts_of
 from robustkit.evaluations.maps.tables import ONE_SIDED, is_of_maps, map_tables
-from robustkit.evaluations.presenting import flag_lines, remark_lines
+from robustkit.evaluations.presenting import finding_lines, note_lines
 from robustkit.pipeline.gallery import Choice, make_gallery
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
@@ -63,7 +63,7 @@ def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
             continue
         explained, mode = parts_found
         name = f"{headings[metric].removesuffix(' ↓')}{f' ({mode})' if mode else ''}"
-        control = row.flags[0].partition(": ")[2]
+        control = next(each.text for each in row.findings if each.code == "maps/best-control").partition(": ")[2]
         by_score.setdefault(name, {})[explained.method] = Lead(row.value, row.low, row.high, control)
     return by_score
 
@@ -299,8 +299,8 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
             texts.append(f"{table.checkpoint}, {table.title.removeprefix('maps, ')}:")
             texts.append(markdown([table.headings, *table.rows]))
         found = Results.of(run, run.summary())
-        texts += [f"⚑ {line}" for line in flag_lines(found, is_of_maps)]
-        texts += [f"Note: {line}" for line in remark_lines(found, is_of_maps)]
+        texts += [f"⚑ {line}" for line in finding_lines(found, is_of_maps)]
+        texts += [f"Note: {line}" for line in note_lines(found, is_of_maps)]
         texts += ["**Next to the controls**", "\n".join(behind(run))]
     texts.append("## In pictures")
     for path, caption in galleries:

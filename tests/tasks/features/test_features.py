@@ -207,7 +207,7 @@ def test_figures_are_means_of_records(done: Path) -> None:
     assert ("clean", "moved") not in found and found[PGD, "moved"].value > 0.003
     fog = [found[f"corruption(fog,severity={severity},preset=cifar)", "knn"].value for severity in range(1, 6)]
     assert found["corruption(fog,preset=cifar)", "knn"].value == pytest.approx(np.mean(fog))
-    assert not any(row.flags for row in found.values())
+    assert not any(row.findings for row in found.values())
 
 
 def test_the_attack_moves_features_to_where_pixels_allow(place: Path, done: Path) -> None:

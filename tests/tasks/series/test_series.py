@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 from series_files import CLASSES, MEAN, STD, furnish, series, write_ts
 from small_audit import files
 
-from robustkit.data.class_names import ASSUMED_ORDER
 from robustkit.results.published import read_published
 from robustkit.runs.folder import RunFolder
 
@@ -70,8 +69,8 @@ def test_clean_answers_and_attacks_have_a_closed_form(place: Path, tmp_path: Pat
     for condition in ("fgsm(eps=0.2)", "pgd(eps=0.2,steps=20,random_start=false)"):
         np.testing.assert_allclose(rows(tmp_path / "run", condition)["linf"], 0.2, rtol=1e-4)
     np.testing.assert_allclose(rows(tmp_path / "run", "fgsm(eps=0.2,norm=l2)")["l2"], 0.2, rtol=1e-4)
-    flags = {flag for row in RunFolder(tmp_path / "run").summary() for flag in row.flags}
-    assert all(flag.startswith("no better than chance") for flag in flags)  # random matrices
+    codes = {finding.code for row in RunFolder(tmp_path / "run").summary() for finding in row.findings}
+    assert codes <= {"labels/no-better-than-chance"}  # random matrices
 
 
 def test_batches_and_a_resume_give_the_same(place: Path, tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_words_and_units_are_those_of_series(place: Path, tmp_path: Path) -> Non
         assert word not in out and word not in report.split("<main", 1)[1].split("<script", 1)[0]
 
 
-def test_another_order_of_classes_is_flagged_and_stated_by_the_option_that_the_flag_names(
+def test_another_order_of_classes_is_a_finding_and_stated_by_the_option_that_it_names(
     place: Path, tmp_path: Path
 ) -> None:
     """The network's outputs are c, a and b; the header says a, b, c."""
@@ -120,15 +119,17 @@ def test_another_order_of_classes_is_flagged_and_stated_by_the_option_that_the_f
         status, _, errors = called([*command, "--out", str(out), *more])
         assert status == 0, errors
         row = next(row for row in RunFolder(out).summary() if row.metric == "top1")
-        orders = [flag for flag in row.flags if flag.startswith(ASSUMED_ORDER)]
-        return row.value, orders, [flag for flag in row.flags if "in a different order" in flag]
+        codes = ("labels/order-assumed", "labels/other-order")
+        assumed, other = ([each.text for each in row.findings if each.code == code] for code in codes)
+        return row.value, assumed, other
 
-    value, assumed, (flag,) = evaluated()
-    assert value == 0 and not assumed and "give --classes FILE with the names of the classes in the order" in flag
+    value, assumed, (text,) = evaluated()
+    assert value == 0 and not assumed and text.startswith("labels may be in a different order: ")
+    assert "give --classes FILE with the names of the classes in the order" in text
     (tmp_path / "names.txt").write_text("c\na\nb\n")
     assert evaluated("--classes", str(tmp_path / "names.txt")) == (1, [], [])
-    value, (flag,), others = evaluated(header="c a b")  # the header's order is right, but nobody says so
-    assert value == 1 and not others and "that of @classLabel (c, a, b) is used, but that of the sorted" in flag
+    value, (text,), others = evaluated(header="c a b")  # the header's order is right, but nobody says so
+    assert value == 1 and not others and "that of @classLabel (c, a, b) is used, but that of the sorted" in text
     assert evaluated("--classes", str(tmp_path / "names.txt"), header="c a b") == (1, [], [])
 
 

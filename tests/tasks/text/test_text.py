@@ -262,8 +262,9 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
         assert {metric: rows[name, "clean", metric].value for metric in known} == pytest.approx(known, rel=1e-5)
     (row,) = (row for key, row in rows.items() if key == ("quest", "word-swap(rate=30)", "perplexity"))
     assert row.n == 2 and row.value != rows["quest", "clean", "perplexity"].value
-    assert any("belong to words outside the vocabulary" in flag for flag in row.flags)
-    assert not any("are changed, too" in flag for flag in row.flags)
+    said = {finding.code: finding.text for finding in row.findings}
+    assert "belong to words outside the vocabulary" in said["text/unknown-words"]
+    assert "text/targets-changed" not in said
     text = (done.path / "report.html").read_text("utf-8")
     assert "windows of 8 tokens every 4; a token counts in the first window that holds it" in text
 
@@ -275,7 +276,7 @@ def test_a_run_passes_the_policy_drafted_from_it_and_is_paired_and_shown(tmp_pat
     assert 'require = "perplexity under word-swap(rate=30) <= ' in policy
     verdicts = judge(parse_policy(policy, "p"), done)
     failed = [verdict for verdict in verdicts.verdicts if verdict.state != "pass"]
-    assert all("no flags" in verdict.rule.require for verdict in failed)  # random networks are no better than guessing
+    assert all("no findings" in verdict.rule.require for verdict in failed)  # random networks only guess
     strict = parse_policy('[[rule]]\nrequire = "perplexity under typo(rate=30) <= 1"', "p")
     assert not judge(strict, done).passed
     (pair,) = compare_with_first(done).pairs
@@ -291,8 +292,12 @@ def test_the_published_card_is_flagged_beside_every_changed_number(tmp_path: Pat
     with pytest.raises(ModelError, match="m sees 16 tokens at most; expected --window up to that, not 256"):
         evaluated(page, tmp_path / "run", model, protocol="elliptical-paper")
     done = evaluated(page, tmp_path / "run", model, protocol="elliptical-paper", window=16)
-    flagged = {row.condition: [flag for flag in row.flags if "are changed, too" in flag] for row in done.summary()}
-    assert not flagged.pop("clean") and len(flagged) == 2 and all(flagged.values())
+    raised = {
+        row.condition: [each.text for each in row.findings if each.code == "text/targets-changed"]
+        for row in done.summary()
+    }
+    assert not raised.pop("clean") and len(raised) == 2
+    assert all("the words to predict are changed, too" in text for (text,) in raised.values())
     assert done.manifest.checkpoints[0].windows == {"tokens": 16, "stride": 1, "kind": "full"}
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
-from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure, mean_of, share_of
+from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure
 from ....common.finding import Finding
-from ....common.intervals import Floats, bootstrap
+from ....common.intervals import Floats, bootstrap, mean_of, share_of
 from ....display.svg import Plot, labels, legend, list_some, panels, percent, shorten_name
 from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels

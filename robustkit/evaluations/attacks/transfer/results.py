@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ....common.figure import Figure, share_of
+from ....common.figure import Figure
 from ....common.finding import Finding
+from ....common.intervals import share_of
 from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.kept_images import DIGEST

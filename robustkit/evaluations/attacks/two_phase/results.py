@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from scipy.special import betaincinv
 
-from ....common.figure import INVERTED, Figure, proportion
-from ....common.intervals import Interval, Z, wilson
+from ....common.figure import INVERTED, Figure
+from ....common.intervals import Interval, Z, proportion, wilson
 from ....display.table import TextTable, of_tables
 from ...aggregate import RecordReader, Results, column_of, readable_rows
 from ...condition import Clause, kind_of, name_of, share

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ....common.figure import Figure, mean_of, share_of
-from ....common.intervals import Floats
+from ....common.figure import Figure
+from ....common.intervals import Floats, mean_of, share_of
 from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
 from ....display.table import Section, TextTable
 from ...aggregate import Gatherer, RecordReader, Results, column_of, readable_rows

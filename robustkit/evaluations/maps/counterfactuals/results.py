@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ....common.figure import Figure, mean_of, share_of
+from ....common.figure import Figure
 from ....common.finding import Finding
-from ....common.intervals import Floats
+from ....common.intervals import Floats, mean_of, share_of
 from ...aggregate import column_of
 from ...records import CheckpointRecords, Compared
 from ..listed import ListedAggregator, ListedPresenter

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.differences import of_outcomes
-from ....common.figure import PAIRED_SCORE, Figure, mean_of, share_of
+from ....common.figure import PAIRED_SCORE, Figure
 from ....common.finding import Finding
-from ....common.intervals import Floats
+from ....common.intervals import Floats, mean_of, share_of
 from ...aggregate import column_of
 from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
