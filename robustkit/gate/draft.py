@@ -25,7 +25,6 @@ from .output import plain_line
 from .policy import always_meets, quote
 from .verdicts import MISSING, MeasuredRun
 
-
 HEAD = """\
 # Drafted from {run} by robustkit check --init. Review every rule before relying on it.
 #
@@ -45,7 +44,7 @@ SEVERAL = """\
 UNFINISHED = """\
 #
 # This run is {gap}
-# Run that command, delete this file and draft it again: missing results have no rule here, and rules about findings fail.
+# Run that command, delete this file and draft it again: missing results have no rule here; rules about findings fail.
 """
 TAIL = """
 # To compare with a release, add a rule such as these and run robustkit check RUN --policy FILE --baseline RELEASED:

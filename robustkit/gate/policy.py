@@ -105,7 +105,7 @@ OF_EVERY_SETUP = (
     *(" images; give --", "; give --attention ", " if that is right; robustkit inspect checkpoint --data-dir dir"),
     *("as good, as far as these images tell: ", "the order of classes was assumed: "),
 )
-"""What flags of a set-up have in common (`evaluations.setup_findings`): as exceptions these would excuse each of them."""
+"""What findings on set-ups have in common (`evaluations.setup_findings`): these would except each of them."""
 FEWEST = 6  # Letters and digits of what is excepted: fewer are part of nearly every line
 _SUGGESTED = 5  # metrics that a message names
 

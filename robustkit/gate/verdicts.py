@@ -206,8 +206,8 @@ Described = tuple[Manifest, CheckpointEntry]  # a checkpoint of a run, as run.js
 
 
 def differences(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Return findings on what was computed otherwise in a baseline. excepted: parts of lines that a rule accepts. Raises
-    CannotTell where they differ in what decides figures besides the weights."""
+    """Return findings on what was computed otherwise in a baseline. excepted: parts of lines that a rule accepts.
+    Raises CannotTell where they differ in what decides figures besides the weights."""
     (before, first), (after, second) = baseline, run
     check_card(before, after)
     there, here = before.deciding.to_plain(), after.deciding.to_plain()

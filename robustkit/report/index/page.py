@@ -4,10 +4,9 @@ comparisons on request, and the pages of the runs that it lists.
 
 from __future__ import annotations
 
-import math
-
 import hashlib
 import json
+import math
 import os
 import shlex
 import sys
