@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 SLICES = ConfigParser(delimiters="=", interpolation=None)  # each names its task, its families and its command
-SLICES.read(sorted(HERE.glob("robustkit/tasks/*/entry_points.txt")), encoding="utf-8")
+SLICES.read(sorted(HERE.glob("robustkit/slices/*/entry_points.txt")), encoding="utf-8")
 
 setup(
     name="robustkit-audit",  # PyPI's `robustkit` is another project; imports and command stay `robustkit`
@@ -25,14 +25,15 @@ setup(
         "attacks": ["py.typed", "*.pyi"],
         "cam": ["py.typed", "*.pyi"],
         "corruptions": ["py.typed", "*.pyi", "ice/*.png"],
-        "robustkit": ["py.typed", "*.pyi", "*/*.pyi", "evaluations/**/*.toml", "tasks/**/*.toml", "*/findings.toml"],
+        "robustkit": ["py.typed", "*.pyi", "*/*.pyi", "*/findings.toml"],
+        **{f"robustkit.{room}": ["**/*.toml"] for room in ("evaluations", "tasks")},
         "robustkit.embedded": ["*.safetensors", "*.json"],
         "robustkit.display.web": ["*.css", "*.js"],
         "robustkit.evaluations.maps": ["templates/*"],
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["crosswalk.toml", "references.bib", "templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
-        "robustkit.tasks": ["*/*.pyi"],
+        "robustkit.slices": ["*/*.pyi", "**/*.toml"],
     },
     entry_points={
         "console_scripts": ["robustkit = robustkit.cli:main"],
@@ -77,7 +78,7 @@ setup(
         "hf": ["transformers>=5.18"],  # before, DINOv2 names the projections of its attention otherwise
         "clip": ["open_clip_torch>=3.3"],  # builds its towers, and splits text into tokens
         "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],  # reads and runs exported classifiers
-        "maite": ["maite>=0.9"],  # the protocols that robustkit.maite follows; it works without the package
+        "maite": ["maite>=0.9"],  # the protocols that robustkit.slices.maite follows; it works without the package
         "text": ["transformers>=5.18"],  # its causal language models and their tokenizers
         "ray": ["ray>=2.40"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],

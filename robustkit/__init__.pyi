@@ -15,8 +15,8 @@ from .report.refresh import report as report
 from .report.run import Run as Run
 from .results.compared import compare as compare
 from .results.paper import table as table
-from .tasks.features.plan import features as features
-from .tasks.series.plan import series as series
-from .tasks.text.plan import text as text
+from .slices.features.plan import features as features
+from .slices.series.plan import series as series
+from .slices.text.plan import text as text
 
 __version__: str

@@ -84,6 +84,23 @@ def lonely(root: Path) -> dict[str, str]:
     }
 
 
+def sizes(root: Path) -> tuple[int, int]:
+    """Return the lines of the core, and those of slices."""
+    counted = {module: len(path.read_text("utf-8").splitlines()) for module, path in modules(root).items()}
+    slices = sum(lines for module, lines in counted.items() if module.startswith("robustkit.slices"))
+    return sum(counted.values()) - slices, slices
+
+
+def since(root: Path, core: int) -> str:
+    """Return by how many lines the core differs from `origin/main`, if there is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["git", "archive", "-o", f"{folder}/it.tar", "origin/main", *PACKAGES]
+        if subprocess.run(command, cwd=root, capture_output=True, check=False).returncode:
+            return ""
+        subprocess.run(["tar", "xf", "it.tar"], cwd=folder, check=True)
+        return f" ({core - sizes(Path(folder))[0]:+d} in the core since origin/main)"
+
+
 def trees(root: Path) -> dict[str, ast.Module]:
     """Return what the packages, the examples and the page for plug-ins hold, by module."""
     texts = {module: path.read_text("utf-8") for module, path in modules(root).items()}
@@ -180,7 +197,9 @@ def main() -> None:
     alone, interfaces = lonely(root), hooks(root)
     way = passed(root, *options.entry.split(":"))
     words = sum(len(path.read_text("utf-8").split()) for path in (root / "docs").rglob("*.md"))
-    print(f"modules {len(known)}\nlines {lines}\none importer, same folder, under {SMALL} lines {len(alone)}")
+    core, slices = sizes(root)
+    print(f"modules {len(known)}\nlines {lines}: core {core}, slices {slices}{since(root, core)}")
+    print(f"one importer, same folder, under {SMALL} lines {len(alone)}")
     users = [len(overriding) for methods in interfaces.values() for overriding in methods.values()]
     print(f"hooks {len(users)} in {len(interfaces)} interfaces")
     print(f"hooks with a single user {users.count(1)}, with none {users.count(0)}")

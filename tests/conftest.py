@@ -35,8 +35,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     text = collection_path.read_text("utf-8")
     for study in re.findall(r"^from scripts\.studies\.(\w+)", text, re.MULTILINE):
         text += "".join(path.read_text("utf-8") for path in (ROOT / "scripts" / "studies" / study).glob("*.py"))
-    slices = re.findall(r"^from robustkit\.tasks\.(\w+)", text, re.MULTILINE)
-    return True if any(not list((ROOT / "robustkit" / "tasks").glob(f"{name}*")) for name in slices) else None
+    slices = re.findall(r"^from robustkit\.slices\.(\w+)", text, re.MULTILINE)
+    return True if any(not list((ROOT / "robustkit" / "slices").glob(f"{name}*")) for name in slices) else None
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

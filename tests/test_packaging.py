@@ -14,7 +14,7 @@ import yaml
 from places import ROOT
 
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
-SLICES = [path.parent.name for path in (ROOT / "robustkit" / "tasks").glob("*/entry_points.txt")]
+SLICES = [path.parent.name for path in (ROOT / "robustkit" / "slices").glob("*/entry_points.txt")]
 
 
 @pytest.mark.parametrize("leaf", PACKAGES[:3])
@@ -82,7 +82,7 @@ def test_the_source_distribution_makes_the_wheel(built: tuple[Path, Path]) -> No
     """With docs, scripts and tests in it; and the metadata that an index shows."""
     (top, path), files = built, tracked()
     held = {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()}
-    read_by_setup = {f"robustkit/tasks/{name}/entry_points.txt" for name in SLICES}
+    read_by_setup = {f"robustkit/slices/{name}/entry_points.txt" for name in SLICES}
     assert set(files) - {".gitignore"} <= held, sorted(set(files) - held)
     with zipfile.ZipFile(path) as wheel:
         assert {name for name in files if name.split("/")[0] in PACKAGES and name not in read_by_setup} <= set(

@@ -10,7 +10,7 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS
 from robustkit.tasks.registry import EVERY_TASK
 
-SLICES = [path.parent for path in (ROOT / "robustkit" / "tasks").glob("*/entry_points.txt")]
+SLICES = [path.parent for path in (ROOT / "robustkit" / "slices").glob("*/entry_points.txt")]
 MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if path.parent not in SLICES]
 """Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {

@@ -14,7 +14,7 @@ from plugin_package import metadata
 
 from robustkit.common import plugins
 
-SLICES = [path.parent for path in sorted((ROOT / "robustkit" / "tasks").glob("*/entry_points.txt"))]
+SLICES = [path.parent for path in sorted((ROOT / "robustkit" / "slices").glob("*/entry_points.txt"))]
 NAMES = [folder.name for folder in SLICES]
 WITHOUT = """
 import sys
@@ -85,7 +85,7 @@ def copy_of(root: Path) -> Path:
 def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
     root = copy_of(tmp_path)
     for name in gone:
-        shutil.rmtree(root / "robustkit" / "tasks" / name)
+        shutil.rmtree(root / "robustkit" / "slices" / name)
     left = [name for name in NAMES if name not in gone]
     words = [sys.executable, "-c", WITHOUT, " ".join(gone), " ".join(left)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ROBUSTKIT_")}

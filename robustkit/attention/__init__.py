@@ -1,4 +1,4 @@
-"""Attention formulas, the layers that compute them, and the optimisers that act on queries and keys (`optim`).
+"""Attention formulas, and the layers that compute them.
 
 `set_attention(model, "quest")` gives a model another formula; `capture` records scores and attention of a pass.
 """

@@ -2,7 +2,7 @@
 
 A package names what it brings under an entry point group, `robustkit.attacks` for example; a file has a dictionary
 `PLUGINS = {"attacks": {"spin": Spin}}`. Nothing of a package is imported before something asks for it by its name.
-Robustkit's own slices (`tasks/text` and others) are found by entry points, too (`built_in`), and count as no plug-ins.
+Robustkit's own slices (`slices/text` and others) are found by entry points, too (`built_in`), and count as no plug-ins.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _own_entries() -> list[EntryPoint]:
         if found:
             return found
     declared = ConfigParser(delimiters="=", interpolation=None)
-    declared.read(sorted(Path(__file__).parents[1].glob("tasks/*/entry_points.txt")), encoding="utf-8")
+    declared.read(sorted(Path(__file__).parents[1].glob("slices/*/entry_points.txt")), encoding="utf-8")
     return [EntryPoint(name, value, group) for group in declared.sections() for name, value in declared[group].items()]
 
 

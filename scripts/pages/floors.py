@@ -3,7 +3,7 @@
     python -m scripts.pages.floors [--check]
 
 Rooms stand on the floors that the contract in pyproject.toml gives them; next to each room stands what it imports.
-Slices, which are folders of tasks with entry points, stand on top, whichever there are.
+Slices stand on top, whichever there are.
 """
 
 from __future__ import annotations
@@ -50,16 +50,15 @@ def rooms_of_imports(path: Path) -> Iterator[str]:
 
 def picture() -> str:
     """Return the floors as text, a line per room: what it imports of other rooms and of the leaves."""
-    every = [room for floor in floors() for room in floor]
+    (_, *rooms) = floors()  # slices may be missing
+    every = [room for floor in rooms for room in floor]
     width = max(map(len, every))
-    slices = [path.parent for path in ROOT.glob("robustkit/tasks/*/entry_points.txt")]
-    lines = ["slices, the folders of tasks with entry_points.txt: see below; no room imports them"]
+    lines = ["slices: a folder each, found by its entry_points.txt; no room imports them"]
     lines.append("─" * (width + 2))
-    for floor in floors():
+    for floor in rooms:
         for room in floor:
             place = ROOT / "robustkit" / room
             files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-            files = [path for path in files if path.parent not in slices]
             used = {name for path in files for name in rooms_of_imports(path)} - {room, "errors"}
             named = [name for name in (*every, *LEAVES) if name in used]
             lines.append(f"{room:{width}}  {'→ ' + ', '.join(named) if named else ''}".rstrip())

@@ -19,7 +19,7 @@ from robustkit.common.options import options_of
 from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
 
 PACKAGE = Path(__file__).parents[2] / "robustkit"
-SLICES = sorted(path.parent.name for path in PACKAGE.glob("tasks/*/request.py"))
+SLICES = sorted(path.parent.name for path in PACKAGE.glob("slices/*/request.py"))
 IMPORTS = {
     "collections.abc": ("Iterable", "Mapping", "Sequence"),
     "pathlib": ("Path",),
@@ -27,7 +27,7 @@ IMPORTS = {
     "typing_extensions": ("Required",),
     ".request": ("Preset",),
 }
-_OF_SLICE = re.compile(r"^from \.tasks\..*\n", re.MULTILINE)
+_OF_SLICE = re.compile(r"^from \.slices\..*\n", re.MULTILINE)
 
 
 def stubs() -> dict[Path, str]:
@@ -35,10 +35,10 @@ def stubs() -> dict[Path, str]:
     core = {"AuditOptions": ClassificationRequest, "SegmentOptions": SegmentationRequest}
     made = {PACKAGE / "pipeline" / "keywords.pyi": _stub("robustkit/pipeline/request.py", core)}
     for name in SLICES:
-        request = resolve_name(f"robustkit.tasks.{name}.plan:{name}").request
-        text = _stub(f"robustkit/tasks/{name}/request.py", {f"{name.capitalize()}Options": request})
-        made[PACKAGE / "tasks" / name / "keywords.pyi"] = text
-    lines = "".join(f"from .tasks.{name}.plan import {name} as {name}\n" for name in SLICES)
+        request = resolve_name(f"robustkit.slices.{name}.plan:{name}").request
+        text = _stub(f"robustkit/slices/{name}/request.py", {f"{name.capitalize()}Options": request})
+        made[PACKAGE / "slices" / name / "keywords.pyi"] = text
+    lines = "".join(f"from .slices.{name}.plan import {name} as {name}\n" for name in SLICES)
     top = PACKAGE / "__init__.pyi"
     made[top] = _OF_SLICE.sub("", top.read_text("utf-8")).replace("\n\n__version__", f"\n{lines}\n__version__")
     return made

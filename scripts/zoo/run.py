@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.attention import attention_layers
-from robustkit.attention.optim.stabilisers import NONE, Stabiliser
 from robustkit.errors import RobustkitError
+from robustkit.slices.optim.stabilisers import NONE, Stabiliser
 
 from .curves import watch
 from .data import Images, augment, batches

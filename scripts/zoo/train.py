@@ -33,10 +33,10 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from robustkit.attention.formulas import find_formula
-from robustkit.attention.optim.stabilisers import DEFAULTS, NONE, stabiliser
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 from robustkit.models.device import pick_device
+from robustkit.slices.optim.stabilisers import DEFAULTS, NONE, stabiliser
 
 from .curves import plot
 from .data import cached

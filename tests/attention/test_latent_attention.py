@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
 from robustkit.attention.layers import LatentAttention, rotate
-from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.stabilisers import QuacK
 from robustkit.errors import ModelError
+from robustkit.slices.optim.projections import projections
+from robustkit.slices.optim.stabilisers import QuacK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,9 +15,9 @@ from quack_layers import HEADS, SIZE, WIDTH, attention, inputs, latent, vit
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.stabilisers import QuacK, mla_factors
 from robustkit.errors import CheckpointError, ModelError, ProtocolError
+from robustkit.slices.optim.projections import projections
+from robustkit.slices.optim.stabilisers import QuacK, mla_factors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -9,8 +9,8 @@ import torch
 from quack_layers import HEADS, SIZE, WIDTH, attention
 from torch import Tensor
 
-from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.stabilisers import QuacK
+from robustkit.slices.optim.projections import projections
+from robustkit.slices.optim.stabilisers import QuacK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPECTRAL_OR_NOT = pytest.mark.parametrize("norm", ["frobenius", "spectral"])

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from robustkit.attention import set_attention
 from robustkit.attention.layers import SelfAttention
-from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.stabilisers import QKClip, QuacK
 from robustkit.errors import ModelError
+from robustkit.slices.optim.projections import projections
+from robustkit.slices.optim.stabilisers import QKClip, QuacK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from robustkit.attention import capture, set_attention
 from robustkit.attention.layers import LatentAttention
-from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.stabilisers import (
+from robustkit.errors import ModelError, ProtocolError
+from robustkit.slices.optim.projections import projections
+from robustkit.slices.optim.stabilisers import (
     FixedRates,
     QKClip,
     QuacK,
@@ -21,7 +22,6 @@ from robustkit.attention.optim.stabilisers import (
     sigma_reparam,
     stabiliser,
 )
-from robustkit.errors import ModelError, ProtocolError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, HEADS = 12, 3

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from robustkit.errors import RunError
-from robustkit.tasks.text.documents import Words
-from robustkit.tasks.text.language_model import Sizes, load_word_model
+from robustkit.slices.text.documents import Words
+from robustkit.slices.text.language_model import Sizes, load_word_model
 from scripts.studies.language import grid, train
 from scripts.studies.language.run import Corpus, Recipe, Run, attention_logits, batches, loss_of, most_frequent, windows
 from scripts.studies.qana import page as qana

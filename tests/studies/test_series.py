@@ -9,8 +9,8 @@ import pytest
 import torch
 from series_files import write_ts
 
-from robustkit.tasks.series.files import open_series
-from robustkit.tasks.series.model import load_series
+from robustkit.slices.series.files import open_series
+from robustkit.slices.series.model import load_series
 from scripts.studies.series import page, ship, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("whole_figures")]

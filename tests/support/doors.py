@@ -34,7 +34,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import RobustkitError
-from robustkit.maite import as_dataset, dataset_of
+from robustkit.slices.maite import as_dataset, dataset_of
 
 ZOO, COUNT, SIDE = "zoo:shapes-vit-quest", 12, 64
 COLUMNS = ("labels", "order", "n", "class names", "normalisation", "size", "formula", "text")

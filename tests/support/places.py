@@ -8,7 +8,7 @@ ROOT = TESTS.parent
 SHARED = ROOT.parent / "shared"  # real data and weights, next to the checkout; often not there
 DELETED = sorted(
     folder.name
-    for folder in (TESTS / "tasks").glob("[a-z]*")
-    if folder.is_dir() and not (ROOT / "robustkit" / "tasks" / folder.name).exists()
+    for folder in (TESTS / "slices").glob("[a-z]*")
+    if folder.is_dir() and not (ROOT / "robustkit" / "slices" / folder.name).exists()
 )
 """The slices that a copy of the tree is without."""

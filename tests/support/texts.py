@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from robustkit.tasks.text.documents import Words
-from robustkit.tasks.text.language_model import Sizes, WordModel, metadata_of
-from robustkit.tasks.text.subject import by_word
+from robustkit.slices.text.documents import Words
+from robustkit.slices.text.language_model import Sizes, WordModel, metadata_of
+from robustkit.slices.text.subject import by_word
 
 WORDS = ["the", "a", "cat", "dog", "sees", "hears", "big", "small", "AAA", ","]
 PAGE = """

@@ -29,8 +29,8 @@ from robustkit.protocol.condition import CLEAN
 from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
-from robustkit.tasks.features.heads import Asked
-from robustkit.tasks.features.results import heads_of
+from robustkit.slices.features.heads import Asked
+from robustkit.slices.features.results import heads_of
 from robustkit.tasks.labelled.subject import Images
 from scripts.pages.writing import markdown, write_page
 

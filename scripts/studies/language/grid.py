@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from robustkit.attention.optim.stabilisers import stabiliser
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
+from robustkit.slices.optim.stabilisers import stabiliser
 from scripts.zoo.run import DivergedError
 
 from .run import Corpus, Recipe, Row, Run

@@ -16,8 +16,8 @@ from pathlib import Path
 from robustkit.attention import FORMULAS
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
-from robustkit.tasks.text.documents import UNKNOWN
-from robustkit.tasks.text.language_model import TASK, WordCheckpoint, load_word_model
+from robustkit.slices.text.documents import UNKNOWN
+from robustkit.slices.text.language_model import TASK, WordCheckpoint, load_word_model
 from scripts.pages.writing import Panel, draw, markdown, write_page
 
 from .run import Row

@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from robustkit.attention.apply import capture, set_attention
 from robustkit.attention.layers import LatentAttention
-from robustkit.attention.optim.stabilisers import NONE, Stabiliser
 from robustkit.models.checkpoint import sha256
-from robustkit.tasks.text.documents import SPLITS, UNKNOWN, Words, brown, split_of
-from robustkit.tasks.text.language_model import Sizes, WordModel
+from robustkit.slices.optim.stabilisers import NONE, Stabiliser
+from robustkit.slices.text.documents import SPLITS, UNKNOWN, Words, brown, split_of
+from robustkit.slices.text.language_model import Sizes, WordModel
 from scripts.zoo.recipe import parameter_groups, rate_at, seed_of
 from scripts.zoo.run import DivergedError
 from scripts.zoo.states import save_state, saved_state

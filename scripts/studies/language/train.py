@@ -20,7 +20,7 @@ import torch
 from robustkit.attention.formulas import find_formula
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
-from robustkit.tasks.text.language_model import TASK, Sizes, metadata_of
+from robustkit.slices.text.language_model import TASK, Sizes, metadata_of
 from scripts.zoo.train import enter, serialise
 
 from .run import Corpus, Recipe, Run, loss_of, windows

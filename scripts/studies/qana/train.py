@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from robustkit.tasks.text.language_model import Sizes
+from robustkit.slices.text.language_model import Sizes
 from scripts.studies.language.grid import Trial, main
 from scripts.studies.language.run import Recipe
 

@@ -15,7 +15,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-from robustkit.tasks.text.language_model import Sizes
+from robustkit.slices.text.language_model import Sizes
 from scripts.studies.language.grid import Trial, main
 from scripts.studies.language.run import Recipe
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
 from robustkit.errors import CheckpointError, RobustkitError
-from robustkit.tasks.series.files import open_series
-from robustkit.tasks.series.model import SeriesTransformer, load_series
+from robustkit.slices.series.files import open_series
+from robustkit.slices.series.model import SeriesTransformer, load_series
 from scripts.zoo.train import enter, serialise
 
 from .train import EPOCHS, cases_of, right

@@ -31,8 +31,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
-from robustkit.tasks.series.files import SeriesSource, Values, open_series
-from robustkit.tasks.series.model import ARCH, SeriesTransformer
+from robustkit.slices.series.files import SeriesSource, Values, open_series
+from robustkit.slices.series.model import ARCH, SeriesTransformer
 from scripts.zoo.train import serialise
 
 RATE, BATCH, EPOCHS, CLIP, WATCHED = 1e-3, 16, 100, 4.0, 10

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from robustkit.attention import FORMULAS, attention_layers, set_attention
-from robustkit.attention.optim.stabilisers import stabiliser
 from robustkit.models.device import pick_device
+from robustkit.slices.optim.stabilisers import stabiliser
 from scripts.pages.writing import markdown
 
 NAMES = ("none", "quack", "quack(norm=spectral)", "fixed-rates", "qk-clip", "sigma-reparam")

@@ -46,7 +46,7 @@ PYTHON = """\
 ```python
 import timm
 import torch
-from robustkit.attention.optim.stabilisers import QuacK
+from robustkit.slices.optim.stabilisers import QuacK
 
 model = timm.create_model("vit_tiny_patch16_224")
 optimiser = QuacK(torch.optim.AdamW(model.parameters(), lr=3e-3), model, tau=0.5, norm="frobenius")
@@ -73,7 +73,7 @@ def guide() -> Iterator[str]:
         "after the optimiser's step) and of CrossViT, `nn.MultiheadAttention`, and "
         "`robustkit.attention.latent.LatentAttention`, to which Algorithm 2 applies. The scaled step is the step at "
         "the scaled rate where steps are multiples of the rate, as those of nearly all optimisers of torch are; "
-        "`robustkit.attention.optim.row_rates` says for which they are not."
+        "`robustkit.slices.optim.row_rates` says for which they are not."
     )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from robustkit.attention.optim.stabilisers import stabiliser
+from robustkit.slices.optim.stabilisers import stabiliser
 from scripts.zoo.data import Images, cached
 from scripts.zoo.families import SHAPES
 from scripts.zoo.recipe import Preset

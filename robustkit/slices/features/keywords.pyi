@@ -1,0 +1,56 @@
+# Made by `python -m scripts.pages.keywords` from robustkit/slices/features/request.py.
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from typing_extensions import Required
+
+class FeaturesOptions(TypedDict, total=False):
+    model: Mapping[str, Any] | None
+    arch: Any
+    attention: Any
+    num_classes: Any
+    mean: Any
+    std: Any
+    pixels: Any
+    interpolation: Any
+    crop_pct: Any
+    crop_mode: Any
+    img_size: Any
+    classes: Any
+    prompts: Any
+    text: Any
+    custom_ops: Any
+    use_ema: Any
+    allow_partial: Any
+    output: Any
+    attacks: str | Iterable[str] | None
+    eps: str | float | None
+    norm: str | None
+    corruptions: str | Iterable[str] | None
+    train: Required[str | Path]
+    train_limit: int | None
+    neighbours: str | Sequence[int] | None
+    shots: str | Sequence[int] | None
+    probe: str | float | None
+    data: Mapping[str, Any] | None
+    layout: Any
+    labels_csv: Any
+    real_labels: Any
+    constants: str
+    limit: int | None
+    ids: str | Path | None
+    variant: str
+    frost_dir: str | Path | None
+    evaluations: str | Iterable[str] | None
+    protocol: str
+    out: str | Path | None
+    batch_size: int | Literal["auto"] | None
+    shard_size: int | None
+    workers: int | None
+    device: str
+    dtype: str
+    compile: bool
+    seed: int
+    part: str | None
+    ray: str | None
