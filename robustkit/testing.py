@@ -16,6 +16,7 @@ import pytest
 
 import robustkit
 
+from .display.format import interval, number
 from .errors import ProtocolError, unknown
 from .evaluations.condition import words_of
 from .protocol.condition import CLEAN, split_list
@@ -74,7 +75,7 @@ def assert_robust(
         if not holds:
             verdict = beyond if fails else f"inconclusive, more samples would decide: expected {side}"
             flags = "".join(f"\n  {each.severity}: {each}" for each in row.findings)
-            figure = f"{name}: {metric} {value:.3f} [{low:.3f}, {high:.3f}] under {text}, n = {n}"
+            figure = f"{name}: {metric} {number(value)} {interval(low, high, 1)} under {text}, n = {n}"
             faults.append(f"{figure}; {verdict} {bound:g}{flags}")
     if faults:
         raise AssertionError("\n".join(faults))

@@ -26,11 +26,12 @@ from robustkit.common.intervals import mean_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
+from robustkit.display.format import figure_cell, loss_cell, share
 from robustkit.display.table import CardPart, Section, TextTable, of_tables
 from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, readable_rows
-from robustkit.evaluations.condition import Vocabulary, share, words_of
+from robustkit.evaluations.condition import Vocabulary, words_of
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.metrics import Metric, Term, interval_cell, loss_cell, mean_share
+from robustkit.evaluations.metrics import Metric, Term, mean_share
 from robustkit.evaluations.records import CheckpointRecords, Compared
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.models.checkpoint import load_into, read
@@ -209,7 +210,7 @@ def _table_rows(results: Any) -> Iterator[tuple[str, ...]]:
     for checkpoint, cells in results.cells.items():
         for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
             row = cells[text, "right"]
-            figures = str(row.n), interval_cell(row), loss_cell(cells.get((text, "nll")))
+            figures = str(row.n), figure_cell(row), loss_cell(cells.get((text, "nll")))
             yield checkpoint, attention[checkpoint], text, *figures
 
 

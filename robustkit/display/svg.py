@@ -145,11 +145,6 @@ def _cut(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: _outside(line, limit - 1, 0)]}…"
 
 
-def percent(value: float) -> str:
-    """Return `93.3 %`; a dash where there is no figure."""
-    return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
-
-
 def list_some(sentences: Sequence[str]) -> str:
     """Return the first of many sentences about checkpoints, and how many more there are."""
     more = len(sentences) - _SPOKEN

@@ -18,7 +18,7 @@ from ..common.plugins import Registry, built_in, declared
 from ..errors import ProtocolError
 from ..protocol.card import parse_number
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters, split_list
-from .metrics import Metric, Term, is_finite, metric_named
+from .metrics import Metric, Term, metric_named
 
 BACKWARD = 1.5  # forwards that a backward takes as long as, on a ViT on a CPU; measured seconds soon replace it
 _REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
@@ -92,17 +92,6 @@ class Clause:
 
     text: str
     rows: tuple[Figure, ...] = ()
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def share(row: Figure) -> str:
-    """Return `93.3 % [84.1, 97.4]`."""
-    low, high = row.low, row.high
-    bounds = f" [{100 * low:.1f}, {100 * high:.1f}]" if is_finite(low) and is_finite(high) else ""
-    return percent(row.value) + bounds
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +19,11 @@ import numpy as np
 from ..common.figure import NORMAL, Figure
 from ..common.finding import Finding
 from ..common.intervals import Floats, Z
+from ..display.format import figure_cell, number
 from ..display.table import Grid, Part, TextTable, side_by_side
 from .aggregate import Results, column_of
 from .condition import metric_in, words_of
-from .metrics import PREFIX, WEIGHT, Metric, interval_cell, weight_of
+from .metrics import PREFIX, WEIGHT, Metric, weight_of
 from .presenting import short_names
 
 if TYPE_CHECKING:
@@ -111,17 +113,11 @@ def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, l
             if not metric or not wanted(condition):
                 continue
             own = metric_in(words_of(condition), PREFIX + metric)
-            cell = interval_cell if own and own.scale == 100 else _plain_cell
+            cell = partial(figure_cell, scale=own.scale if own else 1)
             before, after = cells.get((condition, metric)), cells[condition, PREFIX + metric]
-            figures = cell(before), cell(after), by, f"{row.value:.2f}", str(row.n)
+            figures = cell(before), cell(after), by, number(row.value, 2), str(row.n)
             rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", str(after.n), *figures))
     return rows
-
-
-def _plain_cell(row: Figure | None) -> str:
-    if row is None or not row.is_finite:
-        return "–"
-    return f"{row.value:.3f}" + (f" [{row.low:.3f}, {row.high:.3f}]" if row.has_interval else "")
 
 
 def support_tables(results: Results, wanted: Callable[[str], bool]) -> list[TextTable]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..common.figure import Figure
 from ..common.files import parse_toml
+from ..display.format import figure_cell, number, percent
 from ..errors import ProtocolError
 
 
@@ -99,7 +100,7 @@ class Metric:
 
     def said(self, value: float) -> str:
         """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""
-        return f"{self.scale * value:.1f}{' %' if self.scale == 100 else ''}"
+        return percent(value) if self.scale == 100 else number(self.scale * value, 1)
 
     @property
     def column(self) -> str:
@@ -192,33 +193,3 @@ def finite_or_none(cells: Cells, condition: str, metric: str) -> float | None:
     """Return a value; None where there is none or it is not finite."""
     row = cells.get((condition, metric))
     return None if row is None or not row.is_finite else row.value
-
-
-def percent_cell(value: float | None) -> str:
-    """Return `93.3`; a dash where there is no value."""
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def figure_cell(row: Figure | None, scale: float = 100, interval: bool = True, sign: str = "", digits: int = 3) -> str:
-    """Return `93.3 [84.1, 97.4]`, or `0.436 [0.410, 0.461]` if the scale is not 100; a dash where there is no row.
-
-    sign: `+` for a change. digits: after the point, of what is not in percent.
-    """
-    if row is None or not row.is_finite:
-        return "–" if row is None else "nan"
-    digits = 1 if scale == 100 else digits
-    value, low, high = (
-        f"{round(scale * each, digits) + 0.0:{sign}.{digits}f}" if math.isfinite(each) else ""  # no -0.0
-        for each in (row.value, row.low, row.high)
-    )
-    return f"{value} [{low}, {high}]" if interval and low else value
-
-
-def interval_cell(row: Figure | None) -> str:
-    """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
-    return figure_cell(row)
-
-
-def loss_cell(row: Figure | None) -> str:
-    """Return `1.234`; a dash where there is no row."""
-    return figure_cell(row, 1, interval=False)

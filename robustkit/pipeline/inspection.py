@@ -16,11 +16,13 @@ from torch import Tensor
 
 from ..attention.apply import get_attention
 from ..attention.fingerprint import Fingerprint, Fit, Formulas, losses_of
+from ..common.figure import Figure
 from ..common.held import PREFIX
 from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
+from ..display.format import figure_cell, number, scaled
 from ..display.notebook import as_html, as_json
 from ..display.progress import Bars
 from ..display.table import TextTable
@@ -224,7 +226,7 @@ def setup_table(fits: Sequence[PartFit]) -> TextTable:
         for row in fit.rows[: 1 if fit.makes_no_difference else None]:
             digits = _digits(row.nll)
             apart = f"+{_short(row.difference)} [{row.ci_low:+.{digits}f}, {row.ci_high:+.{digits}f}]"
-            numbers = f"{100 * row.top1:.1f}", _short(row.nll), "" if row is fit.best else apart
+            numbers = scaled(row.top1), _short(row.nll), "" if row is fit.best else apart
             rows.append((row.name, str(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
     note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
@@ -583,9 +585,9 @@ def fingerprint_table(fingerprint: Fingerprint, pixels: bool = False) -> TextTab
     named = (("best", fingerprint.best), (fingerprint.source, fingerprint.declared))
     for row in fingerprint.rows:
         marks = ", ".join(word for word, name in named if row.name == name)
-        interval = f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
-        beyond = "" if row.name == fingerprint.best else interval
-        rows.append((row.name, str(row.n), f"{100 * row.top1:.1f}", f"{row.nll:.3f}", beyond, marks))
+        gap = Figure(row.difference, row.n, row.ci_low, row.ci_high)
+        beyond = "" if row.name == fingerprint.best else figure_cell(gap, 1, sign="+")
+        rows.append((row.name, str(row.n), scaled(row.top1), number(row.nll), beyond, marks))
     title, note = "clean NLL under each formula, same weights", _MIXED if len({row[1] for row in rows}) > 1 else ""
     headings = ("formula", "n", right, "NLL", "NLL minus best's [95 %]", "")
     return TextTable(title, headings, tuple(rows), (), note).said_once("n")

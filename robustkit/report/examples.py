@@ -13,6 +13,7 @@ from PIL import Image
 
 from ..common.names import canonical
 from ..data.class_names import class_name, class_names
+from ..display.format import percent
 from ..display.notebook import as_json
 from ..errors import RunError
 from ..evaluations.condition import View, group_of, kind_named, matches, name_of, pattern_of, shares_of, words_of
@@ -93,7 +94,7 @@ class Examples(Sequence[Example]):
 
 
 def _cell(example: Example) -> str:
-    sure = "" if example.confidence is None else f" {100 * example.confidence:.0f} %"
+    sure = "" if example.confidence is None else f" {percent(example.confidence, 0)}"
     sign = {True: "✓ ", False: "✗ ", None: ""}[example.correct]
     picture = f'<img src="{uri_of(thumbnail(example.image, _SIDE))}" width="{_SIDE}" alt="">'
     return f"{picture}<br>{sign}{escape(example.prediction)}{sure}"

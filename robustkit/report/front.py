@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..common.figure import Figure
-from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, percent, series_shift, shorten_name
+from ..display.format import figure_cell, interval, p_equals, percent, scaled
+from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
-from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
 from ..evaluations.setup_findings import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
-from ..results.summary_text import Sentence, findings, listed, p_said, standings
+from ..results.summary_text import Sentence, findings, listed, standings
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 
@@ -201,7 +201,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         found = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
         if not found:
             continue
-        ends = [_figure(end(row.value for row in found), metric.scale) for end in (min, max)]
+        ends = [scaled(end(row.value for row in found), metric.scale) for end in (min, max)]
         unit = " %" if metric.scale == 100 else ""
         detail, standing = _cell(found[0], metric.scale, "").interval, best.get(area)
         if len(found) == 1 < len(names):
@@ -231,20 +231,12 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     return Line(title, metric.label or metric.name, metric.better < 0, n, cells, *said)
 
 
-def _figure(value: float, scale: float, sign: str = "") -> str:
-    return f"{scale * value:{sign}.{1 if scale == 100 else 3}f}".replace("-", "−")
-
-
 def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> Cell:
     """Return the cell of a result. lead: how far it is above the best control, if there are any."""
     if row is None or not row.is_finite:
         return Cell("–" if row is None else "nan")
-    ends = [row.low, row.high]
-    between = ", ".join(_figure(end, scale) for end in ends) if all(map(is_finite, ends)) else ""
-    control = ""
-    if lead is not None and lead.is_finite:
-        control = _figure(row.value - float(lead.value), scale)
-    return Cell(_figure(row.value, scale), f"[{between}]" if between else "", mark, control)
+    control = scaled(row.value - lead.value, scale) if lead is not None and lead.is_finite else ""
+    return Cell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, control)
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
@@ -276,13 +268,13 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
     beyond = [row for row in known if row.significant]
     if count == 2:
         difference = known[0].difference
-        text, *ends = (_figure(end, scale, "+") for end in (difference.value, difference.ci_low, difference.ci_high))
-        text += f" [{', '.join(ends)}]" if is_finite(difference.ci_low) else ""
-        return p_said(known[0].p_value) if beyond else "inconclusive", text
+        gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
+        text = figure_cell(gap, scale, sign="+")
+        return p_equals(known[0].p_value) if beyond else "inconclusive", text
     if not beyond:
         return "inconclusive", ""
     smallest = min(row.p_value for row in beyond)
-    return p_said(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
+    return p_equals(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
 
 
 def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
@@ -292,8 +284,8 @@ def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> 
     best = "Best: no other checkpoint is significantly better, and at least one is worse. Worst: the reverse."
     marks = best if tests.all_pairs else "Better, worse: significantly so than the first checkpoint."
     chance = (
-        f"Significant: p < .05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of the "
-        "run. Inconclusive: the difference may be chance."
+        f"Significant: p < 0.05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of "
+        "the run. Inconclusive: the difference may be chance."
     )
     gaps = f"metrics that are not per-{called.one} means, single severities, and conditions missing for a checkpoint"
     untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""

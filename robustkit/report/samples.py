@@ -15,6 +15,7 @@ from PIL import Image
 
 from ..data.class_names import class_names
 from ..data.images import Refused, open_picture
+from ..display.format import number, percent
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.condition import name_of, words_of
@@ -283,7 +284,7 @@ class Browser:
         level = self._views[text].level
         if row["prediction"] is None:
             return Answer(None, "not read", level, self._place(text))
-        sure = f" {100 * row['confidence']:.0f} %" if is_finite(row["confidence"]) else ""
+        sure = f" {percent(row['confidence'], 0)}" if is_finite(row["confidence"]) else ""
         return Answer(row["correct"], f"{self._name(row['prediction'])}{sure}", level, self._place(text))
 
     def _place(self, text: str) -> int:
@@ -314,7 +315,7 @@ class Browser:
 
 def _amount(metric: str, value: float) -> str:
     """Return a score of a map: `49.4 %` of one that tables have in per cent."""
-    return f"{100 * value:.1f} %" if metric.endswith("_iou") else f"{value:.2f}"
+    return percent(value) if metric.endswith("_iou") else number(value, 2)
 
 
 def _changes(clean: Mapping[str, Mapping[str, Any]], rows: Rows, text: str) -> bool:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from ..common.figure import Figure
 from ..common.intervals import proportion
+from ..display.format import figure_cell
 from ..display.table import Grid, TextTable
 from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, results_and_singles
-from ..evaluations.metrics import figure_cell
 from ..evaluations.records import common_ids
 from .pairing import Side
 

@@ -20,13 +20,14 @@ from ..common.differences import holm
 from ..common.figure import Figure
 from ..common.finding import Finding
 from ..common.plugins import plugin_session
+from ..display.format import figure_cell
 from ..display.text import Made, amount, escape_markdown, no_controls, no_formula, one_line
 from ..display.text import table as markdown_table
 from ..errors import DamagedRecord, ProtocolError, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.two_phase.condition import estimated
 from ..evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
-from ..evaluations.metrics import figure_cell, is_finite
+from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import Concerned, raised_once
 from ..evaluations.records import check_plugins
 from ..protocol.condition import ON, part_of, split_list
@@ -168,11 +169,13 @@ class PaperTable:
     _repr_html_ = to_html
 
     def to_csv(self) -> str:
-        """Return headings and figures without marks; with intervals, their ends in columns of their own."""
+        """Return headings and figures without marks, with the minus sign that programs read; with intervals, their ends
+        in columns of their own."""
         ends = ("", " low", " high") if self.intervals else ("",)
         headings = [f"{heading}{end}" for heading in self.headings for end in ends]
         cells = (
-            [text for cell in row for text in (cell.value, cell.low, cell.high)[: len(ends)]] for row in self.cells
+            [text.replace("−", "-") for cell in row for text in (cell.value, cell.low, cell.high)[: len(ends)]]
+            for row in self.cells
         )
         rows = [[self.corner, *headings], *([name, *row] for name, row in zip(self.names, cells, strict=True))]
         sheet = io.StringIO()

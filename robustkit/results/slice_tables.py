@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..common.figure import Figure
+from ..display.format import figure_cell, p_value, scaled
 from ..display.table import TextTable
 from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import SINGLES, check_condition, matches, name_of, words_of
-from ..evaluations.metrics import Metric, figure_cell
+from ..evaluations.metrics import Metric
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
@@ -62,10 +63,9 @@ def weak_tables(results: Results) -> list[TextTable]:
 
 def _weak_cells(weak: WeakSlice, called: str) -> tuple[str, ...]:
     figure, gap = weak.slice.figure, Figure(weak.difference, weak.slice.figure.n, weak.low, weak.high)
-    p_value = "< 0.001" if weak.p_value < 0.001 else f"{weak.p_value:.3f}"
     return (
-        *(weak.slice.name, called, str(figure.n), figure_cell(figure), f"{100 * weak.rest.value:.1f}"),
-        *(figure_cell(gap).replace("-", "−"), p_value),
+        *(weak.slice.name, called, str(figure.n), figure_cell(figure), scaled(weak.rest.value)),
+        *(figure_cell(gap), p_value(weak.p_value)),
     )
 
 

@@ -14,6 +14,7 @@ from statistics import NormalDist
 
 from ..common.differences import Difference
 from ..common.intervals import Z
+from ..display.format import interval, number, p_equals, percent, scaled
 from ..display.svg import labels, shorten_name
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_over_groups, kind_of, name_of, words_of
@@ -152,8 +153,10 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
     task, several = task_of(results.manifest), len(results.manifest.checkpoints) > 1
     whose = f" of {shorten_name(name, _LONGEST)}" if several else ""
     where = name_of(condition, "sentence", results.manifest)
-    own, rest = (f"{100 * each.value:.1f} %" for each in (weak.slice.figure, weak.rest))
-    figures = f"{task.headline_metric.noun} {own}, all others {rest}, {p_said(weak.p_value)}, n = {weak.slice.figure.n}"
+    own, rest = (percent(each.value) for each in (weak.slice.figure, weak.rest))
+    figures = (
+        f"{task.headline_metric.noun} {own}, all others {rest}, {p_equals(weak.p_value)}, n = {weak.slice.figure.n}"
+    )
     more = f" {others} more in the report." if others else ""
     text = f"Weakest slice{whose}: {shorten_name(weak.slice.name, 2 * _LONGEST)} {where} ({figures}).{more}"
     interval = weak.low, weak.high
@@ -274,8 +277,8 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         more = math.ceil(n * (reaches[id(row)] / abs(row.difference.value)) ** 2) - n
         where = re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(row.condition, "sentence", results.manifest))
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
-        ends = (f"{100 * end:+.1f}".replace("-", "−") for end in (row.difference.ci_low, row.difference.ci_high))
-        clearest = f"{second} against {first} {where}: {_size(row, whole=True)} [{', '.join(ends)}]"
+        ends = interval(row.difference.ci_low, row.difference.ci_high, sign="+")
+        clearest = f"{second} against {first} {where}: {_size(row, whole=True)} {ends}"
         corrected = "" if len(tests.rows) < 2 else f", not significant after correction for {len(tests.rows)} tests"
         amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
         whole = f"{clearest}{corrected}"
@@ -346,7 +349,7 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
         how = "higher" if row.difference.value > 0 else "lower"
         said, figure = f"has a {how} {_noun(row.metric)} than {first}", _size(row)
     begun = f"{where[:-1]}; " if where.endswith(")") else f"{where} ("
-    return _of(row, f"{second} {said} {begun}{figure}, {p_said(row.p_value)}, n = {row.difference.n}).")
+    return _of(row, f"{second} {said} {begun}{figure}, {p_equals(row.p_value)}, n = {row.difference.n}).")
 
 
 def _of(row: ComparisonRow, text: str) -> Sentence:
@@ -375,13 +378,7 @@ def _size(row: ComparisonRow, whole: bool = False) -> str:
     """Return `+9.4 points`, or `+0.311`; whole: `+9.4 points of error`."""
     value = row.difference.value
     of = f" of {_noun(row.metric)}" if whole else ""
-    text = f"{100 * value:+.1f} points{of}" if is_in_points(row.metric) else f"{value:+.3f}{of}"
-    return text.replace("-", "−", 1) if value < 0 else text
-
-
-def p_said(value: float) -> str:
-    """Return `p = .003`, for a sentence."""
-    return "p < .001" if value < 0.001 else "p = 1" if value > 0.9995 else f"p = {value:.3f}".replace("0.", ".", 1)
+    return f"{scaled(value, sign='+')} points{of}" if is_in_points(row.metric) else f"{number(value, sign='+')}{of}"
 
 
 def detectable_difference(difference: Difference, tests: int, binary: bool) -> float:

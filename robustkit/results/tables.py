@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..common.figure import Figure
+from ..display.format import MISSING, figure_cell, p_value, scaled
 from ..display.table import Grid, Part, TextTable, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import ShortRow, name_of
@@ -66,12 +68,8 @@ def _table(results: Results, rows: list[ShortRow]) -> TextTable:
 
 def _cell(cells: Mapping[tuple[str, str], Figure], condition: str, metric: Metric) -> str:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
-    row = cells.get((condition, metric.name))
-    if row is None:
-        return "–"
-    sign, digits = "+" if metric.name.endswith("_over_control") else "", 1 if metric.scale == 100 else 2
-    value, low, high = (round(metric.scale * each, digits) + 0.0 for each in (row.value, row.low, row.high))  # no -0.0
-    return f"{value:{sign}.{digits}f}" + (f" [{low:.{digits}f}, {high:.{digits}f}]" if row.has_interval else "")
+    sign = "+" if metric.name.endswith("_over_control") else ""
+    return figure_cell(cells.get((condition, metric.name)), metric.scale, sign=sign)
 
 
 SMALL = 0.1  # where all figures of a row are below, three decimals would not tell them apart
@@ -148,18 +146,14 @@ def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple
     row, metric = each.row, each.metric
     figures = [row.value, *each.levels.values()]
     small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
-    digits = 1 if metric.scale == 100 else 5 if small else 3
-
-    def cell(value: float | None) -> str:
-        return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
-
-    bounds = f" [{cell(row.low)}, {cell(row.high)}]" if is_finite(row.low) else ""
+    cell = partial(scaled, scale=metric.scale, digits=5 if small else 3)
+    own = figure_cell(row, metric.scale, digits=5 if small else 3) if row.is_finite else MISSING
     place = " to ".join(map(str, sorted(set(each.places or ()))))
     place += f" of {len(each.levels) + 1}" if place else ""
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
     called = name_of(row.condition, "table", manifest)
-    return (called, metric.label, str(row.n), cell(row.value) + bounds, *levels, place)
+    return (called, metric.label, str(row.n), own, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
@@ -228,23 +222,14 @@ def _note(comparison: Comparison) -> str:
 
 def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     metric, difference = metric_of(row.metric), row.difference
-    digits = 1 if metric.scale == 100 else 3
-
-    def cell(value: float, sign: str = "") -> str:
-        return f"{metric.scale * value:{sign}.{digits}f}" if math.isfinite(value) else "nan"
-
-    low, high = difference.ci_low, difference.ci_high
-    bounds = f" [{cell(low, '+')}, {cell(high, '+')}]" if math.isfinite(low) else ""
+    cell = partial(scaled, scale=metric.scale)
+    gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
     called = name_of(row.condition, "table", row.second.manifest)
     cells = (called, metric.label, str(difference.n), cell(difference.first), cell(difference.second))
     same = row.first.described.attention == row.second.described.attention
-    published = "–" if row.published is None else cell(row.published, "" if same else "+")
-    figures = (cell(difference.value, "+") + bounds, p_text(difference.p_value), p_text(row.p_value), row.verdict)
+    published = "–" if row.published is None else cell(row.published, sign="" if same else "+")
+    figures = (figure_cell(gap, metric.scale, sign="+"), p_value(difference.p_value), p_value(row.p_value), row.verdict)
     return (*cells, *figures, *([published] if with_published else []))
-
-
-def p_text(value: float) -> str:
-    return "nan" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:

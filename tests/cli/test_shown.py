@@ -98,9 +98,8 @@ def test_a_comparison_prints_each_difference_whole(runs: tuple[Run, Run], column
     (pair,) = json.loads((tmp_path / "d.json").read_text("utf-8"))["pairs"]
     for row in pair["rows"]:
         scale, digits = (1, 3) if row["metric"] == "nll" else (100, 1)
-        assert (
-            f"{scale * row['difference']:+.{digits}f} [" in text or f"{scale * row['difference']:+.{digits}f}\n" in text
-        )
+        gap = f"{scale * row['difference']:+.{digits}f}".replace("-", "−")
+        assert f"{gap} [" in text or f"{gap}\n" in text
         assert f"{scale * row['first']:.{digits}f}" in NUMBER.findall(text)
 
 

@@ -60,7 +60,7 @@ def test_best_and_worst_are_what_tests_say_not_what_the_values_do(tmp_path: Path
         "worst",
         "best",
     ]  # first and third are not distinguishable, both beat the other
-    assert (found["fog"].verdict, found["fog"].detail) == ("p < .001", "2 of 3 pairs differ")
+    assert (found["fog"].verdict, found["fog"].detail) == ("p < 0.001", "2 of 3 pairs differ")
     middle = lines(of_numbers(tmp_path / "m", plain=(36, 38), other=(36, 25), third=(36, 10)))["fog"]
     assert marks(middle) == ["best", "", "worst"]
 

@@ -168,7 +168,7 @@ def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
     comparison = compare(checkpoint_pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
     row = next(row for row in comparison.rows if (row.condition, row.metric) == (PGD, "top1"))
     assert (
-        f"{100 * row.difference.value:+.1f} [{100 * row.difference.ci_low:+.1f}" in shown.text()
+        f"{100 * row.difference.value:+.1f} [{100 * row.difference.ci_low:+.1f}".replace("-", "−") in shown.text()
         and "worse" in shown.text()
     )
     assert row.difference.value == pytest.approx(-0.2) and not shown.all("script")

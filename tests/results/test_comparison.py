@@ -130,7 +130,7 @@ def test_verdicts_know_which_figures_are_better_low(tmp_path: Path) -> None:
     assert [row.verdict for row in compared(run, against="other").rows] == ["better"] * 3
     cells = tables(compared(run))[0].rows
     assert cells[0][:5] == ("clean", "top-1 %", "40", "100.0", "12.5") and cells[0][-1] == "worse"
-    assert cells[0][5].startswith("-87.5 [") and cells[1][5] == "+3.000" and cells[0][7] == "< 0.001"
+    assert cells[0][5].startswith("−87.5 [") and cells[1][5] == "+3.000" and cells[0][7] == "< 0.001"
     assert cells[2][:2] == ("fog", "mean error %") and cells[2][5].startswith("+87.5 [")
 
 

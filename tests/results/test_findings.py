@@ -48,7 +48,7 @@ def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
     run = run_of(tmp_path, everywhere(36, 36, 20))
     said, first, left = findings(of(run))
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
-    assert first.text == "other is less robust than plain under fog (error +40.0 points, p < .001, n = 40)."
+    assert first.text == "other is less robust than plain under fog (error +40.0 points, p < 0.001, n = 40)."
     assert first.checkpoints == ("other", "plain")
     assert (first.group, first.condition, first.metric, first.n) == ("corruptions", "corruption(fog)", "mean_error", N)
     assert first.difference == pytest.approx(0.4) and first.p_value == row.p_value and first.significant
@@ -70,8 +70,8 @@ def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> 
     assert said[0].startswith(
         "plain is significantly best on clean images and under corruption (n = 40). plain is not significantly"
     )
-    assert said[1].startswith("other is less accurate than plain on clean images (accuracy −30.0 points, p = .001")
-    assert said[2].startswith("other has a higher error than plain under fog (+25.0 points, p = .002")
+    assert said[1].startswith("other is less accurate than plain on clean images (accuracy −30.0 points, p = 0.001")
+    assert said[2].startswith("other has a higher error than plain under fog (+25.0 points, p = 0.002")
 
 
 def test_both_directions_of_one_family_are_told(tmp_path: Path) -> None:

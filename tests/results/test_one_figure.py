@@ -70,12 +70,14 @@ def test_page_terminal_compare_and_csv_agree(names: tuple[str, ...], tmp_path: P
                 assert cells["value"] == value and cells["baseline"] == line.cells[0].value
                 assert found.difference.second == float(written[name, text, metric]["value"])
                 if len(names) == 2:
-                    p = f"{found.p_value:.3f}".replace("0.", ".", 1)
+                    p = f"{found.p_value:.3f}"
                     expected = (
-                        ("p < .001" if found.p_value < 0.001 else f"p = {p}") if found.significant else "inconclusive"
+                        ("p < 0.001" if found.p_value < 0.001 else f"p = {p}") if found.significant else "inconclusive"
                     )
                     assert line.verdict == expected and bool(cells["at 0.05"]) == found.significant
                     assert line.detail.startswith(f"{100 * found.difference.value:+.1f}".replace("-", "−"))
-                    assert cells["difference [95 %]"].startswith(f"{100 * found.difference.value:+.1f} [")
+                    assert cells["difference [95 %]"].startswith(
+                        f"{100 * found.difference.value:+.1f} [".replace("-", "−")
+                    )
                 seen += found.significant
     assert seen >= 2

@@ -61,11 +61,11 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     assert not any(pair.flags for pair in found.pairs)
     (table,) = tables(found)
     assert table.headings[-1] == "published, not paired" and table.rows[0][-1] == "+0.8"
-    assert table.rows[1][-1] == "-0.030"
+    assert table.rows[1][-1] == "−0.030"
     assert table.rows[4][:2] == ("PGD, 4/255, 20 steps", "top-1 %") and table.rows[4][-1] == "–"
     assert f"{paper.summary}, on {paper.data} ({paper.source})" in table.note
     back = compare(checkpoint_pairs([run], against="other"), paper)
-    assert tables(back)[0].rows[0][-1] == "-0.8"
+    assert tables(back)[0].rows[0][-1] == "−0.8"
     other = run_of(tmp_path / "b", records)
     (pair,) = compare(checkpoint_pairs([other]), paper).pairs
     assert pair.flags == ("published under quest-paper, here standard",)
@@ -163,7 +163,7 @@ def test_a_reference_of_ones_own(tmp_path: Path) -> None:
     )
     run = run_of(tmp_path / "a", records_of("clean", *FOG), card("quest-paper@1:d34db12c"))
     (table,) = tables(compare(checkpoint_pairs([run]), read_published(str(path))))
-    assert [cells[-1] for cells in table.rows] == ["–", "–", "-25.0"]
+    assert [cells[-1] for cells in table.rows] == ["–", "–", "−25.0"]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from scipy import stats
 
 import robustkit
 from robustkit.common.differences import holm, of_means
+from robustkit.display.format import p_value as p_text
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded_file
 from robustkit.results.published import read_published
-from robustkit.results.tables import p_text
 from scripts.pages.writing import means, span
 from scripts.studies.quest_tables import evaluate
 from scripts.studies.quest_tables import page as reproduce_quest

@@ -13,6 +13,7 @@ from math import comb
 from typing import Any
 
 from ...common.finding import Finding
+from ...display.format import percent
 
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
@@ -219,7 +220,7 @@ def _loss(steps: list[int], loss: list[float]) -> _Verdict:
 def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) -> _Verdict:
     sizes = [f"{255 * eps:.3g}/255" if norm == "linf" else f"{eps:.3g}" for eps in radii]
     pairs = zip(sizes, accuracy, strict=True)
-    figure = f"still correct at {norm} radius " + ", ".join(f"{size}: {100 * share:.0f} %" for size, share in pairs)
+    figure = f"still correct at {norm} radius " + ", ".join(f"{size}: {percent(share, 0)}" for size, share in pairs)
     bad = accuracy[-1] * right > max(1.0, STANDING * right)  # one sample may be chance
     return figure, bad
 

@@ -15,29 +15,18 @@ import numpy as np
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import proportion
-from ...display.svg import (
-    Plot,
-    Style,
-    dots,
-    labels,
-    legend,
-    list_some,
-    panels,
-    percent,
-    series_shift,
-    shorten_name,
-    style,
-)
+from ...display.format import figure_cell, percent, share
+from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
 from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, RecordReader, Results, column_of
-from ..condition import Clause, share, words_of
+from ..condition import Clause, words_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
-from ..metrics import Cells, Metric, interval_cell, is_whole
+from ..metrics import Cells, Metric, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
 from .gradient_masking import Check, checks_of, findings_of, missing_evidence
@@ -126,7 +115,7 @@ def stage_rows(results: Results) -> Rows:
 def strength_rows(results: Results) -> Rows:
     for row in results:
         if row.metric == FOUND.name:
-            yield row.checkpoint, row.condition, (interval_cell(row), str(row.n))
+            yield row.checkpoint, row.condition, (figure_cell(row), str(row.n))
 
 
 def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:

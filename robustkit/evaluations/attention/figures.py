@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats
+from ...display.format import number, percent
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
 from ...runs.manifest import Manifest
@@ -163,11 +164,11 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
         parts = []
         if np.isfinite(logits).any():
             place = int(np.nanargmax(logits))
-            parts.append(f"largest logit {logits[place]:.1f} in {heads.name(place)}")
+            parts.append(f"largest logit {number(logits[place], 1)} in {heads.name(place)}")
         if np.isfinite(shares).any():
             place = int(np.nanargmin(shares))
-            lowest = f"{100 * shares[place]:.1f} % in {heads.name(place)}"
-            parts.append(f"mean entropy {100 * float(np.nanmean(shares)):.1f} % of log N, lowest {lowest}")
+            lowest = f"{percent(shares[place])} in {heads.name(place)}"
+            parts.append(f"mean entropy {percent(float(np.nanmean(shares)))} of log N, lowest {lowest}")
         said.append(f"{shorten_name(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
     return f"{name}. {'; '.join(said)}."
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
-from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, percent, series_shift
+from ...display.format import percent
+from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from .condition import categories, parse_corrupted, span
 
 if TYPE_CHECKING:

@@ -8,20 +8,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
+from ...display.format import figure_cell, loss_cell, percent, scaled, share
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
-from ..condition import Clause, ShortRow, kind_of, name_of, percent, share
+from ..condition import Clause, ShortRow, kind_of, name_of
 from ..family import Presenter
-from ..metrics import (
-    Cells,
-    Metric,
-    finite_or_none,
-    interval_cell,
-    is_whole,
-    loss_cell,
-    metric_named,
-    percent_cell,
-)
+from ..metrics import Cells, Metric, finite_or_none, is_whole, metric_named
 from ..presenting import finding_lines, left_out_lines, of_family
 from .condition import (
     BENCHMARK,
@@ -130,11 +122,11 @@ def _errors(part: Corrupted, cells: Cells) -> tuple[tuple[str, ...], tuple[float
     else:  # over the severities that were evaluated, which the cells name
         mean = _mean([value for value in values if value is not None])
         nll, ece = (_mean([finite_or_none(cells, text, metric) for text in there]) for metric in ("nll", "ece"))
-    loss = "–" if nll is None else f"{nll:.3f}"
-    ends = [percent_cell(mean), percent_cell(finite_or_none(cells, part.text, "ce")), loss, percent_cell(ece)]
+    loss = scaled(nll, 1)
+    ends = [scaled(mean), scaled(finite_or_none(cells, part.text, "ce")), loss, scaled(ece)]
     only = "" if whole or not there else f" ({span(texts.index(text) + 1 for text in there)})"
     ends = [cell + only if cell != "–" else cell for cell in ends]
-    return (part.label, *map(percent_cell, values), *ends), (*values, mean)
+    return (part.label, *map(scaled, values), *ends), (*values, mean)
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
@@ -191,8 +183,8 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTabl
     yield TextTable(title, SEVERITY_HEADINGS, tuple(rows), values=tuple(values), checkpoint=checkpoint)
     means = []
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
-        shares = (percent_cell(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
-        whole = (interval_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
+        shares = (scaled(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
+        whole = (figure_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
         means.append((text, str(mine[text, "miou"].n), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
@@ -206,11 +198,11 @@ def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tu
     mean = every if (every, "miou") in cells else some
     kept = finite_or_none(cells, mean, "retention")
     fractions = [*(finite_or_none(cells, text, "miou") for text in texts), finite_or_none(cells, mean, "miou"), kept]
-    shown = [percent_cell(value) for value in fractions]
+    shown = [scaled(value) for value in fractions]
     which = "1–3" if mean == some else ""
     if fractions[5] is None:
         those, which = _of_those(fractions[:5], clean)
-        shown[5:] = map(percent_cell, those)
+        shown[5:] = map(scaled, those)
     if which:
         shown[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in shown[5:]]
     return (part.label, *shown), tuple(fractions)
@@ -237,7 +229,7 @@ def _with_categories(
         if len(places) > 1:
             means = [_mean(column) for column in zip(*(lines[place][1] for place in places), strict=True)]
             if means[-2] is not None:  # every one of them has a mean
-                texts.append((f"mean of {kind}", *map(percent_cell, means)))
+                texts.append((f"mean of {kind}", *map(scaled, means)))
                 figures.append(tuple(means))
     return texts, figures
 

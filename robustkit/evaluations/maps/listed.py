@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from ...common.figure import Figure
 from ...common.finding import Finding
+from ...display.format import figure_cell
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ..aggregate import RecordReader, Results, readable_rows
 from ..condition import ShortRow
 from ..family import Aggregator, Presenter, Summary
-from ..metrics import Metric, by_checkpoint, figure_cell
+from ..metrics import Metric, by_checkpoint
 from ..presenting import finding_lines, of_family
 from ..records import CheckpointRecords, PerSample, not_paired
 

@@ -17,6 +17,7 @@ from cam import Explanation
 
 from ...data.class_names import class_name, target_of
 from ...data.dataset import Sample
+from ...display.format import number, percent
 from ...protocol.condition import Condition
 from ..family import shown_under
 from ..subject import Batch, EvaluatedModel, as_bytes
@@ -151,7 +152,7 @@ class Painter:
             text = spec.text if under is None else spec.compared_under(under.text).text
             row = scores.get((name, text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
-            lines += [f"{100 * shares[index]:.0f} % in it, of both"] if both else []
+            lines += [f"{percent(shares[index], 0)} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
             heading = label(spec) if target == own and not self.targets else f"{label(spec)}, {target.heading}"
             heat = maps[index].numpy()
@@ -184,7 +185,7 @@ class Painter:
             scores = {key: values[0] for key, values in localised(maps[index][None], [located], spec.threshold).items()}
             key = [identity.name, label(spec), f"text: {sentence}", *([] if under is None else [under.text]), sample.id]
             self.kept["/".join(key)] = heat = maps[index].numpy()
-            lines = (f"logit {explained.logits[0, index].item():.2f}", *_figures(scores))
+            lines = (f"logit {number(explained.logits[0, index].item(), 2)}", *_figures(scores))
             yield Tile(f"{label(spec)}, {sentence!r}", image, heat, lines, _marked(located))
 
 
@@ -200,7 +201,7 @@ def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
 
 
 def _share(logits: Tensor, place: int) -> str:
-    return f"{100 * logits.softmax(dim=1)[0, place].item():.0f} %"
+    return percent(logits.softmax(dim=1)[0, place].item(), 0)
 
 
 def _named(subject: EvaluatedModel, place: int) -> str:
@@ -217,9 +218,7 @@ def _figures(row: Result) -> Iterator[str]:
     ):
         found = {word: row[key] for word, key in some.items() if row.get(key) is not None}
         said = {word: value for word, value in found.items() if math.isfinite(value)}
-        if line := "   ".join(
-            f"{word} {100 * v:.1f} %" if "IoU" in word else f"{word} {v:.2f}" for word, v in said.items()
-        ):
+        if line := "   ".join(f"{word} {percent(v) if 'IoU' in word else number(v, 2)}" for word, v in said.items()):
             yield line
 
 

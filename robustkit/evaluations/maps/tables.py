@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...common.figure import Figure
+from ...display.format import figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
-from ..metrics import Cells, Metric, by_checkpoint, figure_cell, is_finite
+from ..metrics import Cells, Metric, by_checkpoint, is_finite
 from ..presenting import finding_lines, note_lines, of_family
 from .condition import FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri

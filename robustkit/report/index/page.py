@@ -27,10 +27,10 @@ from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 from markupsafe import Markup
 
 from ...common.figure import Figure
+from ...display.format import figure_cell
 from ...display.svg import INK, Plot, dots, labels, legend, series_shift, shorten_name, style
 from ...display.text import no_controls
 from ...errors import RunError
-from ...evaluations.metrics import figure_cell
 from ...results.comparison import compare
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import flip_tables, tables

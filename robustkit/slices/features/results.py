@@ -12,12 +12,13 @@ import numpy as np
 from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, draws_interval, share_of
+from ...display.format import figure_cell, number, scaled
 from ...display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import amount
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
-from ...evaluations.metrics import Cells, finite_or_none, interval_cell
+from ...evaluations.metrics import Cells, finite_or_none
 from ...evaluations.presenting import finding_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired
 from ...protocol.condition import CLEAN
@@ -184,8 +185,8 @@ def table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[t
         largest, moved = finite_or_none(cells, text, f"{norm}_max"), cells.get((text, "moved"))
         rows.append(
             (
-                *(text, str(knn.n), *(interval_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
-                "0" if moved is None or not moved.is_finite else f"{moved.value:.3f}",
+                *(text, str(knn.n), *(figure_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
+                "0" if moved is None or not moved.is_finite else number(moved.value),
                 amount(largest, norm, manifest.protocol.space) if largest else "0",
                 "⚑" if knn.findings else "",
             )
@@ -208,8 +209,9 @@ def _swept(cells: Cells, texts: Sequence[str], metrics: Sequence[str]) -> list[t
         for metric in metrics:
             value = finite_or_none(cells, text, metric)
             spread = finite_or_none(cells, text, metric.replace("few_shot(", "few_shot_spread("))
-            said = "–" if value is None else f"{100 * value:.1f}"
-            shown.append(said + (f" ± {100 * spread:.1f}" if spread is not None and metric.startswith("few") else ""))
+            shown.append(
+                scaled(value) + (f" ± {scaled(spread)}" if spread is not None and metric.startswith("few") else "")
+            )
         rows.append((text, *shown))
     return rows
 

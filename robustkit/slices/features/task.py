@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference, of_draws, of_means
 from ...common.figure import Figure
+from ...display.format import share
 from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
-from ...evaluations.condition import share, shares_of
+from ...evaluations.condition import shares_of
 from ...evaluations.metrics import Metric, mean_share, of_samples
 from ...evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, nothing_common
 from ...protocol.card import Samples

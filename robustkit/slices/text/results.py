@@ -11,11 +11,12 @@ import numpy as np
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, resampled_figures
+from ...display.format import figure_cell, number
 from ...display.table import Grid, Part, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
-from ...evaluations.metrics import Cells, Metric, figure_cell
+from ...evaluations.metrics import Cells, Metric
 from ...evaluations.presenting import finding_lines
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry, Manifest
@@ -113,4 +114,6 @@ class PerturbationsPresenter(Presenter):
         rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]
         if rows:
             row = max(rows, key=lambda row: -headline.better * row.value)
-            yield Clause(f"{headline.word} {row.value:.1f} {name_of(row.condition, 'sentence', manifest)}", (row,))
+            yield Clause(
+                f"{headline.word} {number(row.value, 1)} {name_of(row.condition, 'sentence', manifest)}", (row,)
+            )

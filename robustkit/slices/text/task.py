@@ -12,6 +12,7 @@ from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import intervals
+from ...display.format import number
 from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
@@ -102,7 +103,7 @@ class Text(Task):
         return of_resamples(before, after, drawn, len(ids), FEWEST)
 
     def clean_clause(self, row: Figure) -> str:
-        return f"perplexity {row.value:.1f} on {row.n} clean documents"
+        return f"perplexity {number(row.value, 1)} on {row.n} clean documents"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         if rows := table_rows(results.cells[checkpoint]):

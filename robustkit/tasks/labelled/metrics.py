@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, INVERTED, Figure
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, share_of, wilson
+from ...display.format import interval, scaled
 from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows
@@ -231,8 +232,8 @@ def _largest_drops(
     order = judged[np.lexsort((after[judged] / n[judged], -drops))][:MOST].tolist()
     rows = tuple(
         (
-            *(name_of(place, names), str(n[place]), f"{100 * before[place] / n[place]:.1f}"),
-            *(_share(after[place], n[place]), f"−{100 * (before[place] - after[place]) / n[place]:.1f}"),
+            *(name_of(place, names), str(n[place]), scaled(before[place] / n[place])),
+            *(_share(after[place], n[place]), scaled((after[place] - before[place]) / n[place])),
             _taken(attacked, place, names),
         )
         for place in order
@@ -249,7 +250,7 @@ def name_of(label: int, names: Sequence[str]) -> str:
 
 def _share(right: int, n: int) -> str:
     low, high = wilson(int(right), int(n))
-    return f"{100 * right / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{scaled(right / n)} {interval(low, high)}"
 
 
 def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:

@@ -11,10 +11,11 @@ from ...common.differences import Difference, holm, of_means
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
+from ...display.format import figure_cell, percent, scaled
 from ...display.table import TextTable
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import name_of, shows, words_of
-from ...evaluations.metrics import Metric, figure_cell
+from ...evaluations.metrics import Metric
 from ...evaluations.presenting import short_names
 from ...evaluations.records import common_places
 from ...protocol.condition import CLEAN
@@ -119,14 +120,14 @@ def _shown(agreed: dict[str, Figure]) -> tuple[list[str], str]:
     if len(lowest) < len(singles):
         mean = sum(agreed[text].value for text in singles) / len(singles)
         note += f" The {_SINGLES} corruptions of {len(singles)} with the lowest agreement; the mean of all is "
-        note += f"{100 * mean:.1f} %."
+        note += f"{percent(mean)}."
     return [text for text in agreed if text not in singles or text in lowest], note
 
 
 def _accuracy(results: Results, name: str, condition: str) -> str:
     metrics = ("top1", *(metric.name for metric in words_of(condition).metrics))
     found = (results.cells[name].get((condition, metric)) for metric in metrics)
-    return figure_cell(next(filter(None, found), None), interval=False)
+    return scaled(figure.value if (figure := next(filter(None, found), None)) else None)
 
 
 def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
@@ -140,10 +141,10 @@ def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
     for name, worst in sorted(lowest.items(), key=lambda pair: every[pair[0]][pair[1]].value):
         agreed = every[name]
         start, row = agreed.get(CLEAN.text) or next(iter(agreed.values())), agreed[worst]
-        said = f"{called[name]} agrees with {called[first]} on {100 * start.value:.1f} % of {start.n} "
+        said = f"{called[name]} agrees with {called[first]} on {percent(start.value)} of {start.n} "
         said += manifest.protocol.samples.many
         if row.value < start.value:
-            said += f", on {100 * row.value:.1f} % at worst ({name_of(worst, 'sentence', manifest)})"
+            said += f", on {percent(row.value)} at worst ({name_of(worst, 'sentence', manifest)})"
         odd = [text for text, row in agreed.items() if _differs(row)]
         conditions = f"{len(agreed)} condition{'s' * (len(agreed) > 1)}"
         how = f"differs significantly under {len(odd)} of" if odd else "shows no significant difference in"

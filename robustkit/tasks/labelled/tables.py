@@ -11,7 +11,8 @@ import numpy as np
 
 from ...common.figure import Figure
 from ...common.intervals import calibration_error, calibration_gaps, proportion
-from ...display.svg import INK, Plot, Style, dots, percent, shorten_name, space_panels
+from ...display.format import percent
+from ...display.svg import INK, Plot, Style, dots, shorten_name, space_panels
 from ...display.table import Grid, TextTable
 from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN

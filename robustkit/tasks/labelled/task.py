@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.figure import Figure
+from ...display.format import share
 from ...display.table import CardPart, Section, TextTable, of_tables
 from ...display.text import Made, code
 from ...errors import RunError
-from ...evaluations.condition import share, words_of
+from ...evaluations.condition import words_of
 from ...evaluations.family import families_of
 from ...evaluations.presenting import finding_lines
 from ...evaluations.records import CheckpointRecords, Compared

@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 from ...common.files import bytes_of
 from ...data.dataset import Sample
 from ...data.scenes import LabelledScenes
+from ...display.format import number
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...errors import BadImageError
 from ...evaluations.condition import words_of
@@ -230,6 +231,6 @@ def _tiles(
             )
             union = predicted + labelled - right
             ious = (right[union > 0] / union[union > 0]).tolist()
-            said = f"mIoU {sum(ious) / len(ious):.2f}" if ious else "no pixel counts"
+            said = f"mIoU {number(sum(ious) / len(ious), 2)}" if ious else "no pixel counts"
             made = (inputs[0] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
             yield Tile(made, predictions[0].short().cpu().numpy(), (said,))

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...common.figure import Figure
-from ...display.svg import Plot, dots, labels, legend, list_some, panels, percent, shorten_name, style
+from ...display.format import percent, scaled
+from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
 from ...display.table import CardPart, TextTable
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
 from ...evaluations.condition import is_over_groups, kind_of, words_of
 from ...evaluations.corruptions.tables import retention_tables
-from ...evaluations.metrics import Cells, finite_or_none, percent_cell
+from ...evaluations.metrics import Cells, finite_or_none
 from ...protocol.condition import CLEAN
 from ..condition_table import ConditionTable
 
@@ -46,7 +47,7 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     for metric in names:
         fractions = [finite_or_none(cells, condition, metric) for condition in shown]
         first = cells.get((shown[0], metric))
-        rows.append((metric[4:-1], "0" if first is None else str(first.n), *map(percent_cell, fractions)))
+        rows.append((metric[4:-1], "0" if first is None else str(first.n), *map(scaled, fractions)))
         values.append((None, *fractions))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {shown[0]}"
     yield TextTable(title, ("class", "images", *shown), tuple(rows), values=tuple(values), checkpoint=checkpoint)

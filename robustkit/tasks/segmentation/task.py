@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
 from ...common.figure import Figure
+from ...display.format import percent, share
 from ...display.table import CardPart, Section, TextTable, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
-from ...evaluations.condition import Clause, percent, share, words_of
+from ...evaluations.condition import Clause, words_of
 from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from robustkit.common.differences import Difference, holm
-from robustkit.results.tables import p_text
+from robustkit.display.format import p_value as p_text
 from scripts.pages.writing import listed, markdown
 
 from .evaluate import PARTS

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robustkit.attention import FORMULAS
 from robustkit.common.differences import holm
-from robustkit.results.tables import p_text
+from robustkit.display.format import p_value as p_text
 from scripts.pages.writing import listed, markdown
 from scripts.zoo.logs import Log
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robustkit.results.tables import p_text
+from robustkit.display.format import p_value as p_text
 from scripts.pages.writing import listed, span
 
 from .differences import ORDERS, UNKNOWN, Tested, as_published, from_standard, untested

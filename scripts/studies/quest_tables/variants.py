@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustkit.common.differences import Difference, holm, of_means
-from robustkit.results.tables import p_text
+from robustkit.display.format import p_value as p_text
 from scripts.pages.writing import listed, markdown, spread
 from scripts.zoo.logs import Log
 

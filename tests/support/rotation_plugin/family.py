@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from robustkit.common.figure import Figure
 from robustkit.common.intervals import bootstrap
+from robustkit.display.format import scaled, share
 from robustkit.display.svg import Plot
 from robustkit.display.table import Section, TextTable, of_tables
 from robustkit.evaluations.aggregate import column_of
-from robustkit.evaluations.condition import Clause, share
+from robustkit.evaluations.condition import Clause
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.metrics import Cells, Metric, percent_cell
+from robustkit.evaluations.metrics import Cells, Metric
 
 from .vocabulary import VOCABULARY, degrees_of
 
@@ -45,7 +46,7 @@ class Rotations(Family):
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         rows = tuple(
-            (row.checkpoint, degrees_of(row.condition), percent_cell(row.value))
+            (row.checkpoint, degrees_of(row.condition), scaled(row.value))
             for row in results
             if row.metric == "agreement"
         )

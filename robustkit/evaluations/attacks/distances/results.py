@@ -15,7 +15,8 @@ from scipy.special import bdtr
 from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure
 from ....common.finding import Finding
 from ....common.intervals import Floats, bootstrap, mean_of, share_of
-from ....display.svg import Plot, labels, legend, list_some, panels, percent, shorten_name
+from ....display.format import figure_cell, number, percent
+from ....display.svg import Plot, labels, legend, list_some, panels, shorten_name
 from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
@@ -306,14 +307,15 @@ def _radius(metric: str) -> str:
 def _correlations(rows: Mapping[str, Figure]) -> Iterator[tuple[str, str]]:
     of = {metric: row for metric, row in rows.items() if row.is_finite}
     if (row := of.get(CORRELATION.name)) is not None:
-        ends = [row.low, row.high]
-        interval = "" if None in ends else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
-        yield CORRELATION.label, f"{row.value:+.2f}{interval}, n = {row.n}"
+        yield CORRELATION.label, f"{figure_cell(row, 1, sign='+', digits=2)}, n = {row.n}"
     for metric, row in of.items():
         if metric.startswith(OF_HEAD.name) and BY_CHANCE.name in of:
             head = metric.removeprefix(OF_HEAD.name).removesuffix(")")
             chance = of[BY_CHANCE.name].value
-            yield f"{CORRELATION.label}, largest of all heads", f"{row.value:+.2f} ({head}; chance {chance:.2f})"
+            yield (
+                f"{CORRELATION.label}, largest of all heads",
+                f"{number(row.value, 2, '+')} ({head}; chance {number(chance, 2)})",
+            )
 
 
 def _cell(row: Figure, norm: str, percent: bool) -> str:

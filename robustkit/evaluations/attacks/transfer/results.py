@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from ....common.figure import Figure
 from ....common.finding import Finding
 from ....common.intervals import share_of
+from ....display.format import figure_cell, percent
 from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.kept_images import DIGEST
 from ....runs.untrusted import PROVENANCE
 from ...aggregate import RecordReader, Results, readable_rows
-from ...condition import ShortRow, name_of, percent
+from ...condition import ShortRow, name_of
 from ...family import Aggregator, Overview, Presenter, Summary
-from ...metrics import Metric, interval_cell, is_finite
+from ...metrics import Metric, is_finite
 from ...presenting import finding_lines, findings_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
 from ..condition import TOP1, starts_from
@@ -142,9 +143,9 @@ class Matrix:
     def table(self) -> TextTable:
         called, manifest = short_names(self.results.manifest.names), self.results.manifest
         cells = {source: [self.accuracy.get((source, name)) for name in self.scored] for source in self.sources}
-        rows = [(called[source], *map(interval_cell, some)) for source, some in cells.items()]
+        rows = [(called[source], *map(figure_cell, some)) for source, some in cells.items()]
         if self.kept:
-            rows.append(("verdicts kept", *(interval_cell(self.kept.get(name)) for name in self.scored)))
+            rows.append(("verdicts kept", *(figure_cell(self.kept.get(name)) for name in self.scored)))
         attack = name_of(self.attack, "table", manifest)
         sizes = [cell.n for cell in self.accuracy.values()]
         counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))

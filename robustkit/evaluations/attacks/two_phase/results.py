@@ -10,11 +10,12 @@ from scipy.special import betaincinv
 
 from ....common.figure import INVERTED, Figure
 from ....common.intervals import Interval, Z, proportion, wilson
+from ....display.format import figure_cell, share
 from ....display.table import TextTable, of_tables
 from ...aggregate import RecordReader, Results, column_of, readable_rows
-from ...condition import Clause, kind_of, name_of, share
+from ...condition import Clause, kind_of, name_of
 from ...family import Aggregator, Presenter, Summary, family_of
-from ...metrics import Cells, Metric, interval_cell
+from ...metrics import Cells, Metric
 from ...presenting import short_names
 from ..results import is_stage_column
 from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
@@ -159,8 +160,8 @@ class TwoPhasePresenter(Presenter):
                     "n": str(row.n),
                     "first phase": phases.first,
                     "drawn": "0" if kept is None else str(kept.n),
-                    f"{KEPT.label} [95 %]": interval_cell(kept),
-                    f"{ESTIMATE.label} [95 %]": interval_cell(row),
+                    f"{KEPT.label} [95 %]": figure_cell(kept),
+                    f"{ESTIMATE.label} [95 %]": figure_cell(row),
                 }
             )
         lines = tuple(tuple(row.values()) for row in rows)

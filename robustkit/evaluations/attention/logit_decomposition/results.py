@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,13 @@ import pyarrow as pa
 
 from ....common.figure import Figure
 from ....common.intervals import Floats, mean_of, share_of
+from ....display.format import figure_cell, number, percent
 from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
 from ....display.table import Section, TextTable
 from ...aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
 from ...condition import words_of
 from ...family import Aggregator, Summary
-from ...metrics import by_checkpoint, figure_cell
+from ...metrics import by_checkpoint
 from ...records import CheckpointRecords, Compared, PerSample, not_paired
 from ..condition import under_of
 from ..figures import HeadsPresenter
@@ -78,10 +78,6 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> T
     return TextTable(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
-def _number(value: float, decimals: int) -> str:
-    return f"{round(value, decimals) + 0.0:.{decimals}f}" if math.isfinite(value) else "nan"  # no -0.00
-
-
 def layer_table(books: Heads, title: str) -> TextTable:
     """Return a row for each layer: means over its heads, and the highest with its number from 0 on."""
     rows = []
@@ -101,7 +97,7 @@ def _mean_and_most(values: Floats, factor: int) -> str:
         return "–"
     most, decimals = int(finite[values[finite].argmax()]), 1 if factor == 100 else 2
     mean = float(values[finite].mean())
-    return f"{_number(factor * mean, decimals)}, {_number(factor * float(values[most]), decimals)} ({most})"
+    return f"{number(factor * mean, decimals)}, {number(factor * float(values[most]), decimals)} ({most})"
 
 
 _COLUMNS = 2  # checkpoints in a figure
@@ -153,7 +149,7 @@ def _by_layer(books: Heads) -> list[Floats]:
 
 def _description(books: Heads) -> str:
     means = [float(np.nanmean(shares)) if np.isfinite(shares).any() else 0.0 for shares in _by_layer(books)]
-    return ", ".join(f"{word} {mean:.0f} %" for word, mean in zip(_WORDS, means, strict=True))
+    return ", ".join(f"{word} {percent(mean / 100, 0)}" for word, mean in zip(_WORDS, means, strict=True))
 
 
 class LogitLedgerAggregator(Aggregator):

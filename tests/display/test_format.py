@@ -1,0 +1,56 @@
+"""How numbers, intervals, shares and p-values are written, on either side of each limit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from robustkit.common.figure import Figure
+from robustkit.display.format import figure_cell, interval, loss_cell, number, p_equals, p_value, percent, scaled, share
+
+NONE = math.nan
+
+
+@pytest.mark.parametrize(
+    ("value", "sign", "text"),
+    [
+        *((0.25, "", "0.250"), (-0.25, "", "−0.250"), (0.25, "+", "+0.250"), (-0.0, "", "0.000")),
+        *((-0.0004, "", "0.000"), (-0.0006, "", "−0.001"), (NONE, "", "nan"), (math.inf, "+", "nan")),
+    ],
+)
+def test_a_number_has_its_digits_and_its_sign(value, sign, text):
+    assert number(value, sign=sign) == text
+
+
+def test_percents_have_one_digit_and_other_figures_three():
+    assert (scaled(0.93333), scaled(0.93333, 1), scaled(0.93333, 1, digits=2)) == ("93.3", "0.933", "0.93")
+    assert (scaled(-0.0312, sign="+"), scaled(None), scaled(NONE)) == ("−3.1", "–", "nan")
+    assert (percent(0.9333), percent(0.9333, 0), percent(1)) == ("93.3 %", "93 %", "100.0 %")
+
+
+def test_an_interval_has_both_ends_or_is_not_there():
+    assert interval(-0.05, 0.1) == "[−5.0, 10.0]" and interval(-0.05, 0.1, 1, "+", 2) == "[−0.05, +0.10]"
+    assert interval(NONE, 0.1) == interval(0.1, math.inf) == ""
+
+
+def test_a_figure_is_its_value_and_its_interval():
+    figure, alone, broken = Figure(0.9333, 60, 0.841, 0.974), Figure(0.9333, 60, NONE, NONE), Figure(NONE, 0, 0.1, 0.2)
+    assert figure_cell(figure) == "93.3 [84.1, 97.4]" and figure_cell(figure, 1) == "0.933 [0.841, 0.974]"
+    assert figure_cell(figure, with_interval=False) == figure_cell(alone) == "93.3"
+    assert (figure_cell(None), figure_cell(broken), loss_cell(None), loss_cell(figure)) == ("–", "nan", "–", "0.933")
+    assert (share(figure), share(alone)) == ("93.3 % [84.1, 97.4]", "93.3 %")
+
+
+@pytest.mark.parametrize(
+    ("value", "cell", "sentence"),
+    [
+        (0.0009999, "< 0.001", "p < 0.001"),
+        (0.001, "0.001", "p = 0.001"),
+        (0.0496, "0.050", "p = 0.050"),
+        (1.0, "1.000", "p = 1.000"),
+        (NONE, "nan", "p = nan"),
+    ],
+)
+def test_a_p_value(value, cell, sentence):
+    assert (p_value(value), p_equals(value)) == (cell, sentence)
