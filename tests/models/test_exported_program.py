@@ -143,6 +143,27 @@ def test_the_number_of_images_that_a_program_fixes_or_bounds_is_kept(small: nn.M
         torch.testing.assert_close(found(images), small((images - 0.5) / 0.5), rtol=0, atol=1e-5)
 
 
+class Halves(nn.Module):
+    """Asks for the number of its images, and computes with it."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        count = images.shape[0]
+        rows = images.flatten(1).repeat(2, 1)
+        sums = torch.stack([rows[:count].sum(1), rows[count : 2 * count, :9].sum(1)], 1) / (2 * count - count)
+        return rows[: count * 2 - count], sums
+
+
+def test_numbers_are_computed_of_the_number_of_images(tmp_path: Path) -> None:
+    path = saved(program(Halves(), 8), tmp_path / "m.pt2")
+    found = robustkit.load(f"pt2:{path}", output="1", **HALF)
+    assert "of 2 outputs of the program, 1 is taken as its logits" in " ".join(found.identity.notes)
+    for rows in (1, 5):
+        images = torch.rand(rows, 3, 8, 8)
+        torch.testing.assert_close(found(images), Halves()((images - 0.5) / 0.5)[1])
+    with pytest.raises(RobustkitError, match="output"):
+        robustkit.load(f"pt2:{path}", **HALF)
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_both_layouts_are_read_with_what_they_say_about_their_input(
     small: nn.Module, tmp_path: Path, old: bool

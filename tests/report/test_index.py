@@ -145,6 +145,7 @@ def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     said = page.text()
     for words in ("9 runs with 9 checkpoints", "3 unfinished or without results", "1 link not followed", "unfinished"):
         assert words in said
+    assert page.said["title"] == ["RobustKit: runs in runs"]
     assert "80.0 [67.0, 88.8]" in said and "1 of 2 units of work are missing" in said
     assert text.count("<script") == 1 and not page.all("link") + page.all("iframe") + page.all("img")
     assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
@@ -313,6 +314,18 @@ def test_finished_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read.clear()
         list_runs(place)
         assert "b" in read  # an altered cache is not believed in part
+
+
+def test_a_checkpoint_has_the_digest_of_its_weights_and_families_their_order(folder: Path) -> None:
+    listed = list_runs(folder)
+    run = listed.runs["vit/a"]
+    (one,), (entry,) = run.checkpoints, RunFolder(folder / "vit" / "a").manifest.checkpoints
+    assert one.sha256 == entry.sha256 and len(one.sha256) == 64
+    order = ["maps", "corruptions", "clean", "attacks"]
+    figures = tuple(replace(one.figures[0], family=name, chief=name != "maps") for name in order)
+    only = dataclasses.replace(listed, runs={"vit/a": replace(run, checkpoints=(replace(one, figures=figures),))})
+    headings = Page(index_page.index_page(folder, only, index_page.Pairs())).said["th"]
+    assert [text for text in headings if text in order] == ["clean", "attacks", "corruptions"]
 
 
 @pytest.mark.parametrize("name", ["index.html", ".robustkit-view/cache.json"])

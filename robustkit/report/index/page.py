@@ -49,7 +49,7 @@ def figure_name(indexed: Indexed) -> str:
     figure = indexed.figure
     definition = find_metric(figure.metric)
     label = definition.label if definition and definition.label else figure.metric
-    return f"{label}, {indexed.called or figure.condition}"
+    return f"{label}, {indexed.called}"
 
 
 def figure_text(figure: Figure) -> str:
