@@ -220,11 +220,27 @@ def test_a_score_that_a_constant_map_has_not_is_of_the_other_maps() -> None:
     for metric, value in (("map_gini", 0.5), ("infidelity", 2.0)):
         assert (rows[metric].value, rows[metric].n, rows[metric].findings) == (value, 3, (zeros, without))
     assert (rows["abpc"].n, rows["abpc"].findings) == (4, (zeros,))  # it is scored as all zeros
-    table = records(map_gini=[0.0, 0.25, 0.5, 0.75], pointing_game=[None, None, 1.0, 0.0])
+    rows = scored(records(map_gini=[0.0, 0.25, 0.5, 0.75], infidelity=[0.0, 1.0, 2.0, 3.0]))
+    assert all((row.n, row.findings) == (4, ()) for row in rows.values())
+
+
+def test_a_score_says_what_it_lacks_an_object_or_a_finite_answer() -> None:
+    table = records(
+        mask_iou=[0.5, None, 0.25, None],
+        pointing_game=[None, None, None, 1.0],
+        abpc=[0.5, np.nan, 0.25, 0.0],
+        road=[None, None, 0.5, 0.25],
+        energy_inside=[0.25] * 4,
+        deletion=[0.75] * 4,
+    )
     rows = scored(table)
-    assert (rows["map_gini"].n, rows["map_gini"].findings) == (4, ())
-    outside = Finding("maps/no-object", "2 of 4 samples have no object in the frame", "note")
-    assert (rows["pointing_game"].n, rows["pointing_game"].findings) == (2, (outside,))
+    for metric, count in (("cam_iou", 2), ("pointing_game", 3)):
+        outside = Finding("maps/no-object", f"{count} of 4 samples have no known object in the frame", "note")
+        assert (rows[metric].n, rows[metric].findings) == (4 - count, (outside,))
+    for metric, count in (("abpc", 1), ("road", 2)):
+        odd = Finding("maps/non-finite", f"{count} of 4 maps have a score that is not finite; excluded")
+        assert (rows[metric].n, rows[metric].findings) == (4 - count, (odd,))
+    assert all((rows[metric].n, rows[metric].findings) == (4, ()) for metric in ("energy_inside", "deletion_auc"))
 
 
 @pytest.mark.parametrize(
