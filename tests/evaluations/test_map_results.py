@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from explained import AGCAM, FGSM, MODEL, NAME, results
@@ -28,7 +29,7 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
-from robustkit.evaluations.maps.results import Counted, Figures, map_rows
+from robustkit.evaluations.maps.results import Counted, Figures, Pooled, map_figures, map_rows, stability_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.presenting import finding_lines, note_lines
 from robustkit.pipeline.gallery import Choice
@@ -161,6 +162,136 @@ def test_few_samples_and_maxima_have_no_interval() -> None:
     counted = Counted("max_box_acc", np.arange(30), lambda: hits)
     (most,) = map_rows([Figures(MapSpec("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})])
     assert most == Figure(0.5, 30).of("cam(agcam)", "max_box_acc")
+
+
+def records(**columns: list[Any]) -> pa.Table:
+    """Records of images that are predicted right, and have a map, where `columns` does not say otherwise."""
+    (n,) = {len(values) for values in columns.values()}
+    usual = {"sample_id": [str(i) for i in range(n)], "error": pa.nulls(n, pa.string())}
+    usual |= {"correct": [True] * n, "clean_correct": [True] * n, "held": [True] * n, "degenerate": [False] * n}
+    return pa.table(usual | columns)
+
+
+def scored(table: pa.Table, keep: bool = False) -> dict[str, Figure]:
+    """The figures of a map with these records, by metric."""
+    figures = map_figures(lambda: iter([table]), Pooled().taken(table), Pooled(), MapSpec("agcam"), keep, ())
+    return {row.metric: row for row in map_rows([figures])}
+
+
+def of_code(row: Figure, code: str) -> list[Finding]:
+    return [finding for finding in row.findings if finding.code == code]
+
+
+@pytest.mark.parametrize(
+    ("vanished", "correct", "keep", "said"),
+    [
+        ([0, 0, 0, 0], [1, 1, 1, 1], False, ""),
+        ([0, 1, 0, 0], [1, 1, 1, 1], False, "1 boxes lie outside the crop and are ignored"),
+        ([2, 1, None, 0], [1, 1, 1, 1], False, "3 boxes lie outside the crop and are ignored"),
+        ([2, 1, None, 5], [1, 1, 1, 0], False, "3 boxes lie outside the crop and are ignored"),
+        ([0, 0, None, 5], [1, 1, 1, 0], False, ""),  # that image is not counted
+        ([0, 0, None, 5], [1, 1, 1, 0], True, "5 boxes lie outside the crop and are ignored"),
+        ([None] * 4, [1, 1, 1, 1], False, ""),
+    ],
+)
+def test_boxes_outside_the_crop_are_told_of_the_images_that_count(
+    vanished: list[Any], correct: list[int], keep: bool, said: str
+) -> None:
+    table = records(
+        vanished_boxes=pa.array(vanished, pa.int32()), correct=[bool(one) for one in correct], abpc=[0.1, 0.2, 0.3, 0.4]
+    )
+    row = scored(table, keep)["abpc"]
+    expected = [Finding("maps/boxes-cropped", said, "note")] * bool(said)
+    assert of_code(row, "maps/boxes-cropped") == expected
+    assert row.n == (4 if keep else sum(correct))
+
+
+def test_a_score_that_a_constant_map_has_not_is_of_the_other_maps() -> None:
+    constant = [True, False, False, False]
+    table = records(
+        degenerate=constant,
+        map_gini=[None, 0.25, 0.5, 0.75],
+        infidelity=[None, 1.0, 2.0, 3.0],
+        abpc=[0.0, 0.1, 0.2, 0.3],
+    )
+    rows = scored(table)
+    zeros = Finding("maps/degenerate", "1 of 4 maps are constant or not finite; they are scored as all zeros")
+    without = Finding("maps/constant-excluded", "1 of 4 maps are constant")
+    for metric, value in (("map_gini", 0.5), ("infidelity", 2.0)):
+        assert (rows[metric].value, rows[metric].n, rows[metric].findings) == (value, 3, (zeros, without))
+    assert (rows["abpc"].n, rows["abpc"].findings) == (4, (zeros,))  # it is scored as all zeros
+    rows = scored(records(map_gini=[0.0, 0.25, 0.5, 0.75], infidelity=[0.0, 1.0, 2.0, 3.0]))
+    assert all((row.n, row.findings) == (4, ()) for row in rows.values())
+
+
+def test_a_score_says_what_it_lacks_an_object_or_a_finite_answer() -> None:
+    table = records(
+        mask_iou=[0.5, None, 0.25, None],
+        pointing_game=[None, None, None, 1.0],
+        abpc=[0.5, np.nan, 0.25, 0.0],
+        road=[None, None, 0.5, 0.25],
+        energy_inside=[0.25] * 4,
+        deletion=[0.75] * 4,
+    )
+    rows = scored(table)
+    for metric, count in (("cam_iou", 2), ("pointing_game", 3)):
+        outside = Finding("maps/no-object", f"{count} of 4 samples have no known object in the frame", "note")
+        assert (rows[metric].n, rows[metric].findings) == (4 - count, (outside,))
+    for metric, count in (("abpc", 1), ("road", 2)):
+        odd = Finding("maps/non-finite", f"{count} of 4 maps have a score that is not finite; excluded")
+        assert (rows[metric].n, rows[metric].findings) == (4 - count, (odd,))
+    assert all((rows[metric].n, rows[metric].findings) == (4, ()) for metric in ("energy_inside", "deletion_auc"))
+
+
+@pytest.mark.parametrize(
+    ("correlations", "same"),
+    [
+        ([0.91] * 12, True),
+        ([0.89] * 12, False),
+        ([0.85, 0.99] * 6, False),  # 0.92, but chance may have it
+        ([0.85, 0.99] * 40, True),
+        ([1.0] * 9, False),  # too few for an interval
+        ([1.0] * 10, True),
+        ([1.0] * 10 + [None] * 2, True),
+    ],
+)
+def test_maps_that_surely_stay_with_a_random_head_do_not_depend_on_the_class(
+    correlations: list[float | None], same: bool
+) -> None:
+    rows = scored(records(head_correlation=correlations, cascade_correlation=correlations))
+    code, said = "maps/independent-of-class", "maps stay the same with a random head: they do not depend on the class"
+    assert of_code(rows["head_correlation"], code) == [Finding(code, said)] * same
+    assert not of_code(rows["cascade_correlation"], code)  # that of the whole network
+
+
+@pytest.mark.parametrize(
+    ("lost", "right", "keep", "said"),
+    [
+        ([0, 0, 0, 0], [1, 1, 1, 1], False, ""),
+        ([0, 1, 0, 0], [1, 1, 1, 1], False, "1 of 4 pairs have a map that is constant or not finite; excluded"),
+        ([1, 1, 0, 0], [1, 1, 1, 0], False, "2 of 3 pairs have a map that is constant or not finite; excluded"),
+        ([0, 0, 0, 1], [1, 1, 1, 0], False, ""),  # of an image that is not counted
+        ([0, 0, 0, 1], [1, 1, 1, 0], True, "1 of 4 pairs have a map that is constant or not finite; excluded"),
+        ([0, 0, 0, 1], [1, 1, 1, None], False, "1 of 4 pairs have a map that is constant or not finite; excluded"),
+    ],
+)
+def test_pairs_with_a_constant_map_are_excluded_and_counted(
+    lost: list[int], right: list[int | None], keep: bool, said: str
+) -> None:
+    alike = [None if one else 0.5 for one in lost]
+    table = records(
+        degenerate=[bool(one) for one in lost],
+        clean_correct=[None if one is None else bool(one) for one in right],
+        rank_correlation=pa.array(alike, pa.float32()),
+        map_iou=pa.array(alike, pa.float32()),
+    )
+    stability = MapSpec("agcam", under=FGSM)
+    rows = {row.metric: row for row in stability_rows(table, stability, keep, ())}
+    assert rows.keys() == {"rank_correlation", "rank_correlation_held", "map_iou", "map_iou_held"}
+    counted = [place for place, one in enumerate(right) if keep or one != 0]
+    for row in rows.values():
+        assert of_code(row, "maps/pairs-degenerate") == [Finding("maps/pairs-degenerate", said)] * bool(said)
+        assert row.n == len(counted) - sum(lost[place] for place in counted) and row.value == 0.5
 
 
 def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from attack_oracles import Draws, random_images, tiny_cnn
+from cheating_models import off_grid, per_row
 from torch import Tensor
 
 import robustkit
@@ -247,6 +248,58 @@ def test_black_box_needs_more_than_one_sample_and_more_than_chance() -> None:
     assert not verdict(58, 1000)[1] and verdict(57, 1000)[1]
     assert checks_of({}, {"clean": 9, "square": 1})[-1].figure == "not measured"
     assert checks_of({}, {"clean": 9, "apgd-ce": 1})[-1].figure == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("samples", "lost", "hidden", "bad"),
+    [
+        (16, 0, 0, False),
+        (16, 4, 0, False),  # a quarter
+        (16, 5, 0, True),
+        (20, 0, 3, False),  # 15 in a hundred
+        (20, 0, 4, True),
+        (20, 5, 3, False),
+        (3, 1, 1, False),  # one may be chance
+        (3, 2, 0, True),
+        (3, 0, 2, True),
+    ],
+)
+def test_verdicts_that_saving_changes_are_a_finding_where_they_are_no_chance(
+    samples: int, lost: int, hidden: int, bad: bool
+) -> None:
+    figures = {"saved_samples": samples, "saved_same": samples - lost - hidden, "saved_lost": lost, "hidden": hidden}
+    assert doubted(figures) == ({"survives saving"} if bad else set())
+    (check,) = (check for check in checks_of(figures) if check.name == "survives saving")
+    assert check.figure == (
+        f"{samples - lost - hidden} of {samples} verdicts survive saving in 8 bits, {lost} are correct again"
+        + f", {hidden} are wrong only when saved" * bool(hidden)
+    )
+    assert not bad or (check.finding and check.finding.severity == "doubt")
+
+
+@pytest.mark.parametrize(
+    ("off", "on", "saved"),
+    [
+        (1.0, 1.0, (16, 0, 0)),
+        (1.0, 0.1, (0, 16, 0)),  # an image as it is stored is hardly changed
+        (0.1, 1.0, (0, 0, 16)),  # any other is
+    ],
+)
+def test_a_model_that_sees_who_is_no_stored_image_does_not_survive_saving(
+    off: float, on: float, saved: tuple[int, int, int]
+) -> None:
+    """A linear model of which all samples fall at a change by one grey level, and that sees only a share of it."""
+
+    def model(x: Tensor) -> Tensor:
+        change = (255 * x - 128).flatten(1).mean(dim=1)
+        change = change * per_row(off_grid(x), torch.full_like(change, off), torch.full_like(change, on))
+        return torch.stack([1 - change, change - 1], dim=1)
+
+    images, labels = torch.full((16, 1, 8, 8), 128 / 255), torch.zeros(16, dtype=torch.int64)
+    figures = look(model, (images, labels), eps=4.5 / 255)
+    assert figures["saved_samples"] == 16
+    assert (figures["saved_same"], figures["saved_lost"], figures["hidden"]) == saved
+    assert ("survives saving" in doubted(figures)) == (saved[0] == 0)
 
 
 def test_old_records_and_judging_without_torch() -> None:

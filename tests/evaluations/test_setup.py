@@ -261,6 +261,44 @@ def test_what_is_assumed_is_confirmed_or_a_finding(verdicts: tuple[str, str], sa
     assert [each.status for each in parts] == [statuses[verdict] for verdict in verdicts]
 
 
+TEXT, LOOK = "setup/text-assumed", "; robustkit inspect CHECKPOINT --data-dir DIR shows what fits"
+LOST, OPEN = ("setup/evidence-missing", GONE), "not confirmed on 20 images"
+
+
+def text_assumed(form: str, why: str) -> tuple[str, str]:
+    return TEXT, f"text ({form}) was assumed: {why}; give --text {form} if that is right{LOOK}"
+
+
+@pytest.mark.parametrize(
+    ("source", "form", "verdict", "best", "said"),
+    [
+        ("option", "canonical", "inconclusive", "written", []),
+        ("family", "canonical", "fits", "canonical", []),
+        ("family", "canonical", "inconclusive", "canonical", [text_assumed("canonical", OPEN)]),
+        ("family", "canonical", "inconclusive", "written", [text_assumed("canonical", f"{OPEN} (written is ahead)")]),
+        ("family", "", "inconclusive", "written", [text_assumed("written", OPEN)]),
+        (
+            "family",
+            "canonical",
+            "another-fits-better",
+            "written",
+            [("setup/another-fits-better", "text was assumed and does not fit: written fits better than canonical")],
+        ),
+        ("family", "canonical", "", "", [text_assumed("canonical", "not checked, its evidence is missing"), LOST]),
+        ("option", "canonical", "", "", [LOST]),
+    ],
+)
+def test_a_form_of_text_that_nobody_stated_is_confirmed_or_a_finding(
+    source: str, form: str, verdict: str, best: str, said: Said
+) -> None:
+    """A run that names none has texts as they are written. Without a verdict there is no evidence."""
+    sources = {"mean": "option", "std": "option", "text": source}
+    checkpoint = {"arch": "SigLIP", "preprocessing_source": sources, "metadata": {"text": form} if form else {}}
+    checked = {"setup": [part("fits"), part(verdict, part="text", in_use=form or "written", best=best)]}
+    given = found(checked if verdict else None, checkpoint)
+    assert said_alike(given, said) and all(each in said for each in given if each[0] == TEXT)
+
+
 @pytest.mark.parametrize(
     ("run", "checkpoint", "said"),
     [

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import gate_runs
 import msgspec
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,22 +17,32 @@ import torch
 from manifests import whole
 from PIL import Image
 from processes import in_two
+from sealing import put, seal
 from small_audit import UNCHECKED, pages
 from torch import nn
 
 import robustkit
+from robustkit.common.finding import Finding
 from robustkit.common.intervals import wilson
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
+from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.attacks.transfer.condition import Passed, passed_of, transfer_condition
+from robustkit.evaluations.attacks.transfer.results import TransferSummary
 from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.gate.policy import parse_statement
 from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
-from robustkit.runs.kept_images import ADVERSARIALS, digest_of_differences, read_adversarials, write_adversarials
+from robustkit.runs.kept_images import (
+    ADVERSARIALS,
+    DIGEST,
+    digest_of_differences,
+    read_adversarials,
+    write_adversarials,
+)
 from robustkit.runs.manifest import PreprocessingEntry
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
@@ -227,6 +238,41 @@ def test_a_difference_of_16_bits_is_drawn_back_into_the_ball(nets: Path, tmp_pat
         for name, source in (("a", "b"), ("b", "a")):
             assert run.table(name, on(text, source)).to_pandas()[claim.norm].max() <= claim.eps * (1 + 1e-6)
         assert not [row["flags"] for row in run.results().to_dict("records") if "exceeds" in str(row["flags"])]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "scored", "odd"),
+    [
+        ("ABC", "ABC", 0),
+        ("ABC", "AXC", 1),
+        ("ABC", "XBY", 2),
+        ("ABC", "BCA", 3),  # each shard has its own images
+        ("AXC", "AB", 1),  # of those that were scored
+        ("A", "AXY", 0),  # the source has no record to compare with
+        ("", "AX", 0),
+        ("A C", "AXC", 0),  # nor one that says what it is about
+        ("ABC", "  Y", 1),
+    ],
+)
+def test_a_shard_scored_on_images_that_were_found_again_since_is_a_finding(
+    theirs: str, scored: str, odd: int, tmp_path: Path
+) -> None:
+    """A letter for the images that each shard states; a blank where it states none."""
+    attack, passed = gate_runs.PGD, on(gate_runs.PGD, "a")
+    found = {name: {"clean": gate_runs.right(1, 2)} for name in "ab"}
+    run = gate_runs.make(tmp_path / "run", found, conditions=["clean", attack, passed], data={"n": 6})
+    rows = run.table("a", "clean")
+    for name, text, images in (("a", attack, theirs), ("b", passed, scored)):
+        for shard, image in enumerate(images):
+            stated = {DIGEST: image.encode()} if image != " " else {}
+            put(run, name, text, rows.replace_schema_metadata(stated), shard)
+    seal(run)
+    (row,) = TransferSummary(RecordReader(run, run.manifest, "b", {})).add(passed)
+    known = len(scored.replace(" ", ""))
+    said = f"{odd} of {known} shards were scored on other images than the records of a are about; delete these records"
+    again = [each for each in row.findings if each.code == "attack/other-images"]
+    assert again == [Finding("attack/other-images", f"{said} and run the same command again")] * bool(odd)
+    assert (row.metric, row.value, row.n) == ("transfer_accuracy", 0.5, 2 * len(scored))
 
 
 @pytest.mark.slow

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from evaluating import evaluate
 from figures import said_of
 from PIL import Image
 from small_audit import UNCHECKED, audit, files
 
 import robustkit
-from cam import AGCAM
+from cam import AGCAM, Explanation
+from robustkit.common.finding import Finding
 from robustkit.data.dataset import Dataset, open_dataset
+from robustkit.data.layouts import Sample
 from robustkit.data.shapes import PAIRS, pair_labels, rendered_pair
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.maps.methods import chosen_of
-from robustkit.evaluations.maps.two_objects.condition import VOCABULARY
-from robustkit.evaluations.maps.two_objects.evaluate import masses
+from robustkit.evaluations.maps.truth import Located
+from robustkit.evaluations.maps.two_objects import evaluate as two_objects
+from robustkit.evaluations.maps.two_objects.condition import VOCABULARY, two_object_condition
+from robustkit.evaluations.maps.two_objects.evaluate import COLUMNS, masses
+from robustkit.evaluations.maps.two_objects.results import TwoObjectsAggregator
+from robustkit.evaluations.subject import Batch, Settings
+from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-quest"
@@ -48,6 +61,56 @@ def test_shares_of_maps_made_by_hand() -> None:
     scaled, flipped = masses(7 * maps, objects), masses(maps.flip(3), objects.flip(3))
     for plain, *alike in zip((own, other, shares), scaled, flipped, strict=True):
         assert all(torch.allclose(plain, each) for each in alike)
+
+
+def pairs_of(place: Path, shown: list[int], broken: list[int], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """The records of images with so many objects in the frame, of which some have a constant map for one class."""
+    objects = torch.zeros(len(shown), 2, 8, 8, dtype=torch.bool)
+    for each, count in zip(objects, shown, strict=True):
+        each[0, :3], each[1, 5:] = count > 0, count > 1
+    truths = [Located(each.any(dim=0), torch.zeros(0, 4), objects=each) for each in objects]
+    pixels = torch.full((len(shown), 3, 8, 8), 128, dtype=torch.uint8)
+    samples = [Sample(str(i), 0, valid=(0, 1)) for i in range(len(shown))]
+    flat = torch.tensor([[False, bool(one)] for one in broken])
+    maps = torch.zeros(len(shown), 2, 8, 8)
+    maps[:, 0, 0], maps[:, 1, 7] = 1.0, 1.0  # each in its object
+    maps[flat] = 0.0
+    made = partial(Explanation, maps, torch.eye(len(shown), 3), degenerate=flat)
+    method = SimpleNamespace(explain=lambda inputs, labels, rng: made(target=labels))
+    monkeypatch.setattr(two_objects, "explainer_of", lambda *_: nullcontext(method))
+    classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
+    subject = ClassifierSubject(classifier, load_card("standard"), Settings(), None)
+    return evaluate(subject, Batch(pixels, samples, truths), two_object_condition("grad-cam")).columns
+
+
+@pytest.mark.parametrize(
+    ("shown", "broken", "outside", "constant"),
+    [
+        ([2, 2, 2, 2], [0, 0, 0, 0], "", ""),
+        ([2, 1, 2, 2], [0, 0, 0, 0], "1 of 4", ""),
+        ([0, 1, 2, 2], [0, 0, 0, 0], "2 of 4", ""),
+        ([2, 2, 2, 2], [0, 0, 1, 0], "", "1 of 4"),
+        ([2, 1, 2, 2], [0, 0, 1, 1], "1 of 4", "2 of 3"),
+        ([2, 1, 2, 2], [0, 1, 0, 0], "1 of 4", ""),  # one that is not counted anyway
+    ],
+)
+def test_images_without_both_objects_are_not_counted_and_constant_maps_are_scored_as_0(
+    shown: list[int], broken: list[int], outside: str, constant: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = pairs_of(place, shown, broken, monkeypatch)
+    table = pa.table({name: pa.array(columns[name], kind) for name, kind in COLUMNS.items()})
+    rows = {row.metric: row for row in TwoObjectsAggregator().rows("two-object(map=grad-cam)", table, [])}
+    said = {
+        "maps/object-outside": f"{outside} images have an object outside the frame; not counted",
+        "maps/scored-as-zero": f"{constant} images have a map that is constant or not finite; it is scored as 0",
+    }
+    raised = tuple(Finding(code, text) for code, text in said.items() if text[0] != " ")
+    lost = [both == 2 and flat for both, flat in zip(shown, broken, strict=True)].count(1)
+    n = shown.count(2)
+    assert rows.keys() == {metric.name for metric in VOCABULARY.metrics}
+    assert {row.findings for row in rows.values()} == {raised} and {row.n for row in rows.values()} == {n}
+    assert rows["asked_mass"].value == pytest.approx((n - lost / 2) / n)  # 0 of one of two classes
+    assert rows["asked_share"].value == pytest.approx((n - lost / 4) / n)  # one half of it
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,8 @@ _MEANS = (
     Metric("map_entropy", "entropy of maps", least=0),
     Metric("map_gini", "Gini of maps", least=0, most=1),
 )
+OF_OBJECTS = frozenset(metric.name for metric in (*_SCORES, *_ON_OBJECTS, *_POOLED))
+"""Scores that hold a map against the object, which some image may not show."""
 FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
 """Scores that a model's confidence supports where they are of few samples."""
 STABILITY = (

@@ -31,6 +31,7 @@ from .condition import (
     FAITHFUL,
     METRICS,
     MODES,
+    OF_OBJECTS,
     PLAIN,
     SCORES,
     STABILITY,
@@ -200,7 +201,8 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
                 figure = share_of(values[rows])
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
-                code = "maps/constant-excluded" if key[1] in _OF_MAPS else "maps/no-object"
+                code = "maps/constant-excluded" if key[1] in _OF_MAPS else "maps/non-finite"
+                code = "maps/no-object" if key[1] in OF_OBJECTS else code
                 flags.append(Finding.of(code, count=len(figures.ids) - len(rows), n=len(figures.ids)))
             if key[1] == "head_correlation" and figure.low >= UNMOVED:
                 flags.append(Finding.of("maps/independent-of-class"))

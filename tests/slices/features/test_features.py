@@ -1,28 +1,36 @@
 """`robustkit features` on mean colours: heads as scikit-learn's, records, attack, resume, wrong requests."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import safetensors.torch
 import torch
 from coloured import CLASSES, command, features, furnish
+from manifests import whole
 from processes import called
+from sealing import put, seal
 from small_audit import files
 from torch.nn import functional
 
 from robustkit.common.differences import of_draws
+from robustkit.common.finding import Finding
 from robustkit.common.intervals import draws_interval
 from robustkit.errors import ModelError
+from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
 from robustkit.runs.folder import RunFolder
 from robustkit.slices.features.heads import (
+    Asked,
+    Heads,
     best_strength,
     few_shot_draws,
     fit,
@@ -31,6 +39,7 @@ from robustkit.slices.features.heads import (
     nearest_answers,
     shuffled,
 )
+from robustkit.slices.features.results import feature_rows
 from robustkit.slices.features.task import TASK
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
@@ -153,6 +162,43 @@ def test_few_images_are_drawn_evenly_and_as_a_function_of_their_ids() -> None:
         assert set(chosen.tolist()) <= set(found[5, draw].tolist())
     turned = shuffled(places.flip(0), ids[::-1], "0/few-shot/0")
     assert [29 - place for place in turned] == shuffled(places, ids, "0/few-shot/0")
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({}, ""),
+        ({0: 0.0, 1: 1e9}, ""),
+        ({0: torch.nan}, "1 of 6 samples have non-finite features; counted as wrong"),
+        ({0: torch.inf, 2: -torch.inf, 5: torch.nan}, "3 of 6 samples have non-finite features; counted as wrong"),
+        ({6: torch.nan}, ""),  # of the image that could not be read
+    ],
+)
+def test_images_whose_features_are_not_finite_are_wrong_and_counted(
+    odd: dict[int, float], said: str, tmp_path: Path
+) -> None:
+    labels, points = [0, 1, 2] * 4, 3 * functional.one_hot(torch.arange(12) % 3, 4).float()
+    asked = Asked("", 12, 3, (1, 3), 3, 0.07, (1,), 2, 0.01, 1.0)
+    heads = Heads.fitted(asked, points, labels, [f"{place:02d}" for place in range(12)], 0)
+    shown = points[:7].clone()
+    for place, value in odd.items():
+        shown[place, 1] = value
+    predicted, precision = heads.predict(shown, labels[:7])
+    columns = {name: found.tolist() for name, found in predicted.items()}
+    columns |= {"label": labels[:7], "precision": precision.tolist(), "moved": [0.0] * 7, "linf": [0.0] * 7}
+    columns |= {"l2": [0.0] * 7, "sample_id": list("abcdefg"), "error": [None] * 6 + ["it is broken"]}
+    run = RunFolder(tmp_path)
+    checkpoint = {"name": "net", "heads": asked.to_dict()}
+    run.write_manifest(whole({"checkpoints": [checkpoint], "conditions": ["clean"], "data": {"n": 7}}))
+    put(run, "net", "clean", pa.table(columns))
+    seal(run)
+    rows = {row.metric: row for row in feature_rows(RecordReader(run, run.manifest, "net", {}), ["clean"])[0]}
+    wrong = sum(place < 6 and not math.isfinite(value) for place, value in odd.items())
+    for metric in ("knn", "knn(1)", "knn(3)", "probe", "retrieval", "few_shot(1)"):
+        assert (rows[metric].value, rows[metric].n) == (pytest.approx(1 - wrong / 6), 6)
+    for row in rows.values():
+        raised = [finding for finding in row.findings if finding.code == "features/non-finite"]
+        assert raised == [Finding("features/non-finite", said)] * bool(said)
 
 
 # A run

@@ -16,10 +16,13 @@ import pytest
 import torch
 from places import ROOT, SHARED
 from processes import called
+from safetensors import safe_open
+from safetensors.torch import save_file
 from small_audit import files
 from texts import PAGE, WORDS, library_model, probability, slow_nll, word_model
 
 from robustkit.common.determinism import SampleRng
+from robustkit.common.finding import Finding
 from robustkit.errors import BadImageError, CheckpointError, DataError, ModelError, ProtocolError, RobustkitError
 from robustkit.evaluations.subject import Settings
 from robustkit.gate.draft import draft
@@ -267,6 +270,35 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
     assert "text/targets-changed" not in said
     text = (done.path / "report.html").read_text("utf-8")
     assert "windows of 8 tokens every 4; a token counts in the first window that holds it" in text
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ((5, 5, 4), ""),
+        ((5, 6, 4), "1 of 3 documents have non-finite logits"),
+        ((6, 6, 4), "2 of 3 documents have non-finite logits"),
+    ],
+)
+def test_documents_at_whose_end_the_model_overflows_are_counted(
+    lengths: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    """Its numbers for the fifth place are too large, and seen only where a sixth word is to be predicted."""
+    path, data = word_model(tmp_path / "m.safetensors"), tmp_path / "page.txt"
+    with safe_open(path, "pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors["positions"][4] = 3e38
+    save_file(tensors, path, metadata)
+    data.write_text("\n\n".join(" ".join(WORDS[:length]) for length in lengths), encoding="utf-8")
+    done = evaluated(data, tmp_path / "run", path, perturbations="none", documents="blank-lines")
+    rows = {row.metric: row for row in done.summary()}
+    for row in rows.values():
+        found = [finding for finding in row.findings if finding.code == "text/non-finite-logits"]
+        assert found == [Finding("text/non-finite-logits", said)] * bool(said) and row.n == 3
+    records = done.table("m", "clean").to_pylist()
+    assert sorted(record["tokens"] + 1 for record in records) == sorted(lengths)
+    assert all(math.isnan(record["nll"]) == (record["tokens"] == 5) for record in records)
+    assert all(math.isnan(rows[metric].value) == bool(said) for metric in ("perplexity", "nll", "bits_per_byte"))
 
 
 def test_a_run_passes_the_policy_drafted_from_it_and_is_paired_and_shown(tmp_path: Path, page: Path) -> None:
