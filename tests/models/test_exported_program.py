@@ -32,6 +32,7 @@ from robustkit.models.exported_program import (
     _argument,
     _callable,
     _dropping,
+    _input,
     _Step,
     _step,
     _Value,
@@ -438,6 +439,7 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
     ),
     "byte order": (lambda m: m | {"byteorder": b"big"}, "written on a machine of another byte order; export it on one"),
     "three operators": (lambda m: edited(m, PROGRAM, strangers(3)), r"\(os\.x2, os\.x1, os\.x0\); export"),
+    "four operators": (lambda m: edited(m, PROGRAM, strangers(4)), r"\(os\.x3, os\.x2, os\.x1 and 1 more\)"),
     "five operators": (lambda m: edited(m, PROGRAM, strangers(5)), r"\(os\.x4, os\.x3, os\.x2 and 2 more\)"),
     "name of an operator": (lambda m: edited(m, PROGRAM, calling(f"torch.ops.{'x' * 61}")), r"\(x{60}\)"),
     "name of an object": (
@@ -503,6 +505,21 @@ def test_sides_of_one_symbol_are_equal_and_each_within_its_bounds() -> None:
         else:
             with pytest.raises(ModelError, match=f"takes images of s0 x 3 x s1 x s1, not of {rows} x 3 x {height}"):
                 network.logits(images)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "bounds"),
+    [
+        ({}, (1, None)),
+        ({"s0": {"min_val": None, "max_val": None}}, (1, None)),
+        ({"s0": {"min_val": 0, "max_val": 4}}, (1, 4)),
+        ({"s0": {"min_val": 2, "max_val": 4}}, (2, 4)),
+    ],
+)
+def test_a_side_is_bounded_by_1_where_a_program_says_less(ranges: dict[str, Any], bounds: Any) -> None:
+    sizes = [{"as_expr": {"expr_str": "s0"}}, *({"as_int": side} for side in (3, 8, 8))]
+    entry = {"dtype": _FLOAT32, "sizes": sizes}
+    assert _input(Path("m.pt2"), entry, ranges) == (["s0", 3, 8, 8], {"s0": bounds})
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(8, 9, (8, 9)), ("s1", 9, None), (8, "s1", None)])

@@ -139,6 +139,7 @@ def test_folders_are_searched_to_a_depth(tmp_path: Path) -> None:
 
 def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     text = (folder / "index.html").read_text("utf-8")
+    assert 'data-served="1"' not in text
     rows = [attrs for attrs in page.all("tr") if "data-name" in attrs]
     assert [row["data-name"] for row in rows][:4] == ["other", "other", "vit", "vit"]
     assert [row["data-state"] for row in rows][:4] == ["plain unfinished", "plain unfinished", "plain", "plain"]
@@ -215,10 +216,12 @@ def test_a_history_is_of_one_data_set_card_and_task(tmp_path: Path) -> None:
     audited(tmp_path / "d", "vit", (6, 3), 4, of=10, deciding={"protocol": "quest-paper@1:0"})
     audited(tmp_path / "e", "vit", (5, 3), 5, of=10, data=other, deciding={"data digest": "d2"})
     audited(tmp_path / "f", "deit", (4, 3), 6, of=10)
+    write_summary(make(tmp_path / "g", {"resnet": {"clean": right(5, 10)}}))
+    write_summary(make(tmp_path / "h", {"resnet": {"clean": right(5, 10), PGD: right(4, 10)}}))
     index = write_index(tmp_path, compared=0)
-    shown = {tuple(path for path, *_ in history.runs) for history in index_page.histories(index.listed.runs)}
-    assert shown == {("a", "b"), ("c", "e")}
-    assert {*index.pairs.changes} == {("a", "b"), ("c", "e")}
+    shown = {tuple(path for path, *_ in each.runs): each for each in index_page.histories(index.listed.runs)}
+    assert shown.keys() == index.pairs.changes.keys() == {("a", "b"), ("c", "e"), ("g", "h")}
+    assert [key[0] for key in shown["g", "h"].keys] == ["clean", PGD]  # of the newest
 
 
 def test_ticks_of_a_history_are_few_dates_and_comparisons_eight(
@@ -431,7 +434,7 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
         *("/vit/note.txt", "/vit/a/run.json", "/../outside/run.json", "/%2e%2e/outside/run.json", "//etc/passwd"),
         *("/linked/report.html", "/.robustkit-view/cache.json", "/.robustkit-view/../vit/note.txt"),
         *("/vit/../vit/note.txt", "/compare?first=vit/a&second=../outside", "/compare?first=vit/a&second=linked"),
-        *("/vit/a/cams/note.html", "/vit/a/cams/gallery.html", "/vit/a/cams/", "/vit/cams/gallery.html"),
+        *("/vit/a/cams/note.html", "/vit/a/cams/gallery.html", "/vit/a/cams/", "/vit/cams/gallery.html", "/vit/a"),
         *("/compare?first=vit/a", "/compare", "/.hidden/a/report.html", "/half/report.html", "/%00", "/%ff"),
     ):
         assert got(port, path)[0] == 404, path
