@@ -123,6 +123,12 @@ class MeasuredRun:
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
         return [condition for condition in self.manifest.conditions_of(name) if condition not in done]
 
+    def without_figures(self, name: str) -> list[str]:
+        """Return the conditions with records of which no sample counts."""
+        there, without = {text for text, _ in self.cells[name]}, self.without_records(name)
+        rest = (text for text in self.manifest.conditions_of(name) if text not in (*there, *without))
+        return [text for text in rest if not any(matches(pattern_of(text), each) for each in there)]
+
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
     """There is no figure. command: evaluates what nobody asked for; completes: makes the records that are missing."""
@@ -473,6 +479,7 @@ def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: Measured
         raise not_evaluated(subject, name, wanted)
     every = [(text, finding) for (text, _), row in cells.items() for finding in row.findings]
     every += ((condition, Finding.of("run/no-records")) for condition in subject.without_records(name))
+    every += ((condition, Finding.of("run/no-figure")) for condition in subject.without_figures(name))
     every += (("data", finding) for finding in manifest.data.findings("data"))
     every += ((text, Finding.of("run/left-out", line=line)) for text, line in manifest.corrupted.left_out.items())
     meant = dict.fromkeys(each for each in every if wanted is None or matches(wanted, each[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,7 +52,7 @@ def test_findings_are_added_and_one_says_that_records_are_missing() -> None:
 
 
 @pytest.mark.parametrize("change", [{}, {"value": math.nan}, {"high": math.nan}, {"low": math.nan, "high": math.nan}])
-def test_a_summary_gives_a_figure_back(change: dict[str, float]) -> None:
+def test_a_summary_gives_a_figure_back(change: dict[str, Any]) -> None:
     figure = replace(FIGURE, findings=(Finding.of("maps/independent-of-class"),), **change)
     plain = figure.to_plain()
     assert tuple(plain) == COLUMNS and not any(isinstance(end, float) and math.isnan(end) for end in plain.values())

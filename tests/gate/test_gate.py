@@ -8,9 +8,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from gate_runs import PGD, make, right, verdict, verdicts
 from msgspec.structs import replace
+from sealing import seal
 
 import robustkit
 from robustkit.cli import app as cli
@@ -212,6 +215,21 @@ def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest
     assert status.value.code == 0
     after = verdict(shapes, rule)
     assert after.state == PASS and after.figure is not None and after.figure.n > 0
+
+
+def test_a_condition_of_which_no_sample_counts_is_a_finding(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", {"vit": {"clean": [1] * 10, PGD: [1] * 10}})
+    assert verdict(run, "no findings").state == PASS
+    (path,) = run.shard_path("vit", PGD, 0).parent.glob("*.parquet")
+    for count, expected in ((9, PASS), (10, FAIL)):
+        errors = pa.array([*["unreadable"] * count, *[None] * (10 - count)], pa.string())
+        table = pq.read_table(path)
+        run.write_shard(path, table.set_column(table.column_names.index("error"), "error", errors))
+        found = verdict(seal(run), "no findings except data/unreadable")
+        assert found.state == expected, found.reason
+    assert found.reason.startswith(f"1 finding: {PGD}: there are records but no figure")
+    assert verdict(run, "no findings under clean").state == PASS
+    assert verdict(run, "no findings except run/no-figure").state == PASS
 
 
 def test_findings_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_path: Path) -> None:
