@@ -1,13 +1,10 @@
 """Package list and metadata; pyproject.toml holds the tools' settings."""
 
-from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-SLICES = ConfigParser(delimiters="=", interpolation=None)  # each names its task, its families and its command
-SLICES.read(sorted(HERE.glob("robustkit/slices/*/entry_points.txt")), encoding="utf-8")
 
 setup(
     name="robustkit-audit",  # PyPI's `robustkit` is another project; imports and command stay `robustkit`
@@ -33,12 +30,9 @@ setup(
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["crosswalk.toml", "references.bib", "templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
-        "robustkit.slices": ["*/*.pyi", "**/*.toml"],
+        "robustkit.slices": ["*/*.pyi", "*/entry_points.txt", "**/*.toml", "*/templates/**"],
     },
-    entry_points={
-        "console_scripts": ["robustkit = robustkit.cli:main"],
-        **{group: [f"{name} = {value}" for name, value in SLICES[group].items()] for group in SLICES.sections()},
-    },
+    entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
     install_requires=[
         "torch>=2.6",
         "timm>=1.0.31",  # before, its centre crop to a frame that is not square ignored the interpolation

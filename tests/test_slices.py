@@ -1,4 +1,4 @@
-"""Text, series and features are slices: deleting the folder of one takes its command, and nothing else."""
+"""Slices stand alone: deleting the folder of one takes its command, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
-from plugin_package import metadata
 
 from robustkit.common import plugins
 
 SLICES = [path.parent for path in sorted((ROOT / "robustkit" / "slices").glob("*/entry_points.txt"))]
-NAMES = [folder.name for folder in SLICES]
+COMMANDS = {folder.name: (folder / "entry_points.txt").read_text("utf-8").split()[-3] for folder in SLICES}
+TASKS = [name for name, command in COMMANDS.items() if name == command]
 WITHOUT = """
 import sys
 from click.testing import CliRunner
@@ -62,54 +62,30 @@ assert [condition.name for condition in plan_of(request).conditions] == ["clean"
 
 
 def copy_of(root: Path) -> Path:
-    """The package without its tests, and with the metadata of an installation that has all slices."""
+    """The package without its tests."""
     for package in ("attacks", "cam", "corruptions"):
         (root / package).symlink_to(ROOT / package)
     left_out = shutil.ignore_patterns("__pycache__", "embedded")
     shutil.copytree(ROOT / "robustkit", root / "robustkit", ignore=left_out)
     (root / "robustkit" / "embedded").symlink_to(ROOT / "robustkit" / "embedded")
-    entries = "\n".join((folder / "entry_points.txt").read_text("utf-8") for folder in SLICES)
-    sections: dict[str, list[str]] = {}
-    for line in entries.splitlines():
-        if line.startswith("["):
-            lines = sections.setdefault(line, [])
-        elif line:
-            lines.append(line)
-    metadata(root, plugins.DISTRIBUTION, "0.1.0", "\n".join("\n".join((each, *sections[each])) for each in sections))
     return root
 
 
 @pytest.mark.parametrize(
-    "gone", [*([name] for name in NAMES), pytest.param(NAMES, marks=pytest.mark.slow)], ids=" ".join
+    "gone", [*([name] for name in COMMANDS), pytest.param(list(COMMANDS), marks=pytest.mark.slow)], ids=" ".join
 )
 def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
     root = copy_of(tmp_path)
     for name in gone:
         shutil.rmtree(root / "robustkit" / "slices" / name)
-    left = [name for name in NAMES if name not in gone]
-    words = [sys.executable, "-c", WITHOUT, " ".join(gone), " ".join(left)]
+    left = [name for name in TASKS if name not in gone]
+    words = [sys.executable, "-c", WITHOUT, " ".join(COMMANDS[name] for name in gone), " ".join(left)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ROBUSTKIT_")}
     environment = kept | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_slices_are_found_by_the_metadata_or_in_the_source_tree(
-    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are entry points of our own distribution, and no plug-ins; an older installation names none of them."""
-    named = "[console_scripts]\nrobustkit = robustkit.cli:main\n"
-    if installed:  # this one alone, so that what was read is known
-        named += "[robustkit.tasks]\nmine = robustkit.tasks.task:Task\nno = robustkit.tasks.no.task:TASK\n"
-    metadata(tmp_path, plugins.DISTRIBUTION, "0.1.0", named)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    cached = (plugins._own_entries, plugins.built_in, plugins._installed)
-    for function in cached:
-        function.cache_clear()
-    try:
-        assert list(plugins.built_in("tasks")) == (["mine"] if installed else sorted(NAMES))
-        assert not plugins.every_plugin()
-    finally:
-        for function in cached:
-            function.cache_clear()
+def test_slices_are_no_plug_ins() -> None:
+    assert list(plugins.built_in("tasks")) == sorted(TASKS) and not plugins.every_plugin()
+    assert {*plugins.built_in("commands")} == {*COMMANDS.values()} and not plugins.built_in("nothing")

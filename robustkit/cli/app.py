@@ -22,12 +22,23 @@ from . import streams
 from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
 
+
+def _of_slices(evaluates: bool) -> dict[click.Command, str]:
+    """Return the commands of slices, and what the help says about each. evaluates: those that take checkpoints."""
+    commands = (entry.load() for entry in built_in("commands").values())
+    return {
+        command: command.short_help
+        for command in commands
+        if any(param.name == "checkpoints" for param in command.params) == evaluates
+    }
+
+
 COMMANDS: dict[str, dict[click.Command, str]] = {
     "Evaluate": {
         evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
         evaluation.attack: "audit classifiers: clean and attacks only",
         evaluation.segment: "audit segmenters: clean, attacks, corruptions",
-        **{command: str(command.short_help) for command in (entry.load() for entry in built_in("commands").values())},
+        **_of_slices(evaluates=True),
         evaluation.cam: "draw and score attribution maps of classifiers",
         evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
@@ -36,7 +47,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.merge: "merge the parts of a run; write summary and report",
         runs.compare: "compare checkpoints, paired by sample",
         runs.table: "print a table for a paper: LaTeX, Markdown, CSV, HTML",
-        runs.view: "write an index of all runs in a folder",
+        **_of_slices(evaluates=False),
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",

@@ -215,41 +215,6 @@ def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: S
     print_as_it_is(screen, f"report: {run.path / 'report.html'}")
 
 
-def folder_of_runs() -> Path:
-    """Return the usual folder that has runs. Raises RunError where there are none here."""
-    for folder in map(Path, ("runs", "robustkit-runs", ".")):
-        if next(folder.glob("**/run.json"), None) is not None:
-            return folder
-    raise RunError("no runs in runs, robustkit-runs or this folder; give the folder that has them")
-
-
-def view_runs(folder: Path, compared: int, port: int | None, screen: Any) -> None:
-    """Write the index and say what is on it; then serve it on 127.0.0.1 where a port is given."""
-    from ..report.index.page import server_of, write_index
-
-    index = write_index(folder, compared)
-    runs, unreadable = index.listed.runs, index.listed.unreadable
-    unfinished = sum(not run.is_whole for run in runs.values())
-    parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"]
-    parts += [f"{unfinished} unfinished"] if unfinished else []
-    parts += [f"{len(unreadable)} not readable"] if unreadable else []
-    print_line(screen, f"index: {index.path} ({', '.join(parts)})")
-    for name, why in unreadable.items():
-        print_line(screen, f"⚑ {name}: {why}")
-    if port is None:
-        return
-    try:
-        server = server_of(folder, port)
-    except OSError as fault:
-        raise RunError(f"--port {port}: {fault.strerror or fault}; choose another, or 0 for a free one") from None
-    print_line(screen, f"http://127.0.0.1:{server.server_port}/ until Ctrl-C")
-    with server:
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            screen.print()  # after ^C
-
-
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
     """Print which runs lack records, with the command that completes each."""
     from ..evaluations.presenting import unfinished_line

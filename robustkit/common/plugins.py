@@ -13,12 +13,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib import resources
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -219,9 +219,12 @@ def _installed(group: str) -> tuple[Plugin, ...]:
 
 @cache
 def built_in(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group in robustkit's own slices, by name, without those of deleted folders."""
-    found = [entry for entry in _own_entries() if entry.group == f"robustkit.{group}"]
-    return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.value) if _exists(entry.module)}
+    """Return the entry points of a group that robustkit's own slices name, in the `entry_points.txt` of each."""
+    own = ConfigParser(delimiters="=", interpolation=None)
+    own.read(sorted(Path(__file__).parents[1].glob("slices/*/entry_points.txt")), encoding="utf-8")
+    section = f"robustkit.{group}"
+    named = own.items(section) if own.has_section(section) else ()
+    return {name: EntryPoint(name, value, section) for name, value in named}
 
 
 @cache
@@ -231,25 +234,6 @@ def shipped_files(package: str, folder: str) -> Mapping[str, Traversable]:
     places = [resources.files(each) / folder for each in packages]
     files = (file for place in places if place.is_dir() for file in place.iterdir())
     return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
-
-
-@cache
-def _own_entries() -> list[EntryPoint]:
-    """Return our own distribution's entry points; where it names none (not installed), from the files of setup.py."""
-    with suppress(PackageNotFoundError):
-        found = [each for each in distribution(DISTRIBUTION).entry_points if each.group.startswith("robustkit.")]
-        if found:
-            return found
-    declared = ConfigParser(delimiters="=", interpolation=None)
-    declared.read(sorted(Path(__file__).parents[1].glob("slices/*/entry_points.txt")), encoding="utf-8")
-    return [EntryPoint(name, value, group) for group in declared.sections() for name, value in declared[group].items()]
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package above it
-        return False
 
 
 def load_plugin(path: str | Path) -> list[Plugin]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from importlib import resources
 from typing import Any
 
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
@@ -36,10 +35,13 @@ class _Compiled(BytecodeCache):
 _COMPILED = _Compiled()
 
 
-def environment(**filters: Callable[..., Any]) -> Environment:
-    """Return the templates' environment: all text is escaped, no cell begins a formula. filters: further ones."""
+def environment(*packages: str, **filters: Callable[..., Any]) -> Environment:
+    """Return the templates' environment: all text is escaped, no cell begins a formula.
+
+    packages: that have templates, too. filters: further ones.
+    """
     templates = Environment(
-        loader=PackageLoader("robustkit.report", "templates"),
+        loader=ChoiceLoader([PackageLoader(name) for name in (*packages, "robustkit.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: no_formula(value) if type(value) is str else value,
@@ -55,17 +57,20 @@ def render_page(
     templates: Environment, template: str, styles: Sequence[str], scripts: Sequence[str], **values: Any
 ) -> str:
     """Return a page that fetches nothing and runs its own script alone. styles, scripts: among the templates' parts."""
-    script = "\n".join(map(_part, scripts))
+
+    def part(name: str) -> str:
+        loader = templates.loader
+        return (
+            shared(name)
+            if loader is None or name in (LOOK, ENLARGE)
+            else loader.get_source(templates, f"parts/{name}")[0]
+        )
+
+    script = "\n".join(map(part, scripts))
     text = templates.get_template(template).render(
-        **values, style=Markup("\n".join(map(_part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
+        **values, style=Markup("\n".join(map(part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
     )
     return no_controls(text, kept="\n\t")
-
-
-def _part(name: str) -> str:
-    if name in (LOOK, ENLARGE):
-        return shared(name)
-    return (resources.files("robustkit.report") / "templates" / "parts" / name).read_text(encoding="utf-8")
 
 
 def allow_breaks(text: str) -> Markup:

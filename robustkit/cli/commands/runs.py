@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, merge, compare, table, check, card, export, view. They need no model."""
+"""The commands that read run folders: report, merge, compare, table, check, card, export. They need no model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...display.console import print_as_it_is
 from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
 from ..options import (
-    AT_LEAST_0,
     AT_LEAST_1,
     CONTEXT,
     GATE,
@@ -27,7 +26,7 @@ from ..options import (
     request_options,
     skip_bad_option,
 )
-from ..terminal import console, folder_of_runs, say_unfinished, show, usable, view_runs
+from ..terminal import console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
 _FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorboard", "mlflow", "wandb")
@@ -301,28 +300,3 @@ def export(run: Path, format: str, **options: Any) -> None:
     print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
     if lacking := before_submission(paths):
         click.echo(lacking, err=True)
-
-
-@click.command(context_settings=CONTEXT)
-@click.argument("folder", type=RUN, required=False)
-@option(
-    "--compare", "compared", type=AT_LEAST_0, default=8, help="Compute at most N new comparisons of consecutive runs."
-)
-@option("--serve", is_flag=True, help="Serve the index on this machine only, until Ctrl-C.")
-@option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 picks a free one.")
-@common
-def view(folder: Path | None, compared: int, serve: bool, port: int) -> None:
-    """Write an index of all runs in a folder: FOLDER/index.html, to be opened as a file. FOLDER defaults to the first
-    of runs, robustkit-runs and the current folder that contains runs.
-
-    It lists what was audited, when, on which data and under which card, with the figures that matter and the flags,
-    shows the history of each checkpoint's name, and compares consecutive runs of a name. With --serve any two runs
-    are compared on request.
-
-    \b
-    robustkit view
-    robustkit view runs --serve --port 8000
-    """
-    folder = folder or folder_of_runs()
-    with usable(folder):
-        view_runs(folder, compared, port if serve else None, console())

@@ -29,20 +29,20 @@ from page_runs import HOSTILE, Page, make_run
 from PIL import Image
 
 from robustkit.cli.app import main
-from robustkit.cli.terminal import folder_of_runs
 from robustkit.common import plugins
 from robustkit.common.intervals import wilson
 from robustkit.errors import RunError
 from robustkit.evaluations.maps.gallery import Gallery, write_page
-from robustkit.report.index import page as index_page
-from robustkit.report.index import scan as index_runs
-from robustkit.report.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
-from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, Indexed, find_runs, list_runs, read_run
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.survey import write_summary
 from robustkit.runs.folder import RunFolder
+from robustkit.slices.index import page as index_page
+from robustkit.slices.index import scan as index_runs
+from robustkit.slices.index.command import folder_of_runs
+from robustkit.slices.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
+from robustkit.slices.index.scan import CACHE_MARK, FOLDER, MARK, Indexed, find_runs, list_runs, read_run
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 

@@ -6,8 +6,8 @@ import pytest
 from browsing import axe, chromium, complaints, opened
 from index_runs import furnished
 
-from robustkit.report.index.page import write_index
 from robustkit.report.pages import allow_breaks
+from robustkit.slices.index.page import write_index
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 

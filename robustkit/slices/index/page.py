@@ -31,12 +31,12 @@ from ...display.format import figure_cell
 from ...display.svg import INK, Plot, dots, labels, legend, series_shift, shorten_name, style
 from ...display.text import no_controls
 from ...errors import RunError
+from ...report.pages import environment, render_page
 from ...results.comparison import compare
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import flip_tables, tables
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
-from ..pages import environment, render_page
 from . import scan
 from .scan import FOLDER, PAGE, IndexCheckpoint, Indexed, IndexRun, Listed
 
@@ -237,6 +237,7 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     # What a filter looks for in a run, lower case.
     templates = environment(
+        __package__,
         address=lambda path: Markup(quote(os.fsencode(path))),  # a relative URL, which has no character of HTML
         words=lambda run: " ".join((run.card, run.data, run.started)).lower(),
     )
