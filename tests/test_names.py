@@ -29,12 +29,12 @@ from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.corruptions.condition import corruption_condition, expand, parse_corrupted
 from robustkit.evaluations.maps.condition import parse_cams
-from robustkit.evaluations.maps.regions.condition import parse_regions
 from robustkit.gate.policy import parse_statement
 from robustkit.models.specs import find
 from robustkit.pipeline.inputs import evaluation_condition
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.card import load_card
+from robustkit.slices.regions.condition import VOCABULARY as REGIONS
 
 request = partial(ClassificationRequest, checkpoints=("zoo:shapes-vit-standard",), data_dir="embedded:shapes")
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 32, 40, 3), dtype=np.uint8)
@@ -103,7 +103,10 @@ WORKS = [
     ('parse_cams("GradCAM++, AG-CAM(threshold=0.3)")[0].text', "cam(grad-cam-pp)"),
     ('parse_cams("Grad CAM,AGCAM")[1].text', "cam(agcam)"),
     ('check_condition("CAM(AG-CAM,mode=box)").text', "cam(agcam,mode=box)"),
-    ('parse_regions("Map_Top(map=GradCAM)")[0].text', "region-noise(region=map-top,map=grad-cam,share=0.5,severity=5)"),
+    (
+        'REGIONS.parse("region-noise(Map_Top,map=GradCAM)").text',
+        "region-noise(region=map-top,map=grad-cam,share=0.5,severity=5)",
+    ),
     ('cam.method("AG-CAM")', cam.AGCAM),
     ('torch.equal(mapped(target_layer="0"), mapped(layer="0"))', True),
     ('torch.equal(mapped(target_layers=["0"]), mapped(layer="0"))', True),
@@ -113,7 +116,7 @@ WORKS = [
     ('request(cams="none").cams', None),
     ('request(corruptions="none", preset="quick").corruptions', None),
     ('request(corruptions="none", preset="quick").attacks', "fgsm,pgd"),
-    ('request(evaluations=["None"], region_noise="none").arguments().get("evaluations")', None),
+    ('request(evaluations=["None"]).arguments().get("evaluations")', None),
 ]
 REFUSED = [
     ("attacks.PGD(attacks.ThreatModel(), eps=1/255)", "PGD has threat and eps; expected one of the two"),

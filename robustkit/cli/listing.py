@@ -104,8 +104,8 @@ def _families() -> list[Entry]:
     rows: list[Entry] = []
     for found in supported(methods):
         maps = "all" if len(found.maps) == len(methods) else ", ".join(found.maps) or "none"
-        formulas, books = ("yes" if works else "no" for works in (found.formulas, found.ledger))
-        said = {"formulas": formulas, "maps": maps, "logit ledger": books, "why not": found.reason}
+        formulas = "yes" if found.formulas else "no"
+        said = {"formulas": formulas, "maps": maps, "why not": found.reason}
         rows.append({"name": found.family, **said})
     return rows
 

@@ -421,7 +421,7 @@ def refuse_idle(names: Sequence[str], why: str) -> None:
 
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
-    lists = {name: options.get(name) for name in ("attacks", "corruptions", "cams", "region_noise")}
+    lists = {name: options.get(name) for name in ("attacks", "corruptions", "cams", "evaluations")}
     given = {name: None if nothing(value, name) else value for name, value in lists.items()}
     if lists["attacks"] is not None and given["attacks"] is None:
         refuse_idle(("eps", "norm", "engine"), "needs attacks, but --attacks is none; name some, or leave it out")
@@ -429,7 +429,7 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
         names = ("constants", "variant", "frost_dir")
         refuse_idle(names, "needs corruptions; give --corruptions, or leave it out")
     if given["cams"] is None:
-        truth = () if given["region_noise"] else ("boxes", "masks")
+        truth = () if given["evaluations"] else ("boxes", "masks")
         names = ("stability", "faithfulness", "keep_misclassified", *truth)
         refuse_idle(names, "needs maps; give --cams, or leave it out")
 

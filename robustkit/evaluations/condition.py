@@ -203,6 +203,10 @@ class Vocabulary:
         """Return the conditions whose records a number needs. conditions: those of the run."""
         return [text]
 
+    def extend(self, conditions: Sequence[Condition], data: Any) -> Sequence[Condition]:
+        """Return a run's conditions, in their order, with those that they bring along. data: its `Dataset`."""
+        return conditions
+
     def view(self, text: str) -> View | None:
         """Return how the sample browser shows a condition; None where its records hold no predictions."""
         return View(text) if self.in_results or self.in_means else None
@@ -231,14 +235,10 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
-    "ledger": "attention.logit_decomposition",
     **dict.fromkeys(("fmn", "ddn", "hopskipjump"), "attacks.distances"),
     "patch": "attacks.patches",
     "transfer": "attacks.transfer",
     "two-phase": "attacks.two_phase",
-    "region-noise": "maps.regions",
-    "two-object": "maps.two_objects",
-    "counterfactual": "maps.counterfactuals",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
@@ -306,6 +306,13 @@ def vocabulary_of(kind: str) -> Vocabulary:
 def vocabularies() -> list[Vocabulary]:
     """Return the vocabulary of robustkit's families and of those of plug-ins that were loaded, once each."""
     return list(dict.fromkeys((*map(vocabulary_of, OWN_KINDS), *(family.words for family in EVERY_FAMILY.loaded))))
+
+
+def extended(conditions: Sequence[Condition], data: Any) -> tuple[Condition, ...]:
+    """Return a run's conditions with those that families bring along. data: its `Dataset`."""
+    for words in vocabularies():
+        conditions = words.extend(conditions, data)
+    return tuple(conditions)
 
 
 def words_of(text: str) -> Vocabulary:

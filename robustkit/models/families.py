@@ -1,4 +1,4 @@
-"""Which families of vision transformers formulas, maps and the ledger work for, tried on tiny networks of each."""
+"""Which families of vision transformers formulas and maps work for, tried on tiny networks of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import capture, set_attention
-from ..attention.logit_decomposition import ledger
 from ..errors import ModelError
 from .hugging_face import Logits, Pooled
 
@@ -129,12 +128,11 @@ class Support:
     family: str
     formulas: bool
     maps: tuple[str, ...]
-    ledger: bool
     reason: str
 
 
 def supported(explainers: Mapping[str, Callable[[nn.Module], Callable[[Tensor, int], Tensor]]]) -> list[Support]:
-    """Try formulas, maps and the ledger on a tiny random network of each family; the random numbers of torch stay.
+    """Try formulas and maps on a tiny random network of each family; the random numbers of torch stay.
 
     explainers: by name, what makes of a network the maps (B, H, W) of images and a class, such as `cam.AGCAM`; a
         ValueError is a refusal.
@@ -157,9 +155,8 @@ def _tried(family: str, network: nn.Module, explainers: Mapping[str, Any]) -> Su
         return True
 
     formulas = works("formulas", partial(_swap, network, images))
-    books = works("decomposition", partial(ledger, network, images, images + 0.05))
     maps = tuple(name for name, kind in explainers.items() if works("maps", partial(_map, kind, network, images)))
-    return Support(family, formulas, maps, books, "; ".join(dict.fromkeys(reasons.values())))
+    return Support(family, formulas, maps, "; ".join(dict.fromkeys(reasons.values())))
 
 
 def _map(kind: Callable[[nn.Module], Callable[[Tensor, int], Tensor]], network: nn.Module, images: Tensor) -> None:

@@ -84,7 +84,6 @@ def audit(
         attacks, corruptions, cams: names or conditions, comma-separated or a list. Images are corrupted after resize
             and crop, as the benchmark's were. corrupted_dir: its files are those of data_dir.
         constants, variant: see `corruptions.Corruption`. `auto`: by the size of the images.
-        region_noise: each region next to the same one at a random place; object and background need boxes or masks.
         boxes, masks: where the objects are; the CSV or the XML files are ILSVRC's.
         eps: in the units of the card (pixels of [0, 1] for `standard`).
         preset: fills attacks, corruptions, cams and limit where they are left out (`robustkit list presets`).

@@ -20,16 +20,12 @@ from ..evaluations.attacks.evidence import bearing_evidence, extents
 from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
-from ..evaluations.attention.logit_decomposition.condition import ledger_condition
-from ..evaluations.condition import is_attack, kind_of, pattern_of, shows
+from ..evaluations.condition import extended, is_attack, kind_of, pattern_of, shows
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
-from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.methods import check_method, chosen_of
-from ..evaluations.maps.regions.condition import parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
-from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..models.architecture import is_factory
 from ..models.classifier import load
 from ..models.device import best_batch
@@ -51,24 +47,21 @@ from .request import ClassificationRequest, Preset
 
 def _of_clean_images(
     request: ClassificationRequest, only_corrupted: bool
-) -> tuple[tuple[MapSpec, ...], tuple[Condition, ...], list[MapSpec], tuple[Condition, ...]]:
-    """Return maps to score, controls included; regions that noise drowns, with their maps; plug-ins' conditions."""
+) -> tuple[tuple[MapSpec, ...], tuple[Condition, ...], list[MapSpec]]:
+    """Return maps to score, controls included; conditions of other families, and the maps that these make."""
     maps = _maps(request, "grad-cam")
-    regions = () if request.region_noise is None else parse_regions(request.region_noise)
     evaluations = request.evaluation_conditions()
     if only_corrupted:
         here, usual = f"on {request.data_dir}, a tree of corrupted images", "expected the clean ones"
         if maps:
             raise ProtocolError(f"--cams {request.cams!r} {here}: {usual}")
-        if regions:
-            raise ProtocolError(f"--region-noise {here}: {usual}")
         if evaluations:
             raise ProtocolError(f"--evaluations {evaluations[0].text} {here}: give clean ones")
-    methods = [(str(dict(each.parameters).get("map", "")), each) for each in regions]
-    for method, region in methods:
+    methods = [(str(dict(each.parameters).get("map", "")), each) for each in evaluations]
+    for method, evaluation in methods:
         if method:
-            check_method(method, region.text)
-    return maps, regions, [MapSpec(method, options=chosen_of(each)) for method, each in methods if method], evaluations
+            check_method(method, evaluation.text)
+    return maps, evaluations, [MapSpec(method, options=chosen_of(each)) for method, each in methods if method]
 
 
 def _maps(request: ClassificationRequest, usual: str) -> tuple[MapSpec, ...]:
@@ -102,23 +95,13 @@ def next_to(
     return tuple(map_condition(spec, under) for under in others for spec in looking)
 
 
-def of_the_data(dataset: Dataset, maps: Sequence[MapSpec]) -> tuple[Condition, ...]:
-    """Return the conditions that a data set brings along: maps of two objects, and images with one thing changed."""
-    first = dataset.samples[0]
-    asked = dict.fromkeys((spec.method, spec.options) for spec in maps if not spec.is_control)
-    if dataset.objects(first) is not None:
-        return tuple(two_object_condition(*each) for each in asked)
-    if dataset.changed(first, CHANGES[0]) is not None:
-        return tuple(condition for each in asked or [("", ())] for condition in counterfactual_conditions(*each))
-    return ()
-
-
-def check_located(regions: Sequence[Condition], truth: Truth) -> None:
-    """Raise ProtocolError for a region that needs to know where objects are, where nobody says so."""
-    unknown_place = next((condition for condition in regions if condition.needs_truth), None)
+def check_located(evaluations: Sequence[Condition], truth: Truth) -> None:
+    """Raise ProtocolError for a condition that needs to know where objects are, where nobody says so."""
+    unknown_place = next((condition for condition in evaluations if condition.needs_truth), None)
     if unknown_place is not None and not truth.is_known:
-        why = f"{truth.dataset.name} has no object locations"
-        raise ProtocolError(f"{unknown_place.text}: {why}; give --boxes or --masks, or use a region of a map")
+        raise ProtocolError(
+            f"{unknown_place.text}: {truth.dataset.name} has no object locations; give --boxes or --masks"
+        )
 
 
 _PIXELS = ("input_size", "interpolation", "crop_pct", "crop_mode")
@@ -195,9 +178,9 @@ def plan(request: ClassificationRequest) -> Plan:
     card = request.card
     tree, only_corrupted = _tree(request)
     attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)
-    maps, regions, of_regions, evaluations = _of_clean_images(request, only_corrupted)
+    maps, evaluations, made = _of_clean_images(request, only_corrupted)
     place = tree if only_corrupted and tree else request.data_dir
-    more_asked = (request.corruptions, request.evaluations, request.region_noise) != (None, None, None)
+    more_asked = (request.corruptions, request.evaluations) != (None, None)
     of_maps_alone = bool(maps) and tuple(attacked) == (CLEAN,) and not more_asked
     unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
     opened, lines = _open(request, place, tree, unlabelled)
@@ -209,9 +192,9 @@ def plan(request: ClassificationRequest) -> Plan:
     check_labels(dataset, attacked, card)
     sizes = [images.preprocessing.input_size for _, images in opened]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
-    _check_networks(request, classifiers, attacked, (*maps, *of_regions))
+    _check_networks(request, classifiers, attacked, (*maps, *made))
     truth = open_truth(dataset, request.boxes, request.masks)
-    check_located(regions, truth)
+    check_located(evaluations, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
     showing = [condition for condition in evaluations if shows(condition.text)]
     shown = (*(() if only_corrupted else attacked), *corruptions, *showing)
@@ -220,14 +203,14 @@ def plan(request: ClassificationRequest) -> Plan:
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
     entries = [describe(classifier.identity, images.preprocessing) for classifier, images in opened]
-    explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
-    conditions = (*_watched(request, shown), *others, *explained)
+    explained = (*scored, *next_to(request, shown, maps))
+    conditions = extended((*_watched(request, shown), *others, *explained), dataset)
     run = Run(request.folder(entries[0].name))
     unsuited = _unsuited(classifiers, conditions, request.card, run.read_manifest())
     passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries, unsuited)
     conditions = (*conditions, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
-    located = dict.fromkeys((each.text for each in explained if each.needs_truth), truth.digest or "none")
+    located = dict.fromkeys((each.text for each in conditions if each.needs_truth), truth.digest or "none")
     classes = len(dataset.valid_labels or dataset.class_names)
     return Plan(
         request=request,
@@ -415,7 +398,7 @@ _OTHERS = "attacks that ask for answers alone: square, spsa or hopskipjump"
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Return the conditions; where attention is watched, each is followed by that, and by the ledger, on its images."""
+    """Return the conditions; where attention is watched, each is followed by that on its images."""
     if not request.watch_attention:
         return shown
     if not shown:
@@ -424,7 +407,7 @@ def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tu
     for under in shown:
         conditions.append(under)
         if shows(under.text):
-            conditions += (attention_condition(under), *([ledger_condition(under)] if under != CLEAN else []))
+            conditions.append(attention_condition(under))
     return tuple(conditions)
 
 

@@ -42,7 +42,6 @@ class AuditOptions(TypedDict, total=False):
     corrupted_dir: str | Path | None
     constants: str
     cams: str | Iterable[str] | None
-    region_noise: str | Sequence[str] | None
     stability: bool
     watch_attention: bool
     boxes: str | Path | None

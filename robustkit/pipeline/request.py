@@ -212,7 +212,7 @@ class Request:
     least_shard: ClassVar[int]
     kept: ClassVar[tuple[str, ...]]
     lacks: ClassVar[tuple[str, ...]] = ()
-    lists: ClassVar[tuple[str, ...]] = ("attacks", "corruptions", "cams", "region_noise", "evaluations")
+    lists: ClassVar[tuple[str, ...]] = ("attacks", "corruptions", "cams", "evaluations")
     own_before: ClassVar[str] = "limit"
 
     checkpoints: Sequence[str | Path]
@@ -459,7 +459,7 @@ class ClassificationRequest(Request):
     usual_batch: ClassVar = {"cpu": 16, "accelerator": 128}  # a ViT on a CPU is fastest while a batch fits its cache
     least_shard = 128
     kept = (
-        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "region_noise"),
+        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams"),
         *("boxes", "masks", "eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model"),
         *("transfer", "keep_adversarials", "setup_check", "evidence"),
     )
@@ -515,9 +515,6 @@ class ClassificationRequest(Request):
         "Maps",
         "Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); auto: agcam, or grad-cam where there is a CNN; "
         "controls are added.",
-    )
-    region_noise: str | Sequence[str] | None = option(
-        "Maps", "Regions to cover with noise: object,background,map-top(share=0.3),map-bottom,random."
     )
     stability: bool = option("Maps", "Compare maps under every attack and corruption with the clean ones.", False)
     watch_attention: bool = option(

@@ -77,10 +77,10 @@ def term_id(term: Term) -> str:
 SECTIONS = (
     *("samples", "results", "parity", "attacks", "distances", "transfers", "corruptions"),
     *("calibration", "classes", "slices", "stages", "doubts"),
-    *("segmentation", "maps", "two-objects", "regions", "counterfactuals", "attention"),
-    *("logits", "comparison", "unread", "reproduce"),
+    *("segmentation", "maps", "attention"),
+    *("comparison", "unread", "reproduce"),
 )
-"""The sections of the page in order. One with another name follows `logits`."""
+"""The sections of the page in order. One with another name follows `attention`."""
 
 
 def sections_of(run: RunFolder, rows: Sequence[Figure]) -> list[Section]:
@@ -91,7 +91,7 @@ def sections_of(run: RunFolder, rows: Sequence[Figure]) -> list[Section]:
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
     places = {name: float(place) for place, name in enumerate(SECTIONS)}
-    return sorted(sections, key=lambda section: places.get(section.name, places["logits"] + 0.5))
+    return sorted(sections, key=lambda section: places.get(section.name, places["attention"] + 0.5))
 
 
 WIDE = 0.2  # the width of a 95 % interval above which a sentence says that samples are too few

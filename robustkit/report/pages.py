@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from jinja2 import BytecodeCache, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from ..display.text import no_controls, no_formula
 from ..display.web import ENLARGE, LOOK, policy, shared
 
+_HERE = Path(__file__).parent
 _BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")
 _FRACTION = re.compile(r"(?<![\w./])(\d+/\d+)(?![\w/])")
 _WHOLE = Markup('<span class="whole">{}</span>')
@@ -35,13 +37,11 @@ class _Compiled(BytecodeCache):
 _COMPILED = _Compiled()
 
 
-def environment(*packages: str, **filters: Callable[..., Any]) -> Environment:
-    """Return the templates' environment: all text is escaped, no cell begins a formula.
-
-    packages: that have templates, too. filters: further ones.
-    """
+def environment(**filters: Callable[..., Any]) -> Environment:
+    """Return the environment of the templates of this room and of slices: all text is escaped, no cell begins a
+    formula. filters: further ones."""
     templates = Environment(
-        loader=ChoiceLoader([PackageLoader(name) for name in (*packages, "robustkit.report")]),
+        loader=FileSystemLoader([_HERE / "templates", *sorted(_HERE.parent.glob("slices/*/templates"))]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: no_formula(value) if type(value) is str else value,
@@ -59,12 +59,9 @@ def render_page(
     """Return a page that fetches nothing and runs its own script alone. styles, scripts: among the templates' parts."""
 
     def part(name: str) -> str:
-        loader = templates.loader
-        return (
-            shared(name)
-            if loader is None or name in (LOOK, ENLARGE)
-            else loader.get_source(templates, f"parts/{name}")[0]
-        )
+        if name in (LOOK, ENLARGE) or templates.loader is None:
+            return shared(name)
+        return templates.loader.get_source(templates, f"parts/{name}")[0]
 
     script = "\n".join(map(part, scripts))
     text = templates.get_template(template).render(

@@ -45,7 +45,7 @@ def _sides(value: object) -> str:
 
 
 def making_commands() -> tuple[str, ...]:
-    return ("audit", "attack", "segment", *built_in("commands"), "cam", "demo")
+    return ("audit", "attack", "segment", *built_in("tasks"), "cam", "demo")
 
 
 def why_not_repeated(command: str) -> str:

@@ -18,8 +18,8 @@ START, END = "<!-- families: made by scripts/pages/families.py -->\n", "<!-- /fa
 
 
 def table() -> str:
-    rows = [(row["name"], row["formulas"], row["maps"], row["logit ledger"]) for row in listing("families")]
-    return markdown([("family", "formulas", "maps", "logit ledger"), *rows])
+    rows = [(row["name"], row["formulas"], row["maps"]) for row in listing("families")]
+    return markdown([("family", "formulas", "maps"), *rows])
 
 
 def page() -> str:

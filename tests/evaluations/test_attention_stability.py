@@ -32,7 +32,6 @@ from robustkit.evaluations.attention import evaluate as attention_watch
 from robustkit.evaluations.attention.condition import COLUMN_NAMES, LISTS, under_of
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.figures import LINES, attention_figures
-from robustkit.evaluations.attention.logit_decomposition.condition import LISTS as OF_LEDGER
 from robustkit.evaluations.attention.results import (
     COLLAPSE,
     EXPLOSION,
@@ -55,6 +54,7 @@ from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.runs import untrusted as foreign
+from robustkit.slices.logit_decomposition.condition import LISTS as OF_LEDGER
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures", "unexamined")

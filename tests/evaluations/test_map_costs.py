@@ -18,6 +18,7 @@ from robustkit.protocol.condition import CLEAN
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 SAMPLES = 3
+REGIONS = ("object", "map-top", "map-bottom,map=smooth-grad,samples=3", "random")
 
 
 def cost_of(text: str, card: Card) -> Cost:
@@ -29,7 +30,11 @@ def cost_of(text: str, card: Card) -> Cost:
 @pytest.mark.parametrize(
     ("data", "options", "named"),
     [
-        ("shapes", {"region_noise": "object,map-top,map-bottom(map=smooth-grad,samples=3),random"}, "samples=3"),
+        (
+            "shapes",
+            {"evaluations": [f"region-noise({region})" for region in REGIONS]},
+            "samples=3",
+        ),
         ("shapes-pairs", {"cams": "agcam,rollout,rise(masks=5),centre"}, "two-object(map=rise,masks=5)"),
         ("shapes-counterfactual", {"cams": "agcam,integrated-gradients(steps=3)"}, "gradients,steps=3)"),
     ],

@@ -255,15 +255,15 @@ def test_evaluations_that_cannot_be_are_refused(asked: str, said: str) -> None:
 def test_evaluations_are_of_every_family() -> None:
     asked = "pgd(steps=3),corruption(fog,severity=3),cam(agcam),stability(agcam,under=fgsm),region-noise(region=object)"
     request = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations=f"clean,{asked}", cams="rollout")
-    fields = {name: getattr(request, name) for name in ("attacks", "corruptions", "cams", "stability", "region_noise")}
+    fields = {name: getattr(request, name) for name in ("attacks", "corruptions", "cams", "stability", "evaluations")}
     assert fields == {
         "attacks": ("pgd(steps=3)", "fgsm"),
         "corruptions": ("fog(severity=3)",),
         "cams": ("rollout", "agcam"),
         "stability": True,
-        "region_noise": ("region-noise(region=object)",),
+        "evaluations": ("region-noise(region=object)",),
     }
-    assert request.evaluations is None and request.evaluation_conditions() == ()
+    assert [each.text for each in request.evaluation_conditions()] == ["region-noise(region=object,severity=5)"]
     nothing = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations="clean", attacks="none")
     assert nothing.attack_list == ""
 

@@ -41,7 +41,7 @@ from scripts.pages import keywords
 CALLS: list[tuple[Any, type[Request]]] = [
     (robustkit.audit, ClassificationRequest),
     (robustkit.segment, SegmentationRequest),
-    *((function, function.request) for function in (getattr(robustkit, name) for name in built_in("commands"))),
+    *((function, function.request) for function in (getattr(robustkit, name) for name in built_in("tasks"))),
 ]
 
 

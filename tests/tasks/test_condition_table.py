@@ -18,11 +18,11 @@ from robustkit.common.figure import Figure
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions import tables as corruptions
-from robustkit.evaluations.maps.regions.results import RegionsPresenter
 from robustkit.evaluations.metrics import mean_share
 from robustkit.gate.policy import parse_policy
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
+from robustkit.slices.regions.results import RegionsPresenter
 from robustkit.tasks import registry
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.labelled import metrics

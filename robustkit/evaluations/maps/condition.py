@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -208,6 +208,12 @@ def parts_of(condition: str) -> tuple[MapSpec, str] | None:
 def of_mode(explained: MapSpec, mode: str) -> str:
     """Return the condition of a map's scores at its threshold: `cam(agcam,mode=box)`."""
     return f"{explained.text[:-1]},mode={mode})"
+
+
+def methods_of(conditions: Sequence[Condition]) -> list[tuple[str, Chosen]]:
+    """Return each method with its options that some condition scores, controls left out."""
+    specs = [each.payload for each in conditions if isinstance(each.payload, MapSpec) and not each.payload.under]
+    return list(dict.fromkeys((spec.method, spec.options) for spec in specs if not spec.is_control))
 
 
 def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:

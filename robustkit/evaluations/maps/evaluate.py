@@ -362,3 +362,13 @@ class MapsEvaluator(Evaluator):
             for name, values in rows.items():
                 merged.setdefault(name, []).extend(values)
         return Evaluation(merged, pictures=pictures)
+
+
+def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each map's share in its own object, in the other, and its own of both (half where 0 in both): (B, 2) each,
+    of maps and object masks (B, 2, H, W)."""
+    inside = torch.einsum("bthw,bohw->bto", maps.double(), objects.double())
+    whole = maps.double().sum(dim=(2, 3)).clamp_min(torch.finfo(torch.float64).tiny)
+    own, both = inside.diagonal(dim1=1, dim2=2), inside.sum(dim=2)
+    shares = torch.where(both > 0, own / both.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
+    return own / whole, (both - own) / whole, shares

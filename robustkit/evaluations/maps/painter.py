@@ -22,11 +22,10 @@ from ...protocol.condition import Condition
 from ..family import shown_under
 from ..subject import Batch, EvaluatedModel, as_bytes
 from .condition import TARGETS, MapSpec, map_condition
-from .evaluate import explainer_of, localised
+from .evaluate import explainer_of, localised, masses
 from .gallery import GalleryRow, Tile
 from .methods import shown
 from .truth import Located
-from .two_objects.evaluate import masses
 
 _PLAIN = MapSpec("agcam")
 

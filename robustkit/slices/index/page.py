@@ -237,7 +237,6 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     # What a filter looks for in a run, lower case.
     templates = environment(
-        __package__,
         address=lambda path: Markup(quote(os.fsencode(path))),  # a relative URL, which has no character of HTML
         words=lambda run: " ".join((run.card, run.data, run.started)).lower(),
     )

@@ -25,19 +25,19 @@ from robustkit.display.progress import ConsoleProgress
 from robustkit.display.table import TextTable
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.condition import words_of
-from robustkit.evaluations.maps.counterfactuals.condition import FLIPPED
-from robustkit.evaluations.maps.counterfactuals.results import CounterfactualsPresenter
-from robustkit.evaluations.maps.regions.results import RegionsPresenter
-from robustkit.evaluations.maps.two_objects.results import TwoObjectsPresenter
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
+from robustkit.slices.counterfactuals.condition import FLIPPED
+from robustkit.slices.counterfactuals.results import CounterfactualsPresenter
+from robustkit.slices.regions.results import RegionsPresenter
+from robustkit.slices.two_objects.results import TwoObjectsPresenter
 from robustkit.tasks.registry import metric_of
 from scripts.pages.writing import deliver, markdown
 
 from .pictures import pictures
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
-DROWNED = "object,background,map-top,map-bottom"
+DROWNED = [f"region-noise({region})" for region in ("object", "background", "map-top", "map-bottom")]
 START = (
     "QUEST's authors show a photograph of macaws (their Figure 1): drown those that standard attention looks at, and "
     "it errs, while QUEST, which looks at all of them, does not. Their Figure A8 asks for each of two objects in "
@@ -85,9 +85,9 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     real, model = (options.checkpoint,), {"model": {"arch": options.arch}}
     maps = {"cams": "agcam", "faithfulness": "none"}
     kept = ("region_kept", "region_over_random")
-    shapes = {"data_dir": "embedded:shapes", "region_noise": DROWNED, "limit": 500, "browse": 24}
+    shapes = {"data_dir": "embedded:shapes", "evaluations": DROWNED, "limit": 500, "browse": 24}
     yield Part("shapes", "Region noise on generated shapes", REGION_TEXT, SHAPES, kept, shapes)
-    images = {"data_dir": options.images, "boxes": options.boxes, "region_noise": DROWNED, "browse": 24, **model}
+    images = {"data_dir": options.images, "boxes": options.boxes, "evaluations": DROWNED, "browse": 24, **model}
     yield Part("vit", "Region noise on real images", BOXES_TEXT, real, (), images)
     pairs = {"data_dir": "embedded:shapes-pairs", "limit": 180, "browse": 24, **maps}
     yield Part("pairs", "Two objects in generated images", OBJECT_TEXT, SHAPES, ("asked_share", "both_found"), pairs)

@@ -15,23 +15,23 @@ from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.maps.counterfactuals.condition import counterfactual_conditions
+from robustkit.evaluations.maps.evaluate import masses
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_sheet
 from robustkit.evaluations.maps.methods import EVERY_EXPLAINER
-from robustkit.evaluations.maps.regions.condition import parse_regions
 from robustkit.evaluations.maps.truth import open_truth
-from robustkit.evaluations.maps.two_objects.condition import two_object_condition
-from robustkit.evaluations.maps.two_objects.evaluate import masses
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import load
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.run import Run
+from robustkit.slices.counterfactuals.condition import counterfactual_conditions
+from robustkit.slices.regions.condition import VOCABULARY as REGIONS
+from robustkit.slices.two_objects.condition import two_object_condition
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 SHOWN = {"shapes-vit-standard": "standard", "shapes-vit-quest": "QUEST"}
 """The checkpoints that are drawn, and what they are called."""
-TOP, BOTTOM = parse_regions("map-top,map-bottom")
+TOP, BOTTOM = (REGIONS.parse(f"region-noise({region})") for region in ("map-top", "map-bottom"))
 Rows = Mapping[str, Mapping[str, Any]]
 
 

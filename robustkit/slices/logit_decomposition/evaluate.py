@@ -8,16 +8,16 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
-from ....common.determinism import SampleRng
-from ....protocol.card import Card
-from ....protocol.condition import Condition
-from ...condition import Cost
-from ...family import inputs_under
-from ...records import Layer
-from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import Looked, UnderEvaluator
+from ...common.determinism import SampleRng
+from ...evaluations.attention.evaluate import Looked, UnderEvaluator
+from ...evaluations.condition import Cost
+from ...evaluations.family import inputs_under
+from ...evaluations.records import Layer
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
+from .ledger import FACTORS, STREAMS, SWAPS, Ledger, ledger
 
 LEDGER: dict[str, pa.DataType] = {
     **{metric.name: pa.float32() for metric in METRICS},

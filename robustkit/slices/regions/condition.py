@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from ....common.names import canonical
-from ....errors import ProtocolError, unknown
-from ....protocol.condition import (
+from ...common.names import canonical
+from ...errors import ProtocolError, unknown
+from ...evaluations.condition import Named, Place, View
+from ...evaluations.family import LazyFamily
+from ...evaluations.maps.methods import MapWords, split_options, with_options
+from ...evaluations.metrics import Metric, of_samples
+from ...protocol.condition import (
     Condition,
-    ConditionPattern,
     Value,
     format_value,
     parse_parameters,
     split_condition,
-    split_list,
 )
-from ...condition import Named, Place, View
-from ...metrics import Metric, of_samples
-from ..methods import MapWords, split_options, with_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +51,10 @@ class RegionWords(MapWords):
 
     def parse(self, text: str) -> Condition:
         """Return the condition, whose draws are the same for all regions and severities, which share their noise."""
+        name, inside = split_condition(text)
+        first, comma, rest = (inside or "").partition(",")
+        if first and "=" not in first:  # as in region-noise(object)
+            text = f"{name}(region={canonical(first, REGIONS)}{comma}{rest})"
         plain, options = split_options(text, "agcam", kept=self.parameters)
         kind, given = parse_parameters(plain, self.parameters)
         region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
@@ -91,11 +94,9 @@ class RegionWords(MapWords):
         if texts:
             yield max(texts, key=lambda text: abs(values[text, LEAD.name])), LEAD.name, "largest of the regions"
 
-    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        yield from ("--attacks", "none", "--region-noise", pattern.text)
-
 
 VOCABULARY = RegionWords()
+FAMILY = LazyFamily(VOCABULARY)
 
 
 def given_of(text: str) -> dict[str, str]:
@@ -105,18 +106,3 @@ def given_of(text: str) -> dict[str, str]:
 def which_count(text: str, area: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Return whether images count: with the region, and another place for a random one. area: (n,) shares."""
     return (area > 0) & ((area < 1) | (given_of(text)["region"] == RANDOM))
-
-
-def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions of a list, `object,map-top(map=rollout,share=0.3,severity=4)`, each once."""
-    conditions = dict[Condition, None]()
-    for part in split_list(asked):
-        name, inside = split_condition(part)
-        name = canonical(name, (KIND, *REGIONS))
-        if name not in (KIND, *REGIONS):
-            raise ProtocolError(f"--region-noise {part.strip()}: " + unknown("region", name, REGIONS))
-        text = f"{KIND}({','.join(filter(None, (f'region={name}', inside)))})"
-        conditions[VOCABULARY.parse(part if name == KIND else text)] = None
-    if not conditions:
-        raise ProtocolError(f"--region-noise {asked!r}: no region is named; expected some of {', '.join(REGIONS)}")
-    return tuple(conditions)

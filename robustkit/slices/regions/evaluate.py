@@ -9,13 +9,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ....common.determinism import SampleRng
-from ....protocol.card import Card
-from ....protocol.condition import Condition
-from ...condition import Cost
-from ...subject import Batch, EvaluatedModel, Evaluation, Shown
-from ..evaluate import MapEvaluator, control_map, explainer_of
-from ..methods import chosen_of, map_with_logits
+from ...common.determinism import SampleRng
+from ...evaluations.condition import Cost
+from ...evaluations.maps.evaluate import MapEvaluator, control_map, explainer_of
+from ...evaluations.maps.methods import chosen_of, map_with_logits
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, Shown
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .condition import OF_MAP, RANDOM, VOCABULARY
 
 SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}  # of pixels' range; 5 keeps nothing

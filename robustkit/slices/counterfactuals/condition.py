@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ....errors import ProtocolError, unknown
-from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
-from ...condition import Named, Place, View
-from ...metrics import Metric, of_samples
-from ..methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
+from ...errors import ProtocolError, unknown
+from ...evaluations.condition import Named, Place, View
+from ...evaluations.family import LazyFamily
+from ...evaluations.maps.condition import methods_of
+from ...evaluations.maps.methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
+from ...evaluations.metrics import Metric, of_samples
+from ...protocol.condition import Condition, ConditionPattern, Value, parse_parameters
 
 FLIPPED = Metric("flipped", "flips %", 100, paired=True, binary=True, noun="predictions that flip")
 FOLLOWED = Metric("followed", "flips to what was put in %", 100, paired=True, binary=True)
@@ -55,6 +57,13 @@ class CounterfactualWords(MapWords):
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "") for text, name in values if name == FLIPPED.name)
 
+    def extend(self, conditions: Sequence[Condition], data: Any) -> Sequence[Condition]:
+        """Add each change of the images of such data, with the maps of each method that is asked for."""
+        if data.changed(data.samples[0], CHANGES[0]) is None:
+            return conditions
+        methods = methods_of(conditions) or [("", ())]
+        return (*conditions, *(each for method in methods for each in counterfactual_conditions(*method)))
+
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", "none", "--data-dir", "embedded:shapes-counterfactual")
         if named := self.map_of(pattern):
@@ -62,6 +71,7 @@ class CounterfactualWords(MapWords):
 
 
 VOCABULARY = CounterfactualWords()
+FAMILY = LazyFamily(VOCABULARY)
 
 
 def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:

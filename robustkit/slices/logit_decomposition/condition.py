@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ....protocol.condition import Condition
-from ...condition import kind_of
-from ...metrics import Metric
-from ..condition import UnderWords
+from collections.abc import Sequence
+from typing import Any
+
+from ...evaluations.attention.condition import UnderWords
+from ...evaluations.condition import kind_of
+from ...evaluations.family import LazyFamily
+from ...evaluations.metrics import Metric
+from ...protocol.condition import Condition
 
 
 def ledger_condition(under: Condition) -> Condition:
@@ -34,8 +38,18 @@ class LedgerWords(UnderWords):
     usual = "pgd(eps=1/255,steps=20)"
     metrics = METRICS
 
+    def extend(self, conditions: Sequence[Condition], data: Any) -> Sequence[Condition]:
+        """Follow each condition under which attention is watched by what changed since the clean image."""
+        every = list[Condition]()
+        for each in conditions:
+            every.append(each)
+            if each.name == "attention" and each.under is not None and self.takes(each.under.text):
+                every.append(ledger_condition(each.under))
+        return every
+
     def takes(self, under: str) -> bool:
         return kind_of(under) != "clean" and super().takes(under)
 
 
 VOCABULARY = LedgerWords()
+FAMILY = LazyFamily(VOCABULARY)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ....common.figure import Figure
-from ....common.finding import Finding
-from ....common.intervals import mean_of, share_of
-from ...aggregate import column_of
-from ..listed import ListedAggregator, ListedPresenter
+from ...common.figure import Figure
+from ...common.finding import Finding
+from ...common.intervals import mean_of, share_of
+from ...evaluations.aggregate import column_of
+from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
 
 

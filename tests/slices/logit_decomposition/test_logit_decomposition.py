@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from robustkit.attention import Watcher, capture, set_attention, watching
 from robustkit.attention.formulas import find_formula
 from robustkit.attention.hooks import Scoring
-from robustkit.attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Projected, ledger, logit_shares
 from robustkit.errors import ModelError
+from robustkit.slices.logit_decomposition.ledger import FACTORS, STREAMS, SWAPS, Projected, ledger, logit_shares
 
 
 def rows(seed: int) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,13 @@ from torch import Tensor
 import cam
 from cam.localisation import energy_inside
 
-from ....common.determinism import SampleRng
-from ....protocol.card import Card
-from ....protocol.condition import Condition
-from ...condition import Cost
-from ...subject import Batch, EvaluatedModel, Evaluation, Shown
-from ..evaluate import MapEvaluator, explainer_of
-from ..methods import chosen_of, map_with_logits
+from ...common.determinism import SampleRng
+from ...evaluations.condition import Cost
+from ...evaluations.maps.evaluate import MapEvaluator, explainer_of
+from ...evaluations.maps.methods import chosen_of, map_with_logits
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, Shown
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .condition import VOCABULARY
 
 COLUMNS: dict[str, pa.DataType] = {

@@ -19,10 +19,10 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import CLASSES, OWN, cached_render, label
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
-from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
-from robustkit.evaluations.maps.counterfactuals.results import CounterfactualsAggregator
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.report.run import Run
+from robustkit.slices.counterfactuals.condition import CHANGES, VOCABULARY
+from robustkit.slices.counterfactuals.results import CounterfactualsAggregator
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-standard"

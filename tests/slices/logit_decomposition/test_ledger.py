@@ -15,17 +15,17 @@ import torch
 from sealing import put, seal
 
 import robustkit
-from robustkit.attention.logit_decomposition import SWAPS, LayerLedger, Ledger
 from robustkit.common.intervals import wilson
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
-from robustkit.evaluations.attention.logit_decomposition.condition import LISTS, METRICS
-from robustkit.evaluations.attention.logit_decomposition.evaluate import columns_of
 from robustkit.evaluations.attention.results import heads_of
 from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Compared
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
+from robustkit.slices.logit_decomposition.condition import LISTS, METRICS
+from robustkit.slices.logit_decomposition.evaluate import columns_of
+from robustkit.slices.logit_decomposition.ledger import SWAPS, LayerLedger, Ledger
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")

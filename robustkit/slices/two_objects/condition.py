@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ....protocol.condition import Condition, ConditionPattern, Value
-from ...condition import Named, Place
-from ...metrics import Metric, mean_share, of_samples
-from ..methods import Chosen, MapWords, shown, split_options, with_options
+from ...evaluations.condition import Named, Place
+from ...evaluations.family import LazyFamily
+from ...evaluations.maps.condition import methods_of
+from ...evaluations.maps.methods import Chosen, MapWords, shown, split_options, with_options
+from ...evaluations.metrics import Metric, mean_share, of_samples
+from ...protocol.condition import Condition, ConditionPattern, Value
 
 SHARE = replace(mean_share("asked_share", "share of the asked object %"), short="share of the asked %")
 ASKED = replace(mean_share("asked_mass", "mass in the asked object %"), short="mass in the asked %")
@@ -49,11 +51,18 @@ class TwoObjectWords(MapWords):
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "") for text, name in values if name in (SHARE.name, ASKED.name))
 
+    def extend(self, conditions: Sequence[Condition], data: Any) -> Sequence[Condition]:
+        """Add the maps of both objects of each image, by each method that is asked for."""
+        if data.objects(data.samples[0]) is None:
+            return conditions
+        return (*conditions, *(two_object_condition(*each) for each in methods_of(conditions)))
+
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", "none", "--cams", self.map_of(pattern))
 
 
 VOCABULARY = TwoObjectWords()
+FAMILY = LazyFamily(VOCABULARY)
 
 
 def two_object_condition(method: str, options: Chosen = ()) -> Condition:

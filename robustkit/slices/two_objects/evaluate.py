@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from attacks.model_access import likeliest
 from cam.registry import CONTROLS
 
-from ....common.determinism import SampleRng
-from ....protocol.card import Card
-from ....protocol.condition import Condition
-from ...condition import Cost
-from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import MapEvaluator, control_map, explainer_of
-from ..methods import chosen_of, map_with_logits
+from ...common.determinism import SampleRng
+from ...evaluations.condition import Cost
+from ...evaluations.maps.evaluate import MapEvaluator, control_map, explainer_of, masses
+from ...evaluations.maps.methods import chosen_of, map_with_logits
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .condition import VOCABULARY
 
 COMPARED = ("centre", "random")
@@ -28,16 +27,6 @@ COLUMNS: dict[str, pa.DataType] = {
 """Null where an object is outside the frame. first_share, second_share: a class's own share of both objects;
 asked_share: their mean. …_mass: share of a map's sum, a mean over both classes. both_found: the two most probable
 classes. degenerate: a map constant or not finite, whose masses are 0 and share one half."""
-
-
-def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each map's share in its own object, in the other, and its own of both (half where 0 in both): (B, 2) each,
-    of maps and object masks (B, 2, H, W)."""
-    inside = torch.einsum("bthw,bohw->bto", maps.double(), objects.double())
-    whole = maps.double().sum(dim=(2, 3)).clamp_min(torch.finfo(torch.float64).tiny)
-    own, both = inside.diagonal(dim1=1, dim2=2), inside.sum(dim=2)
-    shares = torch.where(both > 0, own / both.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
-    return own / whole, (both - own) / whole, shares
 
 
 class TwoObjectsEvaluator(MapEvaluator):

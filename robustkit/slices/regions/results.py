@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from ....common.differences import of_outcomes
-from ....common.figure import PAIRED_SCORE, Figure
-from ....common.finding import Finding
-from ....common.intervals import Floats, mean_of, share_of
-from ...aggregate import column_of
-from ...records import CheckpointRecords
-from ..listed import ListedAggregator, ListedPresenter
+from ...common.differences import of_outcomes
+from ...common.figure import PAIRED_SCORE, Figure
+from ...common.finding import Finding
+from ...common.intervals import Floats, mean_of, share_of
+from ...evaluations.aggregate import column_of
+from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
+from ...evaluations.records import CheckpointRecords
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
 
 _WHY = {"object": "have no known object", "background": "have no background, or no known object"}

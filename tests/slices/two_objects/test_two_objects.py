@@ -26,15 +26,16 @@ from robustkit.data.layouts import Sample
 from robustkit.data.shapes import PAIRS, pair_labels, rendered_pair
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
+from robustkit.evaluations.maps.evaluate import masses
 from robustkit.evaluations.maps.methods import chosen_of
 from robustkit.evaluations.maps.truth import Located
-from robustkit.evaluations.maps.two_objects import evaluate as two_objects
-from robustkit.evaluations.maps.two_objects.condition import VOCABULARY, two_object_condition
-from robustkit.evaluations.maps.two_objects.evaluate import COLUMNS, masses
-from robustkit.evaluations.maps.two_objects.results import TwoObjectsAggregator
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
+from robustkit.slices.two_objects import evaluate as two_objects
+from robustkit.slices.two_objects.condition import VOCABULARY, two_object_condition
+from robustkit.slices.two_objects.evaluate import COLUMNS
+from robustkit.slices.two_objects.results import TwoObjectsAggregator
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

@@ -20,17 +20,24 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import cached_render
 from robustkit.errors import DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.condition import check_condition, pattern_of
-from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regions
-from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
-from robustkit.evaluations.maps.regions.results import RegionsAggregator
 from robustkit.evaluations.records import CheckpointRecords
+from robustkit.protocol.condition import split_condition, split_list
 from robustkit.report.run import Run
+from robustkit.slices.regions.condition import VOCABULARY
+from robustkit.slices.regions.evaluate import elsewhere, extreme, noised
+from robustkit.slices.regions.results import RegionsAggregator
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 MODEL = NAME = "shapes-vit-quest"
 OBJECT, TOP = "region-noise(region=object,severity=5)", "region-noise(region=map-top,map=agcam,share=0.5,severity=5)"
 BOTTOM = TOP.replace("top", "bottom")
 OPTIONS: dict[str, Any] = {"attacks": "none", "limit": 24, "browse": 0, "device": "cpu", "setup_check": False}
+
+
+def regions(asked: str) -> list[str]:
+    """Return the conditions of a list such as `object,random(share=0.25)`."""
+    parts = map(split_condition, split_list(asked))
+    return [f"region-noise({','.join(filter(None, (name, inside)))})" for name, inside in parts]
 
 
 def test_the_extremes_of_a_map_have_exactly_their_share_and_ties_are_cut_in_raster_order() -> None:
@@ -79,7 +86,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("regions") / "run"
     asked = "object,background,map-top,map-bottom,random(share=0.25,severity=2)"
     return robustkit.audit(
-        f"zoo:{MODEL}", data_dir="embedded:shapes", region_noise=asked, out=out, batch_size=16, shard_size=12, **OPTIONS
+        f"zoo:{MODEL}",
+        data_dir="embedded:shapes",
+        evaluations=regions(asked),
+        out=out,
+        batch_size=16,
+        shard_size=12,
+        **OPTIONS,
     )
 
 
@@ -143,7 +156,7 @@ def test_results_are_of_the_records(run: Run) -> None:
 
 
 def test_a_run_goes_on_to_the_same_bytes_and_batches_do_not_matter(run: Run, tmp_path: Path) -> None:
-    options = OPTIONS | {"data_dir": "embedded:shapes", "region_noise": f"{OBJECT},{TOP}", "shard_size": 12}
+    options = OPTIONS | {"data_dir": "embedded:shapes", "evaluations": f"{OBJECT},{TOP}", "shard_size": 12}
     whole = robustkit.audit(f"zoo:{MODEL}", out=tmp_path / "whole", batch_size=16, **options)
     before = files(whole.path)
     whole.shard_path(NAME, TOP, 1).unlink()
@@ -169,7 +182,9 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
             mask[:] |= place == 3  # an object that fills the image
             Image.fromarray(mask * 255).save(tmp_path / "masks" / f"{place}.png")
     where = {"data_dir": tmp_path / "images", "masks": tmp_path / "masks", "out": tmp_path / "run"}
-    run = robustkit.audit(f"zoo:{MODEL}", region_noise="object,background", **(OPTIONS | {"limit": None}), **where)
+    run = robustkit.audit(
+        f"zoo:{MODEL}", evaluations=regions("object,background"), **(OPTIONS | {"limit": None}), **where
+    )
     for region, lacking in (("object", "no known object"), ("background", "no background, or no known object")):
         text = OBJECT.replace("object", region)
         rows = {row.metric: row for row in run.summary() if row.condition == text}
@@ -188,15 +203,16 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_texts_and_words() -> None:
-    assert [condition.text for condition in parse_regions("object, map-top( share = 1/4 ,map=rollout)")] == [
-        OBJECT,
-        "region-noise(region=map-top,map=rollout,share=0.25,severity=5)",
-    ]
-    assert parse_regions([TOP, "map-top"]) == parse_regions("map-top")
+    assert (
+        VOCABULARY.parse("region-noise(object)").text == OBJECT
+        and VOCABULARY.parse("region-noise(map-top)").text == TOP
+    )
+    turned = VOCABULARY.parse("region-noise( Map_Top, share = 1/4 ,map=rollout)")
+    assert turned.text == "region-noise(region=map-top,map=rollout,share=0.25,severity=5)"
     assert VOCABULARY.label(TOP) == "highest 50 % of agcam, severity 5"
     assert pattern_of(TOP).text == TOP and check_condition(TOP).given["share"] == "0.5"
     assert VOCABULARY.parse(OBJECT).needs_truth and not VOCABULARY.parse(TOP).needs_truth
-    (drawn,) = parse_regions("map-top(map=rise,masks=4,share=0.3)")  # the share of the image: RISE's own stays as it is
+    drawn = VOCABULARY.parse("region-noise(map-top,map=rise,masks=4,share=0.3)")  # of the image: RISE's own stays
     assert drawn.text == "region-noise(region=map-top,map=rise,share=0.3,severity=5,masks=4)"
     assert VOCABULARY.label(drawn.text) == "highest 30 % of rise(masks=4), severity 5"
     assert VOCABULARY.parse(drawn.text) == drawn and check_condition(drawn.text).given["masks"] == "4"
@@ -216,25 +232,29 @@ def test_texts_and_words() -> None:
         ("random(map=rise,masks=4)", "map does nothing for the region random"),
         ("map-top(colour=red)", "unknown parameter of region-noise 'colour'"),
         ("map-top(map=agcan)", r"unknown map 'agcan'.*agcam"),
-        (" , ", "no region is named; expected some of object, background"),
     ],
 )
 def test_what_is_no_region_is_refused_in_one_line(asked: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=said) as refused:
-        robustkit.audit(f"zoo:{MODEL}", data_dir="embedded:shapes", region_noise=asked, out=tmp_path / "run", **OPTIONS)
+        where = {"data_dir": "embedded:shapes", "out": tmp_path / "run"}
+        robustkit.audit(f"zoo:{MODEL}", evaluations=regions(asked), **where, **OPTIONS)
     assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
 
 def test_what_cannot_be_drowned_is_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(ProtocolError, match="has no object locations; give --boxes or --masks, or use"):
-        audit(place, tmp_path / "run", attacks="none", region_noise="object")
+    with pytest.raises(ProtocolError, match="has no object locations; give --boxes or --masks"):
+        audit(place, tmp_path / "run", attacks="none", evaluations=regions("object"))
     with pytest.raises(RobustkitError, match="AG-CAM needs a vision transformer"):
-        audit(place, tmp_path / "run", attacks="none", region_noise="map-top")
-    asked = {"data_dir": "embedded:shapes", "region_noise": "map-top(map=legrad,layers=99)", "out": tmp_path / "run"}
+        audit(place, tmp_path / "run", attacks="none", evaluations=regions("map-top"))
+    asked = {
+        "data_dir": "embedded:shapes",
+        "evaluations": regions("map-top(map=legrad,layers=99)"),
+        "out": tmp_path / "run",
+    }
     with pytest.raises(RobustkitError, match="layers is 99; the model has 4 blocks"):
         robustkit.audit(f"zoo:{MODEL}", **asked, **OPTIONS)
     (tmp_path / "loose").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "loose" / "a.png")
     with pytest.raises(DataError, match="images but no class folders"):
-        audit(place, tmp_path / "run", attacks="none", region_noise="random", data_dir=tmp_path / "loose")
+        audit(place, tmp_path / "run", attacks="none", evaluations=regions("random"), data_dir=tmp_path / "loose")
     assert not (tmp_path / "run").exists()

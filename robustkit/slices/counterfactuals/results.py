@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ....common.figure import Figure
-from ....common.finding import Finding
-from ....common.intervals import Floats, mean_of, share_of
-from ...aggregate import column_of
-from ...records import CheckpointRecords, Compared
-from ..listed import ListedAggregator, ListedPresenter
+from ...common.figure import Figure
+from ...common.finding import Finding
+from ...common.intervals import Floats, mean_of, share_of
+from ...evaluations.aggregate import column_of
+from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
+from ...evaluations.records import CheckpointRecords, Compared
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
 _MASSES = ("mass_before", "mass_after")
