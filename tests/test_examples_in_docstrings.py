@@ -14,7 +14,7 @@ import torch
 from page_blocks import blocks_of
 from places import ROOT
 
-PACKAGES = ("attacks",)
+PACKAGES = ("attacks", "cam")
 WITHOUT: dict[str, str] = {}
 """Public names that have no example, and why."""
 
