@@ -14,7 +14,7 @@ import torch
 from page_blocks import blocks_of
 from places import ROOT
 
-PACKAGES = ("attacks", "cam")
+PACKAGES = ("attacks", "cam", "corruptions")
 WITHOUT: dict[str, str] = {}
 """Public names that have no example, and why."""
 
