@@ -7,6 +7,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ import torch
 from page_blocks import blocks_of
 from places import ROOT
 
-PACKAGES = ("attacks", "cam", "corruptions")
-WITHOUT: dict[str, str] = {}
-"""Public names that have no example, and why."""
+PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
+ROOMS = {"robustkit.report": "robustkit.report.refresh:report"}
+"""A module that can be called has the example of what it calls."""
 
 
 def public_names() -> Iterator[str]:
@@ -32,28 +33,32 @@ NAMES = [*public_names()]
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What the first block of each package's page makes, by package; the folder is that of all examples."""
+def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """By package the folder in which its examples run, and the names that they begin with; made when first needed."""
     return {}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT])
-def test_an_example_runs(
-    name: str, begun: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("one_thread")
+def test_the_example_of_a_docstring_runs(
+    name: str,
+    begun: dict[str, tuple[Path, dict[str, Any]]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     package, _, last = name.partition(".")
-    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(package)
-    torch.manual_seed(0)
     if package not in begun:
-        begun[package] = {each: getattr(module, each) for each in module.__all__}
-        block = next(block for block in blocks_of(ROOT / "docs" / "reference" / f"{package}.md"))
-        exec(block.text, begun[package])
-    example = doctest.DocTestParser().get_doctest(
-        inspect.getdoc(getattr(module, last)) or "", dict(begun[package]), name, None, None
-    )
+        begun[package] = tmp_path_factory.mktemp(package), {each: getattr(module, each) for each in module.__all__}
+        monkeypatch.chdir(begun[package][0])
+        torch.manual_seed(0)
+        exec(blocks_of(ROOT / "docs" / "reference" / f"{package}.md")[0].text, begun[package][1])
+    place, names = begun[package]
+    monkeypatch.chdir(place)
+    text = inspect.getdoc(resolve_name(ROOMS.get(name, f"{package}:{last}"))) or ""
+    example = doctest.DocTestParser().get_doctest(text, dict(names), name, None, None)
     assert example.examples, f"{name} has no example"
     torch.manual_seed(0)
     output: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.append)
+    doctest.DocTestRunner().run(example, out=output.append)
     assert not output, "".join(output)

@@ -345,15 +345,31 @@ def inspect(
     """Say what is in a checkpoint; with images, rank attention formulas and set-ups by clean NLL.
 
     Args:
-        checkpoint: a model spec or a network, as `robustkit.audit` takes it. data_dir: labelled images, likewise.
-        stability: also show what the heads of each layer do. masks, ignore, reduce_zero_label:
-            of a segmenter's images.
-        options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv;
+        checkpoint: a model spec or a network, as `robustkit.audit` takes it.
+        data_dir: labelled images, likewise; None: the file alone is looked at.
+        limit: at most so many images, balanced over classes; None: all.
+        ids: a file with the exact sample ids.
+        seed: of the choice of images.
+        batch_size: images in a pass.
+        device: such as `cpu` or `cuda`; `auto`: an accelerator where there is one.
+        stability: also show what the heads of each layer do.
+        masks: of a segmenter's images.
+        ignore: of a segmenter's images.
+        reduce_zero_label: of a segmenter's images.
+        **options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv;
             classes are those of a zero-shot model, or the names of a segmenter's labels.
+
+    Returns:
+        Facts, tables, and the settings that state the set-up.
 
     Raises:
         RobustkitError: anything that is wrong with the checkpoint or the images.
         TypeError: an option that neither has.
+
+    Example:
+        >>> inspected = robustkit.inspect("zoo:shapes-vit-quest")
+        >>> inspected.stated.settings["attention"], inspected.stated.settings["mean"]
+        ('quest', (0.5, 0.5, 0.5))
     """
     groups = grouped(ClassificationRequest, options, ("model", "data"))
     model, data = (groups.get(name, {}) for name in ("model", "data"))
