@@ -185,7 +185,7 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
         labels: (B,) int64, or (B, L) sets.
 
     Returns:
-        Losses (B,), -1 to 1, above 0 where the prediction is wrong.
+        Losses (B,), above 0 where the prediction is wrong.
 
     Raises:
         ValueError: fewer than three classes.

@@ -1,10 +1,11 @@
-"""Each public function and class has an example in its docstring, which runs after the first block of its page."""
+"""Each public function and class has an example in its docstring, which runs after the block of its page."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,13 +16,16 @@ import torch
 from page_blocks import blocks_of
 from places import ROOT
 
-PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
+PAGES = {
+    **{package: f"docs/reference/{package}.md" for package in ("attacks", "cam", "corruptions", "robustkit")},
+    "robustkit.attention": "docs/reference/robustkit.md",
+}
 ROOMS = {"robustkit.report": "robustkit.report.refresh:report"}
 """A module that can be called has the example of what it calls."""
 
 
 def public_names() -> Iterator[str]:
-    for package in PACKAGES:
+    for package in PAGES:
         module = importlib.import_module(package)
         for name in module.__all__:
             thing = getattr(module, name)
@@ -46,13 +50,14 @@ def test_the_example_of_a_docstring_runs(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    package, _, last = name.partition(".")
+    package, _, last = name.rpartition(".")
     module = importlib.import_module(package)
     if package not in begun:
         begun[package] = tmp_path_factory.mktemp(package), {each: getattr(module, each) for each in module.__all__}
         monkeypatch.chdir(begun[package][0])
         torch.manual_seed(0)
-        exec(blocks_of(ROOT / "docs" / "reference" / f"{package}.md")[0].text, begun[package][1])
+        blocks = (block.text for block in blocks_of(ROOT / PAGES[package]))
+        exec(next(text for text in blocks if re.search(rf"(?m)^(from|import) {package}\b", text)), begun[package][1])
     place, names = begun[package]
     monkeypatch.chdir(place)
     text = inspect.getdoc(resolve_name(ROOMS.get(name, f"{package}:{last}"))) or ""

@@ -88,9 +88,11 @@ def audit(
         attacks: names or conditions, comma-separated or a list; so are corruptions and cams.
         corruptions: images are corrupted after resize and crop, as the benchmark's were.
         corrupted_dir: its files are those of data_dir.
-        constants: see `corruptions.Corruption`, as for variant. `auto`: by the size of the images.
+        constants: see `corruptions.Corruption`. `auto`: by the size of the images.
+        variant: see `corruptions.Corruption`.
         region_noise: each region next to the same one at a random place; object and background need boxes or masks.
-        boxes: where the objects are, as masks; the CSV or the XML files are ILSVRC's.
+        boxes: where the objects are; the CSV or the XML files are ILSVRC's.
+        masks: likewise.
         eps: in the units of the card (pixels of [0, 1] for `standard`).
         preset: fills attacks, corruptions, cams and limit where they are left out (`robustkit list presets`).
         shuffle: what an unfinished run has is then a random part.
@@ -99,7 +101,8 @@ def audit(
             way.
         shard_size: 128 (up to 1024 on an accelerator, by its memory) or the batch size if larger.
         browse: fixed when a run begins.
-        dtype: how attacks and the clean pass compute, as compile.
+        dtype: how attacks and the clean pass compute.
+        compile: likewise.
         setup_check: whether at most 64 clean images are first tried under other normalisations and channel orders, so
             that a better one is flagged.
         evidence: whether it is looked, once the attacks have ended, if gradients misled them: `quick` on so many

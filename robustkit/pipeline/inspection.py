@@ -347,17 +347,9 @@ def inspect(
     Args:
         checkpoint: a model spec or a network, as `robustkit.audit` takes it.
         data_dir: labelled images, likewise; None: the file alone is looked at.
-        limit: at most so many images, balanced over classes; None: all.
-        ids: a file with the exact sample ids.
-        seed: of the choice of images.
-        batch_size: images in a pass.
-        device: such as `cpu` or `cuda`; `auto`: an accelerator where there is one.
         stability: also show what the heads of each layer do.
-        masks: of a segmenter's images.
-        ignore: of a segmenter's images.
-        reduce_zero_label: of a segmenter's images.
-        **options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv;
-            classes are those of a zero-shot model, or the names of a segmenter's labels.
+        masks: of a segmenter's images, as are ignore and reduce_zero_label.
+        **options: of `robustkit.load` and `open_dataset`, such as mean; classes name a zero-shot model's or the labels'.
 
     Returns:
         Facts, tables, and the settings that state the set-up.
@@ -367,9 +359,8 @@ def inspect(
         TypeError: an option that neither has.
 
     Example:
-        >>> inspected = robustkit.inspect("zoo:shapes-vit-quest")
-        >>> inspected.stated.settings["attention"], inspected.stated.settings["mean"]
-        ('quest', (0.5, 0.5, 0.5))
+        >>> robustkit.inspect("zoo:shapes-vit-quest").stated.settings["attention"]
+        'quest'
     """
     groups = grouped(ClassificationRequest, options, ("model", "data"))
     model, data = (groups.get(name, {}) for name in ("model", "data"))
