@@ -145,8 +145,6 @@ def segment(
         checkpoints: one or several specs as `load_segmenter` takes them, or networks, as `audit` takes them.
         data_dir: the images; see `open_scenes`; or images and masks in memory
             (`robustkit.data.in_memory.open_held_scenes`).
-        progress: as in `audit`.
-        say: as in `audit`.
 
     Keyword Args:
         masks: the labels of the pixels; see `open_scenes`, as for classes, ignore and layout.

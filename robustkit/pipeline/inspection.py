@@ -349,7 +349,7 @@ def inspect(
         data_dir: labelled images, likewise; None: the file alone is looked at.
         stability: also show what the heads of each layer do.
         masks: of a segmenter's images, as are ignore and reduce_zero_label.
-        **options: of `robustkit.load` and `open_dataset`, such as mean; classes name a zero-shot model's or the labels'.
+        **options: of `robustkit.load` and `open_dataset`, such as mean; classes name a zero-shot model's or labels.
 
     Returns:
         Facts, tables, and the settings that state the set-up.

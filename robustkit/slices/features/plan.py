@@ -353,8 +353,6 @@ def features(
     Args:
         checkpoints: as in `audit`; a classifier is taken without its head, and one may have none.
         data_dir: the images that heads are asked about.
-        progress: as in `audit`.
-        say: as in `audit`.
 
     Keyword Args:
         train: the images that heads learn from; required.

@@ -146,8 +146,6 @@ def series(
     Args:
         checkpoints: one or several: a file, or `zoo:NAME`; any file with `model={"arch": "net.py:make"}`.
         data: a `.ts` file of labelled series, such as X_TEST.ts of the UEA archive.
-        progress: as in `audit`.
-        say: as in `audit`.
 
     Keyword Args:
         classes: a file with a class a line, in the order of the outputs, for a checkpoint that does not name them.

@@ -120,8 +120,6 @@ def text(
             model of words.
         data: a text file, records with a field `text` (.jsonl, .json, .csv, .tsv), a folder of .txt files, or Brown's
             .tgz.
-        progress: as in `audit`.
-        say: as in `audit`.
 
     Keyword Args:
         window: tokens that are read at once; left out, as the card says.
