@@ -57,14 +57,21 @@ class APGD(QueuedAttack):
 
     Returns the first wrong point of a sample, otherwise the point of the highest loss over all runs.
 
-    steps: updates of each run. rho: share of updates that must raise the loss between two checkpoints.
-    restarts: runs from different random starts (for each target).
-    loss: "ce", "dlr", "margin"; "dlr-targeted" and "margin-targeted" make runs towards `targets` classes each.
-    targets: the classes with the largest logits on the clean image, in that order, labels left out; at most as many as
-        there are.
-    eot: passes averaged into each loss, prediction and gradient, for models with random outputs.
-    early_stop: a sample leaves as soon as it is broken. Otherwise a run goes all its steps, and the last wrong point
-        is returned, as in the published code; runs of one sample then follow each other.
+    Args:
+        steps: updates of each run.
+        rho: share of updates that must raise the loss between two checkpoints.
+        restarts: runs from different random starts (for each target).
+        loss: "ce", "dlr", "margin"; "dlr-targeted" and "margin-targeted" make runs towards `targets` classes each.
+        targets: the classes with the largest logits on the clean image, in that order, labels left out; at most as many
+            as there are.
+        eot: passes averaged into each loss, prediction and gradient, for models with random outputs.
+        early_stop: a sample leaves as soon as it is broken. Otherwise a run goes all its steps, and the last wrong
+            point is returned, as in the published code; runs of one sample then follow each other.
+
+    Example:
+        >>> adversarials = APGD(eps=8 / 255, steps=10, loss="dlr")(model, images, labels)
+        >>> bool((adversarials - images).abs().max() <= 8 / 255 + 1e-6)
+        True
     """
 
     steps: int = 100
@@ -256,25 +263,33 @@ class StagedTally(Tally):
 class AutoAttack(Attack):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690): robust accuracy as the pointwise worst case of its stages.
 
-    version: "standard" is APGD on cross-entropy, targeted APGD on the DLR loss, targeted FAB, Square. "plus" gives
-        APGD and untargeted FAB five restarts and adds APGD on DLR. "rand", for models with random outputs, is APGD on
-        cross-entropy and DLR, each gradient and prediction averaged over 20 passes. "attention", for a model with
-        `surrogates` (by name, functions with the model's answers and other gradients), is standard, and after it APGD
-        on cross-entropy by the gradients of each surrogate: a sample falls to the best of them for it.
-    steps: of APGD and FAB. targets: of targeted APGD and FAB; fewer where the model has fewer classes. queries: of
-        Square.
-    early_stop: samples leave at the first wrong prediction. Otherwise APGD and FAB run to their ends on what they were
-        given, as the published code does, and FAB asks twice per step. Samples always leave Square at the first wrong
-        prediction.
-    only: the stages that run, joined by +, such as "apgd-ce" or "fab-t+square"; all of them where it is empty. What a
-        stage draws does not depend on the others, so two halves in turn are the whole.
-
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
     the DLR loss needs a fourth (third) one; the same holds for a sample with so many valid labels that fewer compete.
     `run` returns a `StagedResult`. Samples that stand come back as they were.
 
     `AutoAttack(model, norm="Linf", eps=8/255).run_standard_evaluation(images, labels, bs=250)`, the line of the
     published code, works as well (`StandardEvaluation`).
+
+    Args:
+        version: "standard" is APGD on cross-entropy, targeted APGD on the DLR loss, targeted FAB, Square. "plus" gives
+            APGD and untargeted FAB five restarts and adds APGD on DLR. "rand", for models with random outputs, is APGD
+            on cross-entropy and DLR, each gradient and prediction averaged over 20 passes. "attention", for a model
+            with `surrogates` (by name, functions with the model's answers and other gradients), is standard, and after
+            it APGD on cross-entropy by the gradients of each surrogate: a sample falls to the best of them for it.
+        steps: updates of APGD and FAB.
+        targets: classes that targeted APGD and FAB aim at; fewer where the model has fewer classes.
+        queries: the most of Square.
+        early_stop: samples leave at the first wrong prediction. Otherwise APGD and FAB run to their ends on what they
+            were given, as the published code does, and FAB asks twice per step. Samples always leave Square at the
+            first wrong prediction.
+        only: the stages that run, joined by +, such as "apgd-ce" or "fab-t+square"; all of them where it is empty. What
+            a stage draws does not depend on the others, so two halves in turn are the whole.
+
+    Example:
+        >>> result = AutoAttack(eps=8 / 255, steps=5, queries=10).run(model, images, labels)
+        >>> robust_accuracy = float((result.broken_by < 0).float().mean())
+        >>> robust_accuracy <= float((model(images).argmax(dim=1) == labels).float().mean())
+        True
     """
 
     version: Version = "standard"
@@ -372,14 +387,32 @@ class AutoAttack(Attack):
 
 
 class StandardEvaluation:
-    """What `AutoAttack(model, norm="Linf", eps=8/255)` makes: the interface of the code of Croce and Hein (2020), which
-    runs the attack here.
+    """The interface of AutoAttack's published code: what `AutoAttack(model, norm="Linf", eps=8/255)` makes.
 
-    attack: the class `AutoAttack`. model, norm, eps, version: as there; "custom" runs `attacks_to_run` of what "plus"
-        has. device: where images go; None: where the model is. seed: of each evaluation; None: torch's generator goes
-        on. verbose: print accuracies as they are found. log_path: a file that gets the same lines.
+    Args:
+        attack: the class `AutoAttack`.
+        model: as there.
+        norm: "Linf" or "L2".
+        eps: radius, in the unit of the images.
+        seed: of each evaluation; None: torch's generator goes on.
+        verbose: print accuracies as they are found.
+        attacks_to_run: some of what "plus" has, for the version "custom".
+        version: as of `AutoAttack`, or "custom".
+        is_tf_model: refused.
+        device: where images go; None: where the model is.
+        log_path: a file that gets the same lines.
 
-    Raises TypeError for is_tf_model and state_path, ValueError for an unknown version or attack.
+    Raises:
+        TypeError: is_tf_model or state_path.
+        ValueError: an unknown version or attack.
+
+    Reference: Croce and Hein 2020, arXiv:2003.01690, and its code.
+
+    Example:
+        >>> adversary = AutoAttack(model, norm="Linf", eps=8 / 255, version="standard", verbose=False)
+        >>> adversary.attack = AutoAttack(eps=8 / 255, steps=5, queries=10)  # fewer than the usual 100 and 5000
+        >>> adversary.run_standard_evaluation(images, labels, bs=2).shape
+        torch.Size([2, 3, 8, 8])
     """
 
     def __init__(

@@ -24,50 +24,68 @@ Tell = Callable[[str, int, float], None]  # a stage's name, how many samples sta
 class AttackResult:
     """What an attack found for B samples, and what it spent. All but the images are (B,) int64 on their device.
 
-    adversarials: (B, ...) points inside the ball and the bounds; dtype, device and memory format of the images.
-    steps: updates made.
-    forwards, backwards: passes of the sample through the model. A backward counts if its gradient was used.
-    broken_at: updates made before the attack first saw a wrong prediction, -1 if it never saw one. An attack scores
-        only where it has logits anyway, so -1 says nothing about `adversarials`: classify them to know. A queued attack
-        without early_stop counts all updates of the run whose point it returns.
-    notes: how the attack deviated from its settings, such as fewer targets because there are fewer classes.
+    Example:
+        >>> result = PGD(eps=8 / 255, steps=5).run(model, images, labels)
+        >>> result.forwards.tolist(), result.backwards.tolist()
+        ([5, 5], [5, 5])
     """
 
     adversarials: Tensor
+    """(B, ...) points inside the ball and the bounds; dtype, device and memory format of the images."""
     steps: Tensor
+    """(B,) updates made."""
     forwards: Tensor
+    """(B,) passes of each sample through the model."""
     backwards: Tensor
+    """(B,) backward passes of each sample whose gradient was used."""
     broken_at: Tensor
+    """(B,) updates made before the attack first saw a wrong prediction, -1 if it never saw one.
+
+    An attack scores only where it has logits anyway, so -1 says nothing about `adversarials`: classify them to know. A
+    queued attack without early_stop counts all updates of the run whose point it returns.
+    """
     notes: tuple[str, ...] = field(default=(), kw_only=True)
+    """How the attack deviated from its settings, such as fewer targets because there are fewer classes."""
 
 
 @dataclass(frozen=True)
 class StagedResult(AttackResult):
     """An `AttackResult` of an attack in stages, each of which works on what the ones before left standing.
 
-    stages: their names; the first is "clean", the images themselves. S in all.
-    broken_by: (B,) position in `stages` of the one that broke the sample, -1 where it still stands.
-    stage_forwards, stage_backwards: (S, B) passes of the sample in each stage.
-    seconds: wall time of each stage.
-
     `broken_at` counts updates (for Square: queries) of the run that broke the sample, `steps` those of all stages.
+
+    Example:
+        >>> result = AutoAttack(eps=8 / 255, steps=5, queries=5).run(model, images, labels)
+        >>> result.stages
+        ('clean', 'apgd-ce', 'apgd-t', 'fab-t', 'square')
     """
 
     stages: tuple[str, ...]
+    """Names of the S stages; the first is "clean", the images themselves."""
     broken_by: Tensor
+    """(B,) position in `stages` of the one that broke the sample, -1 where it still stands."""
     stage_forwards: Tensor
+    """(S, B) forward passes of the sample in each stage."""
     stage_backwards: Tensor
+    """(S, B) backward passes of the sample in each stage."""
     seconds: tuple[float, ...]
+    """Wall time of each stage."""
 
 
 @dataclass(frozen=True)
 class EnsembleResult(AttackResult):
     """An `AttackResult` of an attack that makes several runs at each sample, and takes the worst point of all.
-    runs: their names, R in all. ends: (R, B, ...) the worst point of each run; otherwise as `adversarials`.
+
+    Example:
+        >>> result = SEA(eps=8 / 255, steps=4).run(segmenter, images, masks)
+        >>> result.runs, result.ends.shape
+        (('segpgd', 'js', 'masked', 'balanced'), torch.Size([4, 2, 3, 8, 8]))
     """
 
     runs: tuple[str, ...]
+    """Names of the R runs."""
     ends: Tensor
+    """(R, B, ...) the worst point of each run; otherwise as `adversarials`."""
 
 
 class Tally:
@@ -218,31 +236,22 @@ class Attack(metaclass=AttackType):
     """An attack inside a threat model. Calling it returns the adversarial images; `run` also says what it took.
 
     It is made of its threat model, `PGD(ThreatModel("linf", 1 / 255), steps=20)`, or of the parts of one by name:
-    `PGD(eps=1 / 255, norm="linf", steps=20)`, also `bounds`, and of a patch `size` and `where`. TypeError for both.
-
-    model: nn.Module or function, images (B, ...) to logits (B, K). It is put into evaluation mode and its parameters
-        take no gradient meanwhile; afterwards everything is restored.
-    images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked in
-        float32 (a step is smaller than their spacing) and shown to the model in their own type.
-    labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes count as
-        right, the set of each sample, padded with -1 (one-hot rows are refused); a sample is broken when its
-        prediction is not in the set. None: the model's own predictions for the images.
-    rng: where random numbers come from; None: torch's global generator.
-
-    `run` also takes
-    judge: the model that must agree before a wrong prediction counts, such as the same network in float32 where
-        `model` computes in bfloat16. Each question to it costs another forward. Attacks that queue attack it, too,
-        where it disagreed, if it has a gradient. None: `model` is trusted.
-    batch_size: most rows in one pass of SPSA, and of an attack that queues its samples (`queues` is True: APGD, FAB,
-        Square, AutoAttack); None: all. The other attacks pass all images at once.
-    tell: called now and then by attacks that queue, with the stage's name, the number of samples that still stand
-        and the share of the stage that is done.
-
-    Raises TypeError or ValueError, before the model is asked, for images and labels of another kind, and for images
-    outside the bounds. With eps 0 the images are returned without asking the model.
+    `PGD(eps=1 / 255, norm="linf", steps=20)`, also `bounds`, and of a patch `size` and `where`.
 
     Logits of a sample with NaN or +inf are a wrong prediction, in every attack and for the judge. -inf is a class that
     the model switched off, where two or more others are finite.
+
+    Args:
+        threat: what may change: l-inf, 1/255, pixels in [0, 1] if left out.
+
+    Raises:
+        TypeError: a threat model together with parts of one, or a parameter of another library, with its name here.
+
+    Example:
+        >>> PGD(eps=1 / 255, steps=5) == PGD(ThreatModel("linf", 1 / 255), steps=5)
+        True
+        >>> PGD(eps=1 / 255, steps=5)(model, images, labels).shape
+        torch.Size([2, 3, 8, 8])
     """
 
     threat: ThreatModel = field(default_factory=ThreatModel)
@@ -259,6 +268,7 @@ class Attack(metaclass=AttackType):
     _tally: ClassVar[Callable[..., Tally]] = Tally  # from the number of samples, the device and `tell`
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
+        """Return the adversarial images (B, ...) of `run`."""
         return self.run(model, images, labels, rng=rng).adversarials
 
     def run(
@@ -272,6 +282,33 @@ class Attack(metaclass=AttackType):
         batch_size: int | None = None,
         tell: Tell | None = None,
     ) -> AttackResult:
+        """Attack a batch, and say what it took. With eps 0 the images are returned without asking the model.
+
+        Args:
+            model: nn.Module or function, images (B, ...) to logits (B, K). It is put into evaluation mode and its
+                parameters take no gradient meanwhile; afterwards everything is restored.
+            images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked
+                in float32 (a step is smaller than their spacing) and shown to the model in their own type.
+            labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes
+                count as right, the set of each sample, padded with -1 (one-hot rows are refused); a sample is broken
+                when its prediction is not in the set. None: the model's own predictions for the images.
+            rng: where random numbers come from; None: torch's global generator.
+            judge: the model that must agree before a wrong prediction counts, such as the same network in float32 where
+                `model` computes in bfloat16. Each question to it costs another forward. Attacks that queue attack it,
+                too, where it disagreed, if it has a gradient. None: `model` is trusted.
+            batch_size: most rows in one pass of SPSA, and of an attack that queues its samples (`queues` is True: APGD,
+                FAB, Square, AutoAttack); None: all. The other attacks pass all images at once.
+            tell: called now and then by attacks that queue, with the stage's name, the number of samples that still
+                stand and the share of the stage that is done.
+
+        Returns:
+            The adversarial images (B, ...), and counts of what each sample took.
+
+        Raises:
+            TypeError: images or labels of another kind; the model is not asked.
+            ValueError: images outside the bounds, labels or logits of another shape, or a norm that the attack does not
+                know.
+        """
         given = labels.detach().cpu() if isinstance(labels, Tensor) else labels  # so checks ask the device once
         self._check(images, given, batch_size)
         with frozen(model), frozen(judge or model):

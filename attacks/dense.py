@@ -24,24 +24,14 @@ Weighting = Literal["uniform", "segpgd", "cospgd"]
 
 @dataclass(frozen=True)
 class DenseAttack(metaclass=AttackType):
-    """An attack on a model that predicts a class for each pixel; made as every `Attack`. Called with, as is `run`,
+    """An attack on a model that predicts a class for each pixel; made and called as every `Attack`.
 
-    model: nn.Module or function, images (B, 3, H, W) to logits (B, K, H, W), K at least 2. It is held still as by
-        every `Attack`.
-    images: (B, 3, H, W) floating, inside the bounds of the threat model; float16 and bfloat16 as `Attack` says. Prefer
-        bfloat16: shares of a mean over many pixels are so small that in float16 some gradients vanish.
-    masks: (B, H, W) integers, 0 to K - 1: the classes to lead away from. A negative pixel is ignored: it is not part of
-        the loss, though it may be changed. uint8 has no negative numbers, so masks that mark such pixels with 255 must
-        be changed first. None: the model's own predictions for the images, where every pixel counts.
-    rng: where random numbers come from, drawn as by `PGD`; None: torch's global generator.
+    Args:
+        threat: what may change: l-inf, 1/255, pixels in [0, 1] if left out.
 
-    The call returns the adversarial images, `run` an `AttackResult`. Its `broken_at` does not apply, as pixels turn one
-    by one, and is -1 for all. Each image is attacked as if it were alone. One whose pixels are all ignored stays where
-    it starts: at a random point of the ball, or at the image itself. A pixel whose loss is not finite has no part in
-    the loss of that step: it counts as wrong already, and must not shield the others.
-
-    Raises TypeError or ValueError, before the model is asked, for images and masks of another kind and for images
-    outside the bounds. With eps 0 the images come back, and the model is not asked.
+    Example:
+        >>> isinstance(DensePGD(eps=8 / 255), DenseAttack)
+        True
     """
 
     threat: ThreatModel = field(default_factory=ThreatModel)
@@ -52,9 +42,35 @@ class DenseAttack(metaclass=AttackType):
             raise ValueError(f"norm is {self.threat.norm!r}; {type(self).__name__} knows {', '.join(self.norms)}")
 
     def __call__(self, model: Model, images: Tensor, masks: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
+        """Return the adversarial images (B, 3, H, W) of `run`."""
         return self.run(model, images, masks, rng=rng).adversarials
 
     def run(self, model: Model, images: Tensor, masks: Tensor | None = None, *, rng: Rng | None = None) -> AttackResult:
+        """Attack a batch, and say what it took. With eps 0 the images come back, and the model is not asked.
+
+        Each image is attacked as if it were alone. One whose pixels are all ignored stays where it starts: at a random
+        point of the ball, or at the image itself. A pixel whose loss is not finite has no part in the loss of that
+        step: it counts as wrong already, and must not shield the others.
+
+        Args:
+            model: nn.Module or function, images (B, 3, H, W) to logits (B, K, H, W), K at least 2. It is held still as
+                by every `Attack`.
+            images: (B, 3, H, W) floating, inside the bounds of the threat model; float16 and bfloat16 as `Attack` says.
+                Prefer bfloat16: shares of a mean over many pixels are so small that in float16 some gradients vanish.
+            masks: (B, H, W) integers, 0 to K - 1: the classes to lead away from. A negative pixel is ignored: it is not
+                part of the loss, though it may be changed. uint8 has no negative numbers, so masks that mark such
+                pixels with 255 must be changed first. None: the model's own predictions for the images, where every
+                pixel counts.
+            rng: where random numbers come from, drawn as by `PGD`; None: torch's global generator.
+
+        Returns:
+            The adversarial images, and counts. `broken_at` does not apply, as pixels turn one by one, and is -1 for
+                all.
+
+        Raises:
+            TypeError: images or masks of another kind; the model is not asked.
+            ValueError: images outside the bounds, or masks or logits of another shape.
+        """
         check_images(images, self.threat)
         top_class = check_masks(masks, images)
         with frozen(model):
@@ -82,16 +98,22 @@ class DenseAttack(metaclass=AttackType):
 class DensePGD(DenseAttack):
     """PGD that leads all pixels of an image away from their classes: its loss is the mean cross-entropy of the pixels.
 
-    steps: updates, a forward and a backward each.
-    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
-    random_start: begin at a random point of the ball, otherwise at the image. Predicted masks (masks=None) then cost a
-        forward of the clean images, which otherwise is the first one of the attack.
-    weighting: a pixel's weight. "uniform": 1. "segpgd": in step t of T, 1 - (t - 1) / 2T where it is predicted right
-        at that moment and (t - 1) / 2T where it is wrong, so that early steps turn pixels and late ones keep them so
-        (Gu et al. 2022, arXiv:2207.12391, equation 4 and algorithm 1). The first step looks at right pixels only: an
-        image that has none does not move in it. "cospgd": the cosine between the softmax of its logits and its class,
-        p_label / |p|, by which pixels that are wrong already count by and by for less (Agnihotri et al. 2024,
-        arXiv:2302.02213); the weight itself has no gradient.
+    Args:
+        steps: updates, a forward and a backward each.
+        step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
+        random_start: begin at a random point of the ball, otherwise at the image. Predicted masks (masks=None) then
+            cost a forward of the clean images, which otherwise is the first one of the attack.
+        weighting: a pixel's weight. "uniform": 1. "segpgd": in step t of T, 1 - (t - 1) / 2T where it is predicted
+            right at that moment and (t - 1) / 2T where it is wrong, so that early steps turn pixels and late ones keep
+            them so (Gu et al. 2022, arXiv:2207.12391, equation 4 and algorithm 1). The first step looks at right pixels
+            only: an image that has none does not move in it. "cospgd": the cosine between the softmax of its logits and
+            its class, p_label / |p|, by which pixels that are wrong already count by and by for less (Agnihotri et al.
+            2024, arXiv:2302.02213); the weight itself has no gradient.
+
+    Example:
+        >>> adversarials = DensePGD(eps=8 / 255, steps=5, weighting="segpgd")(segmenter, images, masks)
+        >>> bool((adversarials - images).abs().max() <= 8 / 255 + 1e-6)
+        True
     """
 
     steps: int = 20
@@ -145,7 +167,12 @@ class DensePGD(DenseAttack):
 
 @dataclass(frozen=True)
 class CosPGD(DensePGD):
-    """`DensePGD` with the weighting "cospgd" where nothing else is said."""
+    """`DensePGD` with the weighting "cospgd" where nothing else is said.
+
+    Example:
+        >>> CosPGD(eps=8 / 255, steps=5)(segmenter, images, masks).shape
+        torch.Size([2, 3, 8, 8])
+    """
 
     weighting: Weighting = "cospgd"
 
@@ -153,7 +180,12 @@ class CosPGD(DensePGD):
 @dataclass(frozen=True)
 class DenseFGSM(DensePGD):
     """One step of length eps from the image: `DensePGD` with steps=1, step_size=eps and random_start=False.
+
     With the weighting "segpgd" it looks at the pixels that are predicted right, and at no others.
+
+    Example:
+        >>> DenseFGSM(eps=8 / 255).run(segmenter, images, masks).forwards.tolist()
+        [1, 1]
     """
 
     steps: int = field(default=1, init=False)
@@ -239,17 +271,25 @@ RUNS = ("segpgd", *LOSSES)
 
 @dataclass(frozen=True)
 class SEA(DenseAttack):
-    """The segmentation ensemble attack (Croce, Singh and Hein 2024, arXiv:2306.12941): APGD on the Jensen-Shannon
-    divergence, on the cross-entropy of right pixels, and on the same balanced by class; and SegPGD. Of each image the
-    worst point of all, so that SEA is at least as strong as SegPGD with as many steps and the same start.
+    """The segmentation ensemble attack (Croce, Singh and Hein 2024, arXiv:2306.12941): the worst point of four runs.
+
+    They are APGD on the Jensen-Shannon divergence, on the cross-entropy of right pixels, and on the same balanced by
+    class; and SegPGD. So SEA is at least as strong as SegPGD with as many steps and the same start.
 
     A run of APGD begins in a ball of twice the radius, goes on in one and a half of it, and ends in the ball itself,
     each time from the best point so far. All points of the last ball count; the published attack looks at the final
     ones alone. `run` returns the worst point of each of the four, too (`EnsembleResult`). Each update takes a forward
     and a backward, and each of the four runs one more forward.
 
-    steps: updates of a run. rho: as for `APGD`. worst: by which an image's points are ranked: "accuracy", the share of
-    its pixels that are right, or "iou", the mean IoU over the classes that it shows.
+    Args:
+        steps: updates of a run, 3 or more.
+        rho: as for `APGD`.
+        worst: by which an image's points are ranked: "accuracy", the share of its pixels that are right, or "iou", the
+            mean IoU over the classes that it shows.
+
+    Example:
+        >>> SEA(eps=8 / 255, steps=4).run(segmenter, images, masks).forwards.tolist()
+        [20, 20]
     """
 
     steps: int = 100

@@ -117,6 +117,17 @@ class FMN(MinimalNorm):
 
     Unlike in the paper the radius also grows by that share before a wrong point was met, and leads beyond the boundary
     of the linear model: otherwise points cut to the bounds stay inside for ever, and a linear model is never misled.
+
+    Args:
+        steps: updates of each run, a forward and a backward each.
+        alpha: l2 length of the first step, in the unit of the images; it falls to a hundredth along a cosine.
+        gamma: share by which the radius grows where the model is right, and shrinks where it is wrong.
+
+    Example:
+        >>> predicted = model(images).argmax(dim=1)
+        >>> nearest = FMN(norm="l1", steps=20)(model, images, predicted)
+        >>> bool((model(nearest).argmax(dim=1) != predicted).all())
+        True
     """
 
     norms: ClassVar[tuple[str, ...]] = ("linf", "l2", "l1", "l0")
@@ -148,6 +159,16 @@ class DDN(MinimalNorm):
 
     It climbs the cross-entropy, and every point lies on the sphere of the radius, which grows by the share `gamma`
     where the model was right and shrinks by it where it was wrong; it begins at 1. Levels are not rounded.
+
+    Args:
+        steps: updates of each run, a forward and a backward each.
+        alpha: l2 length of the first step, in the unit of the images; it falls to a hundredth along a cosine.
+        gamma: share by which the radius changes.
+
+    Example:
+        >>> nearest = DDN(norm="l2", steps=20)(model, images, model(images).argmax(dim=1))
+        >>> ThreatModel("l2", eps=1.0).distance(nearest, images).shape
+        torch.Size([2])
     """
 
     norms: ClassVar[tuple[str, ...]] = ("l2",)
@@ -184,16 +205,24 @@ class FAB(QueuedAttack):
     overshoots; a wrong point is drawn back towards the image. FAB looks for small changes by itself: eps decides which
     wrong points count, and the size of random starts.
 
-    steps: updates of each run, a forward and a backward each, and a forward for the last point.
-    targets: the classes with the largest logits on the clean image, labels left out, at most as many as there are; 0:
-        untargeted, which takes the nearest of all classes at each step, at the price of a backward for each.
-    restarts: runs for each target; the first starts at the image, the others at random points at most eps / 2 away.
-    alpha_max: largest share of the step from the image. eta: overshoot. beta: how far a wrong point is drawn back.
-    relinearise: after a wrong point was drawn back, ask for the gradient there, as in the paper: a second forward.
-        Otherwise the plane seen from the wrong point serves, which nearly halves the forwards and ends as near in the
-        median (single samples end up to a sixth nearer or further).
-    early_stop: a sample leaves at the first wrong point inside the ball. Otherwise runs go all their steps, and the
-        nearest one is returned.
+    Args:
+        steps: updates of each run, a forward and a backward each, and a forward for the last point.
+        targets: the classes with the largest logits on the clean image, labels left out, at most as many as there are;
+            0: untargeted, which takes the nearest of all classes at each step, at the price of a backward for each.
+        restarts: runs for each target; the first starts at the image, the others at random points at most eps / 2 away.
+        alpha_max: largest share of the step from the image.
+        eta: overshoot.
+        beta: how far a wrong point is drawn back.
+        relinearise: after a wrong point was drawn back, ask for the gradient there, as in the paper: a second forward.
+            Otherwise the plane seen from the wrong point serves, which nearly halves the forwards and ends as near in
+            the median (single samples end up to a sixth nearer or further).
+        early_stop: a sample leaves at the first wrong point inside the ball. Otherwise runs go all their steps, and the
+            nearest one is returned.
+
+    Example:
+        >>> adversarials = FAB(norm="l2", eps=0.5, steps=5)(model, images, labels)
+        >>> bool(ThreatModel("l2", eps=0.5).distance(adversarials, images).max() <= 0.5)
+        True
     """
 
     steps: int = 100

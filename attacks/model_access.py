@@ -130,26 +130,71 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (B, K) logits and (B,) or (B, L) in
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood in nats of the label, or of any class of a set: -log of their summed share."""
+    """Return the negative log-likelihood of the label, or of any class of a set: -log of their summed share.
+
+    Args:
+        logits: (B, K) floating.
+        labels: (B,) int64, or (B, L) sets.
+
+    Returns:
+        Losses (B,) in nats.
+
+    Example:
+        >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2])).exp()
+        tensor([4.])
+    """
     if labels.ndim != 2:
         return nn.functional.cross_entropy(logits, labels, reduction="none")
     return -logits.log_softmax(dim=1).masked_fill(~label_mask(labels, logits), float("-inf")).logsumexp(dim=1)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the largest other logit minus the label's (Carlini and Wagner 2017), above 0 where it is wrong.
-    For a set: the largest logit outside it minus the largest inside. Raises ValueError for fewer than two classes.
+    """Return the largest other logit minus the label's, above 0 where it is wrong.
+
+    For a set: the largest logit outside it minus the largest inside.
+
+    Args:
+        logits: (B, K) floating.
+        labels: (B,) int64, or (B, L) sets.
+
+    Returns:
+        Losses (B,) in the unit of the logits.
+
+    Raises:
+        ValueError: fewer than two classes.
+
+    Reference: Carlini and Wagner 2017, arXiv:1608.04644.
+
+    Example:
+        >>> margin(torch.tensor([[1.0, 4.0, 2.0]]), torch.tensor([1]))
+        tensor([-2.])
     """
     _need_classes(logits, 2, "margin")
     return _largest_other(logits, labels) - _of_label(logits, labels)
 
 
 def dlr(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap of first and third.
+    """Return the difference of logits ratio: the margin over the gap of first and third.
 
     It does not change when the logits are shifted or scaled, so confident models do not flatten it. First and third
     are of the classes that compete: those outside a set, and the likeliest inside; if only two do, the plain margin is
-    used. Raises ValueError for fewer than three classes.
+    used.
+
+    Args:
+        logits: (B, K) floating.
+        labels: (B,) int64, or (B, L) sets.
+
+    Returns:
+        Losses (B,), above 0 where the prediction is wrong.
+
+    Raises:
+        ValueError: fewer than three classes.
+
+    Reference: Croce and Hein 2020, arXiv:2003.01690, equation 4.
+
+    Example:
+        >>> dlr(torch.tensor([[5.0, 3.0, 1.0]]), torch.tensor([0]))
+        tensor([-0.5000])
     """
     _need_classes(logits, 3, "dlr")
     top = _competing(logits, labels).topk(3, dim=1).values
@@ -157,8 +202,24 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Return the targeted DLR (Croce and Hein 2020, eq. 6) for targets (B,) outside the sets: target minus label,
-    over the gap from the first logit to the mean of third and fourth. Raises ValueError for fewer than four classes.
+    """Return the targeted DLR: target minus label, over the gap from the first logit to the mean of third and fourth.
+
+    Args:
+        logits: (B, K) floating.
+        labels: (B,) int64, or (B, L) sets.
+        targets: (B,) int64, outside the sets.
+
+    Returns:
+        Losses (B,), above 0 where the target is ahead of the label.
+
+    Raises:
+        ValueError: fewer than four classes.
+
+    Reference: Croce and Hein 2020, arXiv:2003.01690, equation 6.
+
+    Example:
+        >>> dlr_targeted(torch.tensor([[5.0, 3.0, 2.0, 0.0]]), torch.tensor([0]), torch.tensor([1]))
+        tensor([-0.5000])
     """
     _need_classes(logits, 4, "targeted dlr")
     top = _competing(logits, labels).topk(4, dim=1).values

@@ -26,7 +26,13 @@ class FGSM(Attack):
     that forward. `broken_at` is 0 where the clean prediction is already wrong; an image whose logits are not finite is
     returned as it is.
 
-    loss: "ce", "margin" or "dlr".
+    Args:
+        loss: "ce", "margin" or "dlr".
+
+    Example:
+        >>> adversarials = FGSM(eps=8 / 255)(model, images, labels)
+        >>> bool((adversarials - images).abs().max() <= 8 / 255 + 1e-6)
+        True
     """
 
     loss: str = "ce"
@@ -64,16 +70,22 @@ class _Ascent(Survivors):
 class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
-    steps: updates of each restart, a forward and a backward each; with one restart there are no other passes.
-    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.35 * eps.
-    random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
-        cost a forward of the clean images, which otherwise is the first one of the attack.
-    restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
-        more), and the worst is kept: a wrong prediction before a right one, then the larger loss.
-    early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts work
-        on the rest. Otherwise all take all steps, which raises the loss further; but where logits are not finite, and
-        so the prediction wrong, there is no loss to raise, and the sample stays.
-    loss: "ce", "margin" or "dlr".
+    Args:
+        steps: updates of each restart, a forward and a backward each; with one restart there are no other passes.
+        step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.35 * eps.
+        random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
+            cost a forward of the clean images, which otherwise is the first one of the attack.
+        restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
+            more), and the worst is kept: a wrong prediction before a right one, then the larger loss.
+        early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts
+            work on the rest. Otherwise all take all steps, which raises the loss further; but where logits are not
+            finite, and so the prediction wrong, there is no loss to raise, and the sample stays.
+        loss: "ce", "margin" or "dlr".
+
+    Example:
+        >>> adversarials = PGD(norm="l2", eps=0.5, steps=10)(model, images, labels)
+        >>> bool((cross_entropy(model(adversarials), labels) > cross_entropy(model(images), labels)).all())
+        True
     """
 
     steps: int = 20
@@ -191,9 +203,17 @@ class FeaturePGD(Attack):
     restart begins at a random point of the ball, since at the image itself both distances have no gradient. Of all
     points that were seen the farthest is returned; features that are not finite count as infinitely far.
 
-    steps: updates of each restart, a forward and a backward each; a forward more scores its last point, and one the
-        clean images. step_size: as in `PGD`. loss: "cosine", 1 minus the cosine, or "l2", the squared Euclidean
-        distance.
+    Args:
+        steps: updates of each restart, a forward and a backward each; a forward more scores its last point, and one the
+            clean images.
+        step_size: as in `PGD`.
+        restarts: runs from different random starts.
+        loss: "cosine", 1 minus the cosine, or "l2", the squared Euclidean distance.
+
+    Example:
+        >>> adversarials = FeaturePGD(eps=8 / 255, steps=5)(model, images)
+        >>> bool((torch.cosine_similarity(model(adversarials), model(images)) < 1).all())
+        True
     """
 
     steps: int = 20
@@ -237,9 +257,16 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class PatchResult(AttackResult):
-    """An `AttackResult` with the place of each patch: top and left (B, 2), in pixels."""
+    """An `AttackResult` of `Patch`, with the place of each patch.
+
+    Example:
+        >>> Patch(size=4, steps=5).run(model, images, labels).places
+        tensor([[0, 0],
+                [0, 0]])
+    """
 
     places: Tensor
+    """(B, 2) top and left of the patch that is returned, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -266,20 +293,28 @@ class _Tally(Tally):
 
 @dataclass(frozen=True)
 class Patch(Attack):
-    """Signed gradient steps with momentum on the values of one square patch, of any values inside the bounds; after
-    Lovisotto et al. 2022 (arXiv:2203.13639).
+    """Signed gradient steps with momentum on the values of one square patch, of any values inside the bounds.
 
-    threat: of norm "patch": size, and where. "corner" is the upper left one; "random" one of the places at multiples
-        of the size from there; "worst-of-4" four different ones of these, one run at each.
-    steps: updates of each run, a forward and a backward each; the last point costs a forward more.
-    step_size: length of the first update over the range of the bounds; it shrinks to 0 by a cosine.
-    loss: "ce" is cross-entropy. "kq" adds a loss before softmax that draws all queries to the keys of the patch, and
-        "kq-cls" one that draws the class token's query there. Both ask for a model with `key_loss`, from images, boxes
-        (B, 3) of top, left and side, and whether only the class token asks, to logits (B, K) and such a loss (B,).
-    early_stop: a sample leaves as soon as its prediction is seen to be wrong.
+    Returns the first wrong point of a sample, otherwise the point that its last run ends at; `run` returns a
+    `PatchResult`. Raises ValueError for images smaller than the patch, or without bounds.
 
-    Returns the first wrong point of a sample, otherwise the last point of its last run. `run` returns a `PatchResult`.
-    Raises ValueError for images smaller than the patch, or without bounds.
+    Args:
+        threat: of norm "patch": size, and where. "corner" is the upper left one; "random" one of the places at
+            multiples of the size from there; "worst-of-4" four different ones of these, one run at each.
+        steps: updates of each run, a forward and a backward each; the last point costs a forward more.
+        step_size: length of the first update over the range of the bounds; it shrinks to 0 by a cosine.
+        loss: "ce" is cross-entropy. "kq" adds a loss before softmax that draws all queries to the keys of the patch,
+            and "kq-cls" one that draws the class token's query there. Both ask for a model with `key_loss`, from
+            images, boxes (B, 3) of top, left and side, and whether only the class token asks, to logits (B, K) and such
+            a loss (B,).
+        early_stop: a sample leaves as soon as its prediction is seen to be wrong.
+
+    Reference: after Lovisotto et al. 2022, arXiv:2203.13639.
+
+    Example:
+        >>> adversarials = Patch(size=4, where="corner", steps=5)(model, images, labels)
+        >>> bool((adversarials == images)[:, :, 4:, 4:].all())
+        True
     """
 
     threat: ThreatModel = field(default_factory=lambda: ThreatModel("patch", math.inf, size=16))

@@ -32,18 +32,25 @@ class SPSA(Attack):
     the difference wherever a pixel is black or white. Only forwards, in `torch.inference_mode`; samples do not
     influence each other. `broken_at` is -1: the attack never classifies the points that it could return.
 
-    steps: updates; each asks the model 2 * directions times for each sample, and nothing else (except one forward of
-        the clean images if labels=None).
-    lr: Adam's step size, in the unit of the images. delta: half the width of the differences, in the same unit.
-    directions: random signs v per step.
-    loss: "ce", "margin" or "dlr".
-    gradient_at: "iterate" is the attack. "doubled-input" estimates the gradient at twice the clean image at every
-        step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
-        published figures, kept to reproduce them and for nothing else.
-    chunk: most rows in one forward; None: 2.6 million input values, at most 256 rows (on a GPU sixteen times as
-        many); never more than the `batch_size` of `run`. Rows are filled with directions first, then samples. It
-        changes neither the draws nor, except for rounding, the result.
-    random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
+    Args:
+        steps: updates; each asks the model 2 * directions times for each sample, and nothing else (except one forward
+            of the clean images if labels=None).
+        lr: Adam's step size, in the unit of the images.
+        delta: half the width of the differences, in the same unit.
+        directions: random signs v per step.
+        loss: "ce", "margin" or "dlr".
+        gradient_at: "iterate" is the attack. "doubled-input" estimates the gradient at twice the clean image at every
+            step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
+            published figures, kept to reproduce them and for nothing else.
+        chunk: most rows in one forward; None: 2.6 million input values, at most 256 rows (on a GPU sixteen times as
+            many); never more than the `batch_size` of `run`. Rows are filled with directions first, then samples. It
+            changes neither the draws nor, except for rounding, the result.
+        random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
+
+    Example:
+        >>> result = SPSA(eps=8 / 255, steps=5, directions=16).run(model, images, labels)
+        >>> result.forwards.tolist(), result.backwards.tolist()
+        ([160, 160], [0, 0])
     """
 
     needs_gradients: ClassVar[bool] = False
@@ -153,11 +160,19 @@ class Square(QueuedAttack):
     change stays if it raises the loss. For l-inf a square takes the ball's highest or lowest value in each channel; for
     l2 it takes over the budget of another square. Images are (B, C, H, W).
 
-    queries: the most for each run, after the one for its start. p_init: share of pixels in the first squares.
-    restarts: runs from different starts, each on the samples that still stand.
-    loss: "margin" or "ce". rescale_schedule: shrink the squares over `queries`, otherwise over 10000.
-    early_stop: a sample leaves at its first wrong prediction. Otherwise its run goes on, and its best point is
-        returned.
+    Args:
+        queries: the most for each run, after the one for its start.
+        p_init: share of pixels in the first squares.
+        restarts: runs from different starts, each on the samples that still stand.
+        loss: "margin" or "ce".
+        rescale_schedule: shrink the squares over `queries`, otherwise over 10000.
+        early_stop: a sample leaves at its first wrong prediction. Otherwise its run goes on, and its best point is
+            returned.
+
+    Example:
+        >>> result = Square(eps=8 / 255, queries=20).run(model, images, labels)
+        >>> bool((result.forwards <= 22).all()), result.backwards.tolist()
+        (True, [0, 0])
     """
 
     needs_gradients: ClassVar[bool] = False
@@ -402,8 +417,15 @@ class HopSkipJump(Attack):
     Unlike in the paper, starts are coarse as well as fine, which robust networks do not all give one class; and probes
     are a tenth of the distance long, in directions of random signs: a share of 1 / (C H W) drowns in float32.
 
-    queries: the most for each sample, after one for the image. directions: probes in the first round; in round t there
-        are sqrt(t) times as many.
+    Args:
+        queries: the most for each sample, after one for the image.
+        directions: probes in the first round; in round t there are sqrt(t) times as many.
+
+    Example:
+        >>> predicted = model(images).argmax(dim=1)
+        >>> nearest = HopSkipJump(norm="l2", queries=200)(model, images, predicted)
+        >>> bool((model(nearest).argmax(dim=1) != predicted).all())
+        True
     """
 
     minimal: ClassVar[bool] = True

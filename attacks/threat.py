@@ -36,20 +36,41 @@ def norm_named(norm: Any) -> Any:
 class Rng(Protocol):
     """Random numbers (B, *shape) float32 for a batch of B samples; each `purpose` names a draw of its own.
 
-    uniform: in [0, 1). normal: mean 0, variance 1. take: the source for the samples `index` (int64) of this batch.
-    signs: -1 and 1, rows first, first + 1, ... of an endless draw along shape[0]. So `signs((8, 3), p)` equals
-        `cat([signs((4, 3), p), signs((4, 3), p, first=4)], dim=1)` if the numbers are a function of the sample: a
-        chunked loop draws the same as an unchunked one.
+    Example:
+        >>> source: Rng = TorchRng(batch=2)
+        >>> source.normal((3, 8, 8), purpose="start").shape
+        torch.Size([2, 3, 8, 8])
     """
 
-    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor: ...
-    def normal(self, shape: Sequence[int], purpose: str) -> Tensor: ...
-    def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor: ...
-    def take(self, index: Tensor) -> Rng: ...
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return numbers in [0, 1)."""
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return numbers of mean 0 and variance 1."""
+
+    def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
+        """Return -1 and 1: rows first, first + 1, ... of an endless draw along shape[0].
+
+        So `signs((8, 3), p)` equals `cat([signs((4, 3), p), signs((4, 3), p, first=4)], dim=1)` if the numbers are a
+        function of the sample: a chunked loop draws the same as an unchunked one.
+        """
+
+    def take(self, index: Tensor) -> Rng:
+        """Return the source for the samples `index` (int64) of this batch."""
 
 
 class TorchRng:
-    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
+    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call.
+
+    Args:
+        batch: number of samples B.
+        device: where the numbers are made.
+
+    Example:
+        >>> source = TorchRng(batch=2)
+        >>> torch.equal(source.uniform((3,), "start"), source.uniform((3,), "start"))
+        False
+    """
 
     def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
         self.batch, self.device = batch, torch.device(device)
@@ -152,19 +173,29 @@ def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
 class ThreatModel:
     """A ball around each clean image, cut to the range of valid pixels.
 
-    norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change, "l1" the
-        sum of all changes, "l0" the number of values that change; "patch" lets one square take any values. Most attacks
-        know the first two (`Attack.norms`). `Linf`, `inf`, `L2` and 2 are understood, too.
-    eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise). Infinite: any change, for
-        attacks that look for the smallest.
-    bounds: lowest and highest valid value; None for no bounds (only sensible if a published protocol attacks normalised
-        tensors).
-    cut_images: accept images outside the bounds too, and cut every point to the bounds, however far from the image that
-        is: then eps bounds nothing. An error of published evaluations, kept to reproduce them and for nothing else.
-    size: side of a patch in pixels. where: "corner", "random", or "worst-of-4" and other numbers of places.
+    Args:
+        norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change, "l1"
+            the sum of all changes, "l0" the number of values that change; "patch" lets one square take any values. Most
+            attacks know the first two (`Attack.norms`). `Linf`, `inf`, `L2` and 2 are understood, too.
+        eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise). Infinite: any change,
+            for attacks that look for the smallest.
+        bounds: lowest and highest valid value; None for no bounds (only sensible if a published protocol attacks
+            normalised tensors).
+        cut_images: accept images outside the bounds too, and cut every point to the bounds, however far from the image
+            that is: then eps bounds nothing. An error of published evaluations, kept to reproduce them and for nothing
+            else.
+        size: side of a patch in pixels.
+        where: place of a patch: "corner", "random", or "worst-of-4" and other numbers of places.
 
-    Raises ValueError for a norm other than these, a size below 1, another place, a negative or NaN eps, an l-inf eps
-    wider than the bounds, and bounds that are not two ascending numbers.
+    Raises:
+        ValueError: a norm other than these, a size below 1, another place, a negative or NaN eps, an l-inf eps wider
+            than the bounds, or bounds that are not two ascending numbers.
+
+    Example:
+        >>> threat = ThreatModel("l2", eps=0.5)
+        >>> inside = threat.project(images + 1, images)
+        >>> bool(threat.distance(inside, images).max() <= 0.5)
+        True
     """
 
     norm: Norm = "linf"

@@ -35,6 +35,13 @@ class InputGradient(Explainer):
 
     x is what the model takes: pixels where it normalises them itself, normalised ones otherwise, and the two maps
     differ. Any differentiable model; one forward and a backward for each target.
+
+    Args:
+        model: any differentiable one, images (B, 3, H, W) to logits (B, K).
+
+    Example:
+        >>> InputGradient(model)(images).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "gradient"
@@ -58,10 +65,19 @@ class IntegratedGradients(Explainer):
     The mean over the straight way from x0 to x is a Gauss-Legendre sum, so that few steps are enough for attributions
     that add up to the difference of the two logits (completeness; see `attributions`).
 
-    steps: points on the way. fill: the plain image x0, a number or one for each channel, in the unit of the images.
-    batch_size: rows of a pass, where the images themselves are not more; by default 32 on a CPU, else 64.
-
     Any differentiable model; `steps` forwards and backwards for each image (and target), and a forward for logits.
+
+    Args:
+        model: images (B, 3, H, W) to logits (B, K).
+        steps: points on the way.
+        fill: the plain image x0, a number or one for each channel, in the unit of the images.
+        batch_size: rows of a pass, where the images themselves are not more; None: 32 on a CPU, else 64.
+
+    Example:
+        >>> attributions = IntegratedGradients(model, steps=16).attributions(images, target=3)
+        >>> difference = model(images)[:, 3] - model(torch.zeros_like(images))[:, 3]
+        >>> torch.allclose(attributions.sum(dim=(1, 2, 3)), difference, atol=0.05)
+        True
     """
 
     name = "integrated-gradients"
@@ -99,11 +115,18 @@ class IntegratedGradients(Explainer):
 class SmoothGrad(Explainer):
     """SmoothGrad (Smilkov et al. 2017, arXiv:1706.03825): sum over channels of |mean gradient of noisy copies|.
 
-    samples: noisy copies. noise: standard deviation, as a share of the range of each image's values. batch_size: rows
-    of a pass, where the images themselves are not more; by default 32 on a CPU, else 64. The noise is `rng`'s, so a
-    function of the sample.
-
     Any differentiable model; `samples` forwards and backwards for each image (and target), and a forward for logits.
+    The noise is `rng`'s, so a function of the sample.
+
+    Args:
+        model: images (B, 3, H, W) to logits (B, K).
+        samples: noisy copies.
+        noise: standard deviation, as a share of the range of each image's values.
+        batch_size: rows of a pass, where the images themselves are not more; None: 32 on a CPU, else 64.
+
+    Example:
+        >>> SmoothGrad(model, samples=5)(images, rng=TorchRng(batch=2)).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "smooth-grad"
@@ -141,13 +164,23 @@ class RISE(Explainer):
     A mask is a grid of cells that are 1 with the probability `share`, else 0, enlarged bilinearly to a cell more than
     the image and cut at a random place. It is drawn by `rng` for each image, so a function of the sample.
 
-    masks: how many; published are 4000 and 8000. cells: of a side of the grid. share: of cells that show the image.
-    fill: what hidden places become, a number or one for each channel, in the unit of the images; published is the mean
-    that the model normalises with. batch_size: rows of a pass, where the images themselves are not more; by
-    default 16 on a CPU, else 64.
+    `masks` forwards for each image, and one for logits; further targets cost nothing. No backward.
 
-    Any model of two classes or more, else ValueError; `masks` forwards for each image, and one for logits; further
-    targets cost nothing. No backward.
+    Args:
+        model: images (B, 3, H, W) to logits (B, K), of two classes or more.
+        masks: how many; published are 4000 and 8000.
+        cells: of a side of the grid.
+        share: of cells that show the image.
+        fill: what hidden places become, a number or one for each channel, in the unit of the images; published is the
+            mean that the model normalises with.
+        batch_size: rows of a pass, where the images themselves are not more; None: 16 on a CPU, else 64.
+
+    Raises:
+        ValueError: a share that is not between 0 and 1; when called, a model of one class.
+
+    Example:
+        >>> RISE(model, masks=20)(images, target=torch.tensor([[0, 3], [0, 3]])).shape
+        torch.Size([2, 2, 64, 64])
     """
 
     name = "rise"
@@ -210,8 +243,13 @@ class RISE(Explainer):
 class Control(Explainer):
     """An explainer that uses only the size of the images; every target of an image has the same map.
 
-    model: asked for logits and predicted classes in one forward. None: no forward is made, the logits are (B, 0), and
-        the target is the one given, or -1.
+    Args:
+        model: asked for logits and predicted classes in one forward. None: no forward is made, the logits are (B, 0),
+            and the target is the one given, or -1.
+
+    Example:
+        >>> [name for name in CONTROLS if issubclass(METHODS[name], Control)]
+        ['random', 'centre', 'full']
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
@@ -234,7 +272,16 @@ class Control(Explainer):
 
 
 class RandomMap(Control):
-    """Uniform random numbers on a grid x grid, upsampled as a ViT's map is: a map with a map's smoothness."""
+    """Uniform random numbers on a grid x grid, upsampled as a ViT's map is: a map with a map's smoothness.
+
+    Args:
+        model: as of `Control`.
+        grid: numbers along a side, 2 or more.
+
+    Example:
+        >>> RandomMap(grid=7)(images).amax(dim=(1, 2))
+        tensor([1., 1.])
+    """
 
     name = "random"
     draws_numbers = True
@@ -252,7 +299,14 @@ class RandomMap(Control):
 
 class CentredGaussian(Control):
     """A hill in the middle of the image, where objects mostly are; 1 at the centre, and not stretched down to 0.
-    sigma: its standard deviation as a share of the shorter side; 64/224 is 64 pixels at 224.
+
+    Args:
+        model: as of `Control`.
+        sigma: standard deviation as a share of the shorter side; 64/224 is 64 pixels at 224.
+
+    Example:
+        >>> CentredGaussian()(torch.zeros(1, 3, 65, 65))[0, 32, 32]
+        tensor(1.)
     """
 
     name = "centre"
@@ -275,7 +329,12 @@ class CentredGaussian(Control):
 
 
 class FullImage(Control):
-    """1 everywhere, and by definition not degenerate: what marking all of the image is worth."""
+    """1 everywhere, and by definition not degenerate: what marking all of the image is worth.
+
+    Example:
+        >>> bool((FullImage()(images) == 1).all())
+        True
+    """
 
     name = "full"
 

@@ -33,15 +33,23 @@ class AGCAM(AttentionExplainer):
     averaged over them. Of an attention pool (timm's AttentionPoolLatent in SigLIP and PE, the probe of transformers'
     SigLIP) S and G are the pool's one row, from its latent to the patches; rows of the blocks add nothing.
 
-    model: a ViT of timm's kind (ViT, DeiT, DeiT-3, EVA, DINOv3, BEiT) or of transformers, in any wrapper. The attention
-        formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
-        read from what the model's options say (a Segmenter's masks), or hardly: nothing but attention leads from it
-        to them. Where they are read from other tokens, too (a distilled DeiT, DINOv2's class token and the mean of
-        the patches), the map tells of the class token's part alone.
-
     One forward and a backward for each target, down to the first block's attention and no further; of a model of
     transformers one image more, the first time, to find what its logits are read from. With its graph a call holds one
     row of each attention, or the rows of all pooled tokens; gradients are summed as they come, and not kept.
+
+    Args:
+        model: a ViT of timm's kind (ViT, DeiT, DeiT-3, EVA, DINOv3, BEiT) or of transformers, in any wrapper. The
+            attention formula may be any that ends in a softmax.
+
+    Raises:
+        ValueError: another model; when called, one whose logits are not read from what its options say (a Segmenter's
+            masks), or hardly: nothing but attention leads from it to them. Where they are read from other tokens, too
+            (a distilled DeiT, DINOv2's class token and the mean of the patches), the map tells of the class token's
+            part alone.
+
+    Example:
+        >>> AGCAM(model)(images, target=torch.tensor([3, 8])).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "agcam"
@@ -62,7 +70,12 @@ class AGCAM(AttentionExplainer):
 
 class AGCAMFull(AGCAM):
     """AG-CAM's sum with the gradient sent through the attention of all later blocks too, which the published code cuts.
+
     Otherwise it is `AGCAM`; so the logits may be read from any token, where there is a class token.
+
+    Example:
+        >>> torch.equal(AGCAMFull(model)(images), AGCAM(model)(images))
+        False
     """
 
     name = "agcam-full"
@@ -103,8 +116,16 @@ class Rollout(AttentionExplainer):
     `AGCAM`) the pool's row, from the latent, times the product. It does not depend on the class: every target of an
     image has the same map. One forward, no backward.
 
-    model: a ViT of timm's kind or of transformers. Raises ValueError for another one, and for one whose head reads
-        neither a class token nor such a pool.
+    Args:
+        model: a ViT of timm's kind or of transformers.
+
+    Raises:
+        ValueError: another model, and one whose head reads neither a class token nor such a pool.
+
+    Example:
+        >>> explain = Rollout(model)
+        >>> torch.equal(explain(images, target=3), explain(images, target=8))
+        True
     """
 
     name = "rollout"
@@ -149,12 +170,19 @@ class Chefer(AttentionExplainer):
     it is the mean of their rows, of one with an attention pool (see `AGCAM`) the row of its latent, which begins with
     none of the patches. No layer-wise relevance propagation takes part.
 
-    model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax. Raises ValueError
-        for another model, and where the logits are not read from the class token, or hardly. Where they are read from
-        other tokens, too, the map tells of the class token's part alone.
-
     One forward and a backward for each target, and one image more as for `AGCAM`. A row times matrices, last block
     first, in the order in which a backward meets them; so no product of matrices is made, and no gradient is kept.
+
+    Args:
+        model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax.
+
+    Raises:
+        ValueError: another model; when called, one whose logits are not read from the class token, or hardly. Where
+            they are read from other tokens, too, the map tells of the class token's part alone.
+
+    Example:
+        >>> Chefer(model)(images).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "chefer"
@@ -203,14 +231,24 @@ class LeGrad(AttentionExplainer):
 
     Each block's output, averaged over all tokens, goes through the model's own norm and head: its score of the class.
     The map is the sum over blocks of relu(d score / d attention of that block), averaged over heads and queries, at
-    the patches (arXiv:2404.03214).
-
-    model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax, with a class token
-        or without.
-    layers: how many blocks count, from the last one back; 0: all. The authors' package takes 2 by default.
+    the patches.
 
     One forward and a backward for each target: the scores of all blocks go through the head as further rows of one
     batch, and no gradient passes from a block to the one before.
+
+    Args:
+        model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax, with a class
+            token or without.
+        layers: how many blocks count, from the last one back; 0: all. The authors' package takes 2 by default.
+
+    Raises:
+        ValueError: another model, or more layers than it has blocks.
+
+    Reference: arXiv:2404.03214.
+
+    Example:
+        >>> LeGrad(model, layers=2)(images).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "legrad"

@@ -19,15 +19,31 @@ from torch.nn import functional
 
 class Rng(Protocol):
     """Random numbers (B, *shape) floating for a batch of B images; each `purpose` names a draw of its own.
-    uniform: in [0, 1). normal: mean 0, variance 1.
+
+    Example:
+        >>> source: Rng = TorchRng(batch=2)
+        >>> source.normal((3, 64, 64), purpose="noise").shape
+        torch.Size([2, 3, 64, 64])
     """
 
-    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor: ...
-    def normal(self, shape: Sequence[int], purpose: str) -> Tensor: ...
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return numbers in [0, 1)."""
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return numbers of mean 0 and variance 1."""
 
 
 class TorchRng:
-    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
+    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call.
+
+    Args:
+        batch: number of images B.
+        device: where the numbers are made.
+
+    Example:
+        >>> RandomMap()(images, rng=TorchRng(batch=2)).shape
+        torch.Size([2, 64, 64])
+    """
 
     def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
         self.batch, self.device = batch, torch.device(device)
@@ -48,38 +64,42 @@ FLAT = 16 * torch.finfo(torch.float32).eps  # a relative spread within which a m
 class Explanation:
     """Maps of B images, and what the same forward gave; for T targets per image, all but the logits are (B, T, ...).
 
-    maps: (B, H, W) float32 in [0, 1], or all 0 where degenerate. Both ends are reached, except by `CentredGaussian` and
-        `FullImage`, which follow their definitions.
-    logits: (B, K) detached, as the model gave them.
-    target: (B,) int64, the classes explained.
-    degenerate: (B,) bool, whether the raw map was constant (up to rounding) or not finite, and so says nothing.
+    Example:
+        >>> explanation = AGCAM(model).explain(images, target=3)
+        >>> explanation.maps.shape, explanation.logits.shape, explanation.target.tolist()
+        (torch.Size([2, 64, 64]), torch.Size([2, 10]), [3, 3])
     """
 
     maps: Tensor
+    """(B, H, W) float32 in [0, 1], or all 0 where degenerate.
+
+    Both ends are reached, except by `CentredGaussian` and `FullImage`, which follow their definitions.
+    """
     logits: Tensor
+    """(B, K) detached, as the model gave them."""
     target: Tensor
+    """(B,) int64, the classes explained."""
     degenerate: Tensor
+    """(B,) bool, whether the raw map was constant (up to rounding) or not finite, and so says nothing."""
 
 
 class Explainer(ABC):
     """Maps of what a model looks at. Use it as a context; outside one, each call enters and leaves it by itself.
 
-        with AGCAM(model) as explain:
-            maps = explain(images)
+    Calling it returns the maps alone, `explain` an `Explanation`. Both work whatever the caller's grad mode is.
 
-    model: images (B, 3, H, W) to logits (B, K). Inside, it is in evaluation mode and its parameters take no gradient;
-        on leaving, also by an exception, it is restored. Contexts of the same model may be nested.
+    Args:
+        model: images (B, 3, H, W) to logits (B, K). Inside, it is in evaluation mode and its parameters take no
+            gradient; on leaving, also by an exception, it is restored. Contexts of the same model may be nested.
 
-    A call takes
-    images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.
-    target: the class to explain: None for the predicted one, a number for all images, (B,) integers, or (B, T) for T
-        maps of each image from one forward.
-    rng: where explainers whose `draws_numbers` is true take them from: `RandomMap`, `RISE` and `SmoothGrad`.
+    Raises:
+        TypeError: a model that is not a torch.nn.Module.
 
-    and returns maps (B, H, W), or (B, T, H, W), float32 in [0, 1]. `explain` returns an `Explanation`. Both work
-    whatever the caller's grad mode is.
-
-    Raises TypeError or ValueError for images, targets or a model of another kind.
+    Example:
+        >>> with AGCAM(model) as explain:
+        ...     maps = explain(images)
+        >>> maps.shape
+        torch.Size([2, 64, 64])
     """
 
     name: ClassVar[str]
@@ -123,7 +143,21 @@ class Explainer(ABC):
             self._maps_alone = False
 
     def explain(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Explanation:
-        """Return maps, logits, targets, and which are degenerate. For B = 0 the logits are (0, 0), without a pass."""
+        """Return maps, logits, targets, and which are degenerate. For B = 0 the logits are (0, 0), without a pass.
+
+        Args:
+            images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.
+            target: the class to explain: None for the predicted one, a number for all images, (B,) integers, or (B, T)
+                for T maps of each image from one forward.
+            rng: where explainers whose `draws_numbers` is true take them from: `RandomMap`, `RISE` and `SmoothGrad`.
+
+        Returns:
+            Maps (B, H, W), or (B, T, H, W), float32 in [0, 1], and the rest of an `Explanation`.
+
+        Raises:
+            TypeError: images or targets of another kind.
+            ValueError: another shape, a class that the model does not have, or a model that cannot be explained so.
+        """
         check_images(images)
         if self._inside is None:
             with self:

@@ -19,15 +19,18 @@ from .vit import Transformer
 class OfFeatures(Explainer):
     """An explainer of the features that a layer gives on a grid.
 
-    model: any whose features lie on a grid.
-    layer: the module, or its dotted name, whose output is the features: (B, C, h, w), or in a ViT (B, N, C) tokens of
-        which the patches count. If it runs more than once, the last time counts.
-        None: in a ViT of timm's kind the last block's norm1. Later outputs do not work: if the class token is pooled,
-        nothing else reaches the logits. In a CNN the last module before pooling that gives a map of more than one
-        position; it is looked up once for each image size, in the first call.
-    target_layer, target_layers: the same, as torch-cam and pytorch-grad-cam call it; of the second a list of one.
+    Args:
+        model: any whose features lie on a grid.
+        layer: the module, or its dotted name, whose output is the features: (B, C, h, w), or in a ViT (B, N, C) tokens
+            of which the patches count. If it runs more than once, the last time counts. None: in a ViT of timm's kind
+            the last block's norm1. Later outputs do not work: if the class token is pooled, nothing else reaches the
+            logits. In a CNN the last module before pooling that gives a map of more than one position; it is looked up
+            once for each image size, in the first call.
+        target_layer: the same, as torch-cam calls it.
+        target_layers: a list of one, as pytorch-grad-cam calls it.
 
-    Raises ValueError for a layer that the model does not have, for several, and if no layer gives such a map.
+    Raises:
+        ValueError: a layer that the model does not have, or several; when called, if no layer gives such a map.
     """
 
     def __init__(
@@ -162,7 +165,12 @@ class _Weighed(OfFeatures):
 
 class GradCAM(_Weighed):
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(sum over channels of weight * feature), weights the mean gradients.
-    One forward, a graph from the layer on only, and a backward for each target. model, layer and errors: `OfFeatures`.
+
+    One forward, a graph from the layer on only, and a backward for each target. Arguments and errors: `OfFeatures`.
+
+    Example:
+        >>> GradCAM(cnn)(images).shape, GradCAM(cnn, layer="2")(images).shape
+        (torch.Size([2, 64, 64]), torch.Size([2, 64, 64]))
     """
 
     name = "grad-cam"
@@ -176,7 +184,11 @@ class GradCAMPlusPlus(_Weighed):
 
     With g the gradient of the class's logit and A the features, a channel's weight is the sum over places of alpha *
     relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3) (equations 19 and 7, for the exponential of the logit), 0 where g is 0
-    or the denominator is. Passes, model, layer and errors: as for `GradCAM`.
+    or the denominator is. Passes, arguments and errors: as for `GradCAM`.
+
+    Example:
+        >>> GradCAMPlusPlus(cnn)(images).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "grad-cam-pp"
@@ -191,8 +203,12 @@ class GradCAMPlusPlus(_Weighed):
 class LayerCAM(_Weighed):
     """LayerCAM (Jiang et al., TIP 2021): relu(sum over channels of relu(gradient) * feature), place by place.
 
-    It keeps places apart, so that it can be taken at earlier layers, too. Passes, model, layer and errors: as for
+    It keeps places apart, so that it can be taken at earlier layers, too. Passes, arguments and errors: as for
     `GradCAM`.
+
+    Example:
+        >>> LayerCAM(cnn, layer="0")(images).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "layer-cam"
@@ -208,10 +224,17 @@ class ScoreCAM(OfFeatures):
     class's logits gives the weights, and the map is relu(sum over channels of weight * feature). A channel that is the
     same everywhere hides the whole image; all such share one forward.
 
-    fill: what hidden places become, a number or one for each channel, in the unit of the images. batch_size: rows of a
-    pass; by default 16 on a CPU, else 64. model, layer and errors: `OfFeatures`.
-
     A forward, and one for each channel of each image; further targets cost nothing. No backward.
+
+    Args:
+        model: as of `OfFeatures`, whose other arguments and errors it has, too.
+        layer: as of `OfFeatures`.
+        fill: what hidden places become, a number or one for each channel, in the unit of the images.
+        batch_size: rows of a pass; None: 16 on a CPU, else 64.
+
+    Example:
+        >>> ScoreCAM(cnn)(images).shape
+        torch.Size([2, 64, 64])
     """
 
     name = "score-cam"

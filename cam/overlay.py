@@ -40,8 +40,15 @@ def overlay(image: Tensor | NDArray[Any] | Image, map: Tensor | NDArray[Any]) ->
             Pillow's.
         map: (H, W) or (1, H, W) in [0, 1], as an explainer returns it; of another size than the image it is resized.
 
+    Returns:
+        A picture of Pillow's, RGB, of the image's size.
+
     Raises:
         ValueError: another shape, or a map that is not finite.
+
+    Example:
+        >>> overlay(images[0], maps[0]).size
+        (64, 64)
     """
     from PIL import Image as Pictures
 

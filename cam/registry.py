@@ -52,7 +52,21 @@ def _plain(name: str) -> str:
 
 
 def method(name: str) -> type[Explainer]:
-    """Return the explainer of this name: `grad-cam`, also `GradCAM`. ValueError for an unknown one, with near names."""
+    """Return the explainer of this name, a class.
+
+    Args:
+        name: such as `grad-cam`, also `GradCAM`.
+
+    Returns:
+        A class of `METHODS`, made from a model.
+
+    Raises:
+        ValueError: an unknown name; it says which are near.
+
+    Example:
+        >>> method("GradCAM").__name__, method("grad-cam++").__name__
+        ('GradCAM', 'GradCAMPlusPlus')
+    """
     name = {_plain(known): known for known in METHODS}.get(_plain(name), name)
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=2)

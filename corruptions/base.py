@@ -21,15 +21,31 @@ from .filters import to_unit_range
 
 class Rng(Protocol):
     """Random numbers (B, *shape) floating for a batch of B images; each `purpose` names a draw of its own.
-    uniform: in [0, 1). normal: mean 0, variance 1.
+
+    Example:
+        >>> source: Rng = TorchRng(batch=2)
+        >>> source.normal((3, 64, 64), purpose="normal").shape
+        torch.Size([2, 3, 64, 64])
     """
 
-    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor: ...
-    def normal(self, shape: Sequence[int], purpose: str) -> Tensor: ...
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return numbers in [0, 1)."""
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return numbers of mean 0 and variance 1."""
 
 
 class TorchRng:
-    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
+    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call.
+
+    Args:
+        batch: number of images B.
+        device: where the numbers are made.
+
+    Example:
+        >>> corrupt(images, "gaussian_noise", severity=3, rng=TorchRng(batch=2)).shape
+        torch.Size([2, 3, 64, 64])
+    """
 
     def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
         self.batch, self.device = batch, torch.device(device)
@@ -47,10 +63,19 @@ VARIANTS = ("hendrycks", "bethgelab")
 
 @dataclass(frozen=True)
 class Draws:
-    """The random part of one corruption of B images: `numbers` by name, each (B, ...), as the class documents them."""
+    """The random part of one corruption of B images.
+
+    Example:
+        >>> noise = corruption("gaussian_noise")
+        >>> draws = noise.draw((3, 64, 64), severity=3, rng=TorchRng(batch=2))
+        >>> draws["normal"].shape
+        torch.Size([2, 3, 64, 64])
+    """
 
     severity: int
+    """1 to 5."""
     numbers: dict[str, Tensor] = field(default_factory=dict)
+    """Random numbers by name, each (B, ...), as the class of the corruption documents them."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.numbers[name]
@@ -60,10 +85,19 @@ class Draws:
 class Corruption(ABC):
     """One of the common corruptions of Hendrycks and Dietterich 2019. Calling it corrupts a batch.
 
-    preset: whose severities: `imagenet`, or `cifar` for images of 32x32.
-    variant: `hendrycks`, the code that made the benchmark, or `bethgelab`, the package imagecorruptions 1.1.2.
+    Args:
+        preset: whose severities: `imagenet`, or `cifar` for images of 32x32.
+        variant: `hendrycks`, the code that made the benchmark, or `bethgelab`, the package imagecorruptions 1.1.2.
 
-    Raises ValueError for an unknown preset or variant, or a pair that has no definition.
+    Raises:
+        ValueError: an unknown preset or variant, or a pair that has no definition.
+
+    Reference: Hendrycks and Dietterich 2019, arXiv:1903.12261.
+
+    Example:
+        >>> contrast = corruption("contrast", variant="bethgelab")
+        >>> isinstance(contrast, Corruption), contrast.category, contrast.constants(severity=3)
+        (True, 'digital', 0.2)
     """
 
     preset: str = "imagenet"
@@ -96,12 +130,19 @@ class Corruption(ABC):
         """
 
     def __call__(self, images: Tensor, severity: int, rng: Rng | None = None) -> Tensor:
-        """Corrupt (B, 3, H, W) images, uint8 or floating in [0, 1]; dtype and device are kept.
+        """Corrupt a batch. The benchmark is defined on 8-bit images: floating ones are rounded to 256 levels first.
 
-        The benchmark is defined on 8-bit images: floating ones are rounded to 256 levels first, and come back on them.
+        Args:
+            images: (B, 3, H, W), 16x16 or larger, uint8 or floating in [0, 1].
+            severity: 1 to 5.
+            rng: where random numbers come from; None: torch's global generator.
 
-        Raises TypeError for anything but a tensor, uint8 or floating; ValueError for a wrong shape, values outside
-        [0, 1], images smaller than 16x16, and a severity other than 1 to 5.
+        Returns:
+            The corrupted images, of the same shape, dtype and device.
+
+        Raises:
+            TypeError: anything but a tensor, uint8 or floating.
+            ValueError: a wrong shape, values outside [0, 1], smaller images, or another severity.
         """
         if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
             raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")

@@ -68,11 +68,25 @@ def corruption(
     frost_dir: str | None = None,
     texture: str = "photographs",
 ) -> Corruption:
-    """Return the corruption of this name; see `Corruption` for preset and variant. frost_dir: where frost's photographs
-    are; texture: of frost, see `Frost`.
+    """Return the corruption of this name.
 
-    Case and separators of the name do not matter: `Gaussian Noise`. Raises ValueError for an unknown name, preset,
-    variant or texture.
+    Args:
+        name: one of `CORRUPTIONS`; case and separators do not matter: `Gaussian Noise`.
+        preset: see `Corruption`.
+        variant: see `Corruption`.
+        frost_dir: where frost's photographs are; None: those of an installed imagecorruptions.
+        texture: of frost: `photographs`, or `own` where these are missing.
+
+    Returns:
+        A `Corruption`, which is called with images and a severity.
+
+    Raises:
+        ValueError: an unknown name, preset, variant or texture.
+
+    Example:
+        >>> fog = corruption("Fog")
+        >>> fog(images, severity=3).shape, fog.category
+        (torch.Size([2, 3, 64, 64]), 'weather')
     """
     name = {_plain(known): known for known in CORRUPTIONS}.get(_plain(name), name)
     if name not in CORRUPTIONS:
@@ -101,20 +115,38 @@ def corrupt(
     frost_dir: str | None = None,
     texture: str = "photographs",
 ) -> Images:
-    """Corrupt images as ImageNet-C does (Hendrycks and Dietterich 2019), and return them as the kind that was given.
+    """Corrupt images as ImageNet-C does, and return them as the kind that was given.
 
-    images: a tensor (B, 3, H, W) or (3, H, W); a NumPy array (B, H, W, 3) or (H, W, 3); an RGB image of Pillow, or a
-        list of these of one size. From 16x16 on, uint8 or floating in [0, 1]; dtype and device stay. Floating images
-        are rounded to 8 bits first, since the benchmark is defined on those.
-    texture: of frost: `photographs`, or `own` where these are missing.
-    severity: 1 to 5. rng: where random numbers come from; None: torch's global generator.
-    variant: see `Corruption`; by default `hendrycks`.
-    corruption_name, corruption_number: the form of the package imagecorruptions, `corrupt(image, severity=3,
-        corruption_name="fog")` or `corrupt(image, 3, "fog")`; where they are left out, the severity then is 1 and the
-        variant `bethgelab`, which is its code. Numbers go from 0 to 18.
+    Args:
+        images: a tensor (B, 3, H, W) or (3, H, W); a NumPy array (B, H, W, 3) or (H, W, 3); an RGB image of Pillow, or
+            a list of these of one size. From 16x16 on, uint8 or floating in [0, 1]. Floating images are rounded to 8
+            bits first, since the benchmark is defined on those.
+        name: one of `CORRUPTIONS`.
+        severity: 1 to 5.
+        corruption_number: 0 to 18, in place of a name, as in the package imagecorruptions.
+        corruption_name: the name in the form of that package, `corrupt(image, severity=3, corruption_name="fog")` or
+            `corrupt(image, 3, "fog")`. The severity then is 1, and the variant `bethgelab`, its code, if left out.
+        rng: where random numbers come from; None: torch's global generator.
+        preset: see `Corruption`.
+        variant: see `Corruption`; None: `hendrycks`.
+        frost_dir: where frost's photographs are; None: those of an installed imagecorruptions.
+        texture: of frost: `photographs`, or `own` where these are missing.
 
-    Raises ValueError or TypeError, which say what: an unknown name, severity 6, one channel, values outside [0, 1]; and
-    FileNotFoundError for frost without its photographs.
+    Returns:
+        The corrupted images, of the same kind, shape, dtype and device.
+
+    Raises:
+        ValueError: an unknown name, severity 6, one channel, or values outside [0, 1].
+        TypeError: another kind of images, or no name or severity.
+        FileNotFoundError: frost without its photographs.
+
+    Reference: Hendrycks and Dietterich 2019, arXiv:1903.12261.
+
+    Example:
+        >>> corrupt(images, "frost", severity=5, texture="own").shape
+        torch.Size([2, 3, 64, 64])
+        >>> corrupt(np.zeros((64, 64, 3), dtype=np.uint8), "brightness", severity=1).dtype
+        dtype('uint8')
     """
     from .base import as_batch
 

@@ -206,15 +206,36 @@ def _on_device(path: Path, shrink: float, growth: float, device: torch.device) -
 
 
 def own_textures() -> tuple[Path, ...]:
-    """Return the paths of the six textures that stand in for the photographs; as there, the sixth is never drawn."""
+    """Return the paths of the six textures that stand in for the photographs; as there, the sixth is never drawn.
+
+    Returns:
+        Files of this package.
+
+    Example:
+        >>> [path.name for path in own_textures()][:2]
+        ['ice1.png', 'ice2.png']
+    """
     return tuple(Path(__file__).with_name("ice") / f"ice{number}.png" for number in range(1, len(PHOTOGRAPHS) + 1))
 
 
 def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the paths of the six photographs: from `folder`, else from an installed imagecorruptions.
+    """Return the paths of the six photographs: from a folder, else from an installed imagecorruptions.
 
-    That package is located, not imported: its import fails with today's libraries. Raises FileNotFoundError without a
-    folder and such a package, or where one of the files is missing.
+    That package is located, not imported: its import fails with today's libraries.
+
+    Args:
+        folder: where the six files are; None: in imagecorruptions.
+
+    Returns:
+        Six files, of which the sixth is never drawn.
+
+    Raises:
+        FileNotFoundError: neither a folder nor such a package, or one of the files is missing.
+
+    Example:
+        >>> find_photographs("no/such/folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        FileNotFoundError: ...
     """
     if folder is None:
         package = find_spec("imagecorruptions")

@@ -88,8 +88,14 @@ def _foreign(module: nn.Module) -> bool:
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """Return (name, layer) of every attention layer, in order. Raises ModelError where the model has none, or some of
-    another kind.
+    """Return the name and the layer of every attention layer, in order.
+
+    Raises:
+        ModelError: the model has none, or some of another kind.
+
+    Example:
+        >>> len(attention_layers(vit))
+        12
     """
     layers = interface.layers_of(model)
     layers = layers or [(name, m) for name, m in nn.Module.named_modules(model) if _has_formula(m)]
@@ -114,7 +120,15 @@ def _formula_name(layer: Any) -> str:
 
 
 def get_attention(model: nn.Module) -> str:
-    """Return the name of the model's attention formula. ModelError where it has none or more than one."""
+    """Return the name of the model's attention formula.
+
+    Raises:
+        ModelError: it has none or more than one.
+
+    Example:
+        >>> get_attention(vit)
+        'quest'
+    """
     names = sorted({_formula_name(layer) for _, layer in attention_layers(model)})
     if len(names) > 1:
         raise ModelError(f"blocks differ in attention: {', '.join(names)}; expected one formula for all of a model")
@@ -122,7 +136,12 @@ def get_attention(model: nn.Module) -> str:
 
 
 def attention_kind(model: nn.Module) -> str:
-    """Return the formula's name; 'other' for attention that is none of the formulas, 'none' without attention."""
+    """Return the formula's name; 'other' for attention that is none of the formulas, 'none' without attention.
+
+    Example:
+        >>> attention_kind(torch.nn.Linear(2, 2))
+        'none'
+    """
     try:
         return get_attention(model)
     except ModelError:
@@ -145,8 +164,20 @@ def set_attention(model: Model, name: str) -> Model:
     last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has no block before it, so
     it counts as a first block.
 
-    Raises ModelError for an unknown name, a model whose attention is of another kind, or an elliptical formula for
-    Swin, whose windows hold other tokens from block to block.
+    Args:
+        model: any with attention between tokens.
+        name: a formula of `FORMULAS`, with options in brackets.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ModelError: an unknown name, a model whose attention is of another kind, or an elliptical formula for Swin,
+            whose windows hold other tokens from block to block.
+
+    Example:
+        >>> get_attention(set_attention(vit, "quest"))
+        'quest'
     """
     formula = find_formula(name)
     layers = attention_layers(model)
@@ -257,12 +288,23 @@ def capturable_layers(model: nn.Module) -> list[tuple[str, Any]]:
 def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured]:
     """Keep scores and attention of every block while inside, in the same pass and for every formula.
 
-    rows: keep only these query rows of the scores (`slice(0, 1)` for CLS), which saves memory; attention is whole,
-        since it is what gradients are taken for. It requires a gradient even with frozen weights and plain images,
-        so `torch.autograd.grad(logit, captured.attention)` works.
-
     Layers run unfused while inside, and are restored on leaving, also after an exception. One capture per model at a
-    time; an inner one takes over from an outer one. Raises ModelError for attention of another kind, and for windows.
+    time; an inner one takes over from an outer one.
+
+    Args:
+        model: any with attention between tokens.
+        rows: keep only these query rows of the scores (`slice(0, 1)` for CLS), which saves memory; attention is whole,
+            since it is what gradients are taken for. It requires a gradient even with frozen weights and plain images,
+            so `torch.autograd.grad(logit, captured.attention)` works.
+
+    Raises:
+        ModelError: attention of another kind, or in windows.
+
+    Example:
+        >>> with capture(vit, rows=slice(0, 1)) as captured:
+        ...     logits = vit(torch.rand(1, 3, 224, 224))
+        >>> captured.scores[0].shape, captured.attention[0].shape
+        (torch.Size([1, 3, 1, 197]), torch.Size([1, 3, 197, 197]))
     """
     layers = capturable_layers(model)
     captured = Captured([name for name, _ in layers], rows)
@@ -272,8 +314,14 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
 
 @contextmanager
 def watching(model: nn.Module, watcher: Watcher) -> Iterator[None]:
-    """Let `watcher` see, and change, what every attention layer computes while inside. As for `capture`, layers run
-    unfused and are restored on leaving, and an inner watcher takes over; layers may also attend within windows.
+    """Let `watcher` see, and change, what every attention layer computes while inside.
+
+    As for `capture`, layers run unfused and are restored on leaving, and an inner watcher takes over; layers may also
+    attend within windows.
+
+    Example:
+        >>> with watching(vit, Watcher()):
+        ...     logits = vit(torch.rand(1, 3, 224, 224))
     """
     layers = attention_layers(model)
     if interface.asks(layers[0][1]):

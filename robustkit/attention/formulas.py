@@ -41,8 +41,16 @@ DELTA = 5.0  # by which the public code of Elliptical Attention divides the chan
 
 
 def unit(x: Tensor, eps: float = UNIT_EPS) -> Tensor:
-    """Return the rows of x over their l2 norm, or over eps where that is larger; a zero row stays zero. The usual eps
-    is far below any row of a trained model; in float16, it is the smallest normal number.
+    """Return the rows of x over their l2 norm, or over eps where that is larger; a zero row stays zero.
+
+    Args:
+        x: (..., d) floating.
+        eps: far below any row of a trained model; in float16, the smallest normal number.
+
+    Example:
+        >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
     """
     return functional.normalize(x, dim=-1, eps=max(eps, torch.finfo(x.dtype).tiny)).to(x.dtype)
 
@@ -51,12 +59,25 @@ def unit(x: Tensor, eps: float = UNIT_EPS) -> Tensor:
 def elliptical_metric(
     v: Tensor, previous: Tensor, scale: str = "max", average: str = "mean", delta: float = DELTA
 ) -> Tensor:
-    """Return the diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), without gradient.
+    """Return the diagonal of M, (B, H, 1, d), without gradient.
 
-    v, previous: the values of this block and of the block before it. Each entry is the `average` over all tokens of
-    the absolute difference of the two: their mean, or their median (of an even number, the lower of the two in the
-    middle). scale: what the entries are divided by: the largest, their mean, or with `none` delta, the step that the
-    other two cancel. Where all entries are 0 there is no direction to prefer, and a scaled M is the identity.
+    Each entry is the `average` over all tokens of the absolute difference of the values of two blocks. Where all
+    entries are 0 there is no direction to prefer, and a scaled M is the identity.
+
+    Args:
+        v: (B, H, N, d) values of this block.
+        previous: those of the block before it.
+        scale: what the entries are divided by: the largest, their mean, or with `none` delta, the step that the other
+            two cancel.
+        average: mean or median (of an even number, the lower of the two in the middle).
+        delta: see scale.
+
+    Reference: Nielsen 2024, equation 12; QUEST, A.5.2.
+
+    Example:
+        >>> v = torch.tensor([[[[1.0, 2.0], [3.0, 2.0]]]])
+        >>> elliptical_metric(v, torch.zeros_like(v))
+        tensor([[[[1., 1.]]]])
     """
     if v.shape != previous.shape:
         raise ModelError(
@@ -140,6 +161,10 @@ class Formula:
     norms: the modules that hold the weights of its norms, by name, each made of a head size.
     cap: where given, logits become cap · tanh(logits / cap). network: where given, adds to the logits.
     mixes_tokens: whether Q' or K' of one token is seen to depend on other tokens.
+
+    Example:
+        >>> FORMULAS["quest"].scaled, FORMULAS["standard"].scaled
+        (False, True)
     """
 
     name: str
@@ -508,8 +533,14 @@ _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
 def find_formula(name: str) -> Formula:
-    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`. Raises ModelError
-    with the nearest name where there is none, or with the option that is not understood.
+    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`.
+
+    Raises:
+        ModelError: there is none, with the nearest name; or an option that is not understood.
+
+    Example:
+        >>> find_formula("quest").elliptical, find_formula("elliptical").elliptical
+        (False, True)
     """
     form = _FORM.fullmatch(name)
     family = canonical(form[1] if form else name.strip(), EVERY_FORMULA)
@@ -534,12 +565,21 @@ def scores(
 ) -> Tensor:
     """Return attention logits before softmax, (B, H, N, N).
 
-    v, previous_v: the values of this block and of the one before, for the elliptical formulas; without previous_v
-        the block counts as the first one.
-    parameters: qk_scale (H,) or (H, 1, 1) for qknorm-hs, head_scale likewise for qk-rms(scale=heads); q_scale, k_scale
-        (d,) for -ds, (H, d) for qknorm; q_norm.weight, k_norm.weight (d,) for -ln and qk-rms, and q_norm.bias,
-        k_norm.bias (d,) for -ln, where left out 1 and 0; temperature () for learned ones;
-        for qana, network (B, H, N, `Network.rows`) and alpha () where it has a gate.
+    Args:
+        name: a formula.
+        q: (B, H, N, d) queries.
+        k: (B, H, N, d) keys.
+        v: the values of this block, for the elliptical formulas.
+        previous_v: the values of the block before, likewise; without them the block counts as the first one.
+        parameters: qk_scale (H,) or (H, 1, 1) for qknorm-hs, head_scale likewise for qk-rms(scale=heads); q_scale,
+            k_scale (d,) for -ds, (H, d) for qknorm; q_norm.weight, k_norm.weight (d,) for -ln and qk-rms, and
+            q_norm.bias, k_norm.bias (d,) for -ln, where left out 1 and 0; temperature () for learned ones; for qana,
+            network (B, H, N, `Network.rows`) and alpha () where it has a gate.
+
+    Example:
+        >>> q, k = torch.rand(1, 2, 5, 4), torch.rand(1, 2, 5, 4)
+        >>> torch.allclose(scores("standard", q, k), q @ k.mT / 2)
+        True
     """
     formula = find_formula(name)
     metric = None

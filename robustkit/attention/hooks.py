@@ -55,8 +55,18 @@ class Scoring:
 
 class Watcher:
     """Sees every attention layer of a model during a forward (`apply.watching`), and may change what it computes.
+
     index: of the layer, in order. q, k, v: (B, H, N, d) as projected, with rotary positions as rotated, before the
     formula touches them.
+
+    Example:
+        >>> class First(Watcher):
+        ...     def attended(self, index, logits, attention, bias):
+        ...         print(attention.shape) if index == 0 else None
+        ...         return attention
+        >>> with watching(vit, First()):
+        ...     logits = vit(torch.rand(1, 3, 224, 224))
+        torch.Size([1, 3, 197, 197])
     """
 
     def projected(self, index: int, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,6 +87,12 @@ class Captured(Watcher):
     attention: after softmax and before dropout, (B, H, N, N), part of the graph; N x M where M tokens are attended to.
     query_norms, key_norms: the l2 norms (B, H, N) of queries and keys as projected, before the formula touches them;
     without gradient.
+
+    Example:
+        >>> with capture(vit) as captured:
+        ...     logits = vit(torch.rand(1, 3, 224, 224))
+        >>> captured.names[0], captured.query_norms[0].shape
+        ('blocks.0.attn', torch.Size([1, 3, 197]))
     """
 
     def __init__(self, names: list[str], rows: slice | None) -> None:

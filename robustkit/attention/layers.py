@@ -384,10 +384,18 @@ class LatentAttention(Formulaic, nn.Module):
 class MultiheadAttention(Formulaic, nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` with a formula; arguments and tensors are the same.
 
-        layer = MultiheadAttention(64, 4, batch_first=True, attention="quest")
-
     For `standard` its outputs and weights equal torch's. `set_attention` turns layers of torch's class into this one.
     An elliptical formula needs the values of the block before; a single layer counts as the first block.
+
+    Args:
+        *args: as of torch's class.
+        attention: a formula.
+        **kwargs: as of torch's class.
+
+    Example:
+        >>> layer, tokens = MultiheadAttention(64, 4, batch_first=True, attention="quest"), torch.rand(2, 5, 64)
+        >>> layer(tokens, tokens, tokens)[0].shape
+        torch.Size([2, 5, 64])
     """
 
     def __init__(self, *args: Any, attention: str = "standard", **kwargs: Any) -> None:

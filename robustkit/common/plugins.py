@@ -181,7 +181,12 @@ _session: ContextVar[_Session] = ContextVar("robustkit plug-ins", default=_PROCE
 @contextmanager
 def plugin_session() -> Iterator[None]:
     """Begin with the plug-ins that the process knows, and forget on leaving those that came inside; also a decorator.
+
     Inside another session, it is that one. A thread belongs to none, unless it runs in `contextvars.copy_context()`.
+
+    Example:
+        >>> with robustkit.plugin_session():
+        ...     run = robustkit.report("runs/reference")
     """
     if _session.get() is not _PROCESS:
         yield
@@ -237,10 +242,22 @@ def shipped_files(package: str, folder: str) -> Mapping[str, Traversable]:
 
 
 def load_plugin(path: str | Path) -> list[Plugin]:
-    """Execute a Python file, and return the plug-ins of its `PLUGINS`, which are known from then on.
+    r"""Execute a Python file, and return the plug-ins of its `PLUGINS`, which are known from then on.
+
+    Args:
+        path: a Python file with a dictionary `PLUGINS`, such as `{"attacks": {"name": Class}}`.
+
+    Returns:
+        Its plug-ins, which are known until the session or the process ends.
 
     Raises:
         PluginError: it cannot be read or raises, has no such dictionary, or names a group that does not exist.
+
+    Example:
+        >>> _ = Path("plugin.py").write_text("from attacks import FGSM\nPLUGINS = {'attacks': {'one-step': FGSM}}")
+        >>> with robustkit.plugin_session():
+        ...     print([plugin.name for plugin in robustkit.load_plugin("plugin.py")])
+        ['one-step']
     """
     path = Path(path)
     try:

@@ -55,14 +55,26 @@ class Checked:
 def check(
     run: RunFolder | str | Path, policy: Policy | str | Path, baseline: RunFolder | str | Path | None = None
 ) -> Checked:
-    """Check a run against a policy, from records only. It raises nothing where a rule fails: `passed` says so.
+    r"""Check a run against a policy, from records only. It raises nothing where a rule fails: `passed` says so.
 
     Args:
-        run: a run folder. baseline: the run that rules about a drop compare with.
+        run: a run folder.
         policy: a TOML file of rules.
+        baseline: the run that rules about a drop compare with.
+
+    Returns:
+        A verdict for each rule and checkpoint, and whether all pass.
 
     Raises:
-        ProtocolError: a rule that is not understood. RunError: no run. NothingEvaluated: a run without results.
+        ProtocolError: a rule that is not understood.
+        RunError: no run.
+        NothingEvaluated: a run without results.
+
+    Example:
+        >>> _ = Path("policy.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 60 %'\n")
+        >>> checked = robustkit.check("runs/reference", "policy.toml")
+        >>> checked.passed, checked.to_frame().verdict.tolist()
+        (True, ['pass'])
     """
     opened, before = (
         each if isinstance(each, RunFolder | None) else RunFolder.existing(each) for each in (run, baseline)

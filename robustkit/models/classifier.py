@@ -71,30 +71,50 @@ def load(
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
 
-    spec: or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
-
-    arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network; one
-        with an argument `state_dict` gets the weights and loads them itself, as for a quantised network. Left out, it
-        comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
-    attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
-    img_size: builds the network for that size and resamples position embeddings where they differ.
-    mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
-        of at most 64 pixels are not cropped where neither is about images of that size.
-    pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
-    use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
-    classes, prompts: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them,
-        `imagenet`, `imagenet-openai` or `cifar10`; and templates, a file of them, `simple` or `clip-80`
-        (`robustkit.models.zero_shot`). text: `written` or `canonical`, in lower case without punctuation.
-    custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
-        runs, as `arch` does.
-    output: which of a network's outputs the logits are, by its key, attribute or place (`logits`, 1, `0.main`), where
-        an `arch` of the user's own, a graph, or a network in memory returns several. Probabilities, whose rows sum to
-        1, are taken by their logarithms; one output is a logit of the second of two classes (`models.outputs`).
-    features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
-
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
     attention or normalisation that nobody states is a RobustkitWarning.
-    Raises ModelError or CheckpointError, one line with the remedy.
+
+    Args:
+        spec: as above, or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
+        arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network; one
+            with an argument `state_dict` gets the weights and loads them itself, as for a quantised network. Left out,
+            it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
+        attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
+        num_classes: outputs of the head; left out, from the file.
+        mean: of the channels in [0, 1]; left out, from metadata, else from the architecture's config. The same holds
+            for the next four.
+        std: of the channels in [0, 1].
+        interpolation: of the resize.
+        crop_pct: image size over resized size; images of at most 64 pixels are not cropped where neither is about
+            images of that size.
+        crop_mode: as in timm.
+        img_size: builds the network for that size and resamples position embeddings where they differ.
+        use_ema: see `robustkit.models.checkpoint`.
+        allow_partial: see `robustkit.models.checkpoint`.
+        pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
+        pretrained: for `timm:`, False gives random weights.
+        features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
+        classes: what the head of a zero-shot model (CLIP, SigLIP) is made of: class names, a file of them, `imagenet`,
+            `imagenet-openai` or `cifar10` (`robustkit.models.zero_shot`).
+        prompts: its templates, a file of them, `simple` or `clip-80`.
+        custom_ops: a library with operators of an ONNX file beyond onnxruntime's own: native code of the user's, which
+            runs, as `arch` does.
+        output: which of a network's outputs the logits are, by its key, attribute or place (`logits`, 1, `0.main`),
+            where an `arch` of the user's own, a graph, or a network in memory returns several. Probabilities, whose
+            rows sum to 1, are taken by their logarithms; one output is a logit of the second of two classes
+            (`models.outputs`).
+        text: form of the prompts: `written`, or `canonical`, in lower case without punctuation.
+
+    Returns:
+        A frozen network of pixels in [0, 1], and what is known about it as `identity`.
+
+    Raises:
+        ModelError: one line with the remedy; a CheckpointError where the file is at fault.
+
+    Example:
+        >>> model = robustkit.load("zoo:shapes-vit-quest")
+        >>> model.identity.arch, model.identity.attention
+        ('vit_tiny_patch16_224', 'quest')
     """
     if pixels:
         if mean is not None or std is not None:

@@ -234,7 +234,13 @@ class Dense(nn.Module):
 
 
 class Segmenter(Classifier):
-    """Pixels in [0, 1], (B, 3, H, W) of any size, to logits (B, K, H, W). Evaluation mode, frozen parameters."""
+    """Pixels in [0, 1], (B, 3, H, W) of any size, to logits (B, K, H, W). Evaluation mode, frozen parameters.
+
+    Example:
+        >>> segmenter = robustkit.load_segmenter("zoo:shapes-segmenter-quest")
+        >>> isinstance(segmenter, robustkit.Segmenter), segmenter.windows
+        (True, {'size': [64, 64], 'stride': [64, 64], 'short_side': None})
+    """
 
     network: Dense
 

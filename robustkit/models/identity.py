@@ -79,8 +79,14 @@ class ModelIdentity:
 class Classifier(nn.Module):
     """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, frozen parameters.
 
-    network: the model behind the normalisation. identity: what it is. of_channels: the shape that mean and std have.
-    passes_gradients: what `has_gradients` found, None before.
+    Args:
+        network: the model behind the normalisation.
+        identity: what it is.
+
+    Example:
+        >>> model = robustkit.load("zoo:shapes-vit-quest")
+        >>> model(torch.rand(2, 3, 64, 64)).shape, isinstance(model, robustkit.Classifier)
+        (torch.Size([2, 10]), True)
     """
 
     of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1, 1)

@@ -90,19 +90,36 @@ def load_segmenter(
     A segmenter of transformers (SegFormer, DPT, UperNet) is a folder that says all itself. A Segmenter (Strudel et al.
     2021) is recognised by its tensors, ours by its metadata too.
 
-    arch: for a Segmenter the timm name of its encoder; else the user's own `package.module:function` or
-        `file.py:function` that returns a network of normalised images (B, 3, H, W) to logits, such as
-        `torchvision.models.segmentation:fcn_resnet50`.
-    attention: a formula; left out, from metadata, else what the architecture has.
-    window: side, or (height, width), of the windows that the network sees; a Segmenter's is the size that it was
-        trained at, other networks see the whole image if it is left out. stride: from one window to the next.
-    short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
-        their size. Images smaller than a window are enlarged to it.
-    resize: `ade20k` to resize images before that, as the public code's data pipeline does for ADE20K.
-    mean, std, pixels, num_classes, use_ema, allow_partial, output: as `robustkit.load` takes them, as is a network for
-        `spec`.
+    Args:
+        spec: as above, or a network, as `robustkit.load` takes it.
+        arch: for a Segmenter the timm name of its encoder; else the user's own `package.module:function` or
+            `file.py:function` that returns a network of normalised images (B, 3, H, W) to logits, such as
+            `torchvision.models.segmentation:fcn_resnet50`.
+        attention: a formula; left out, from metadata, else what the architecture has.
+        num_classes: as of `robustkit.load`.
+        mean: as of `robustkit.load`.
+        std: as of `robustkit.load`.
+        window: side, or (height, width), of the windows that the network sees; a Segmenter's is the size that it was
+            trained at, other networks see the whole image if it is left out.
+        stride: from one window to the next.
+        short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
+            their size. Images smaller than a window are enlarged to it.
+        resize: `ade20k` to resize images before that, as the public code's data pipeline does for ADE20K.
+        use_ema: as of `robustkit.load`.
+        allow_partial: as of `robustkit.load`.
+        pixels: as of `robustkit.load`.
+        output: as of `robustkit.load`.
 
-    Raises ModelError or CheckpointError, one line with the remedy.
+    Returns:
+        A frozen network of pixels in [0, 1] of any size.
+
+    Raises:
+        ModelError: one line with the remedy; a CheckpointError where the file is at fault.
+
+    Example:
+        >>> segmenter = robustkit.load_segmenter("zoo:shapes-segmenter-quest")
+        >>> segmenter(torch.rand(1, 3, 80, 96)).shape
+        torch.Size([1, 11, 80, 96])
     """
     if pixels:
         if mean is not None or std is not None:

@@ -81,32 +81,48 @@ def audit(
         data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images
             side by side; images in memory (`robustkit.data.in_memory.open_held`); or a tree of released corrupted
             images, such as ImageNet-C, which is then evaluated without clean images and without attacks.
-        attacks, corruptions, cams: names or conditions, comma-separated or a list. Images are corrupted after resize
-            and crop, as the benchmark's were. corrupted_dir: its files are those of data_dir.
-        constants, variant: see `corruptions.Corruption`. `auto`: by the size of the images.
-        boxes, masks: where the objects are; the CSV or the XML files are ILSVRC's.
+        progress: True for bars, False for none, None for bars in a notebook; or what listens to units and samples.
+        say: takes a line for the user.
+
+    Keyword Args:
+        attacks: names or conditions, comma-separated or a list; so are corruptions and cams.
+        corruptions: images are corrupted after resize and crop, as the benchmark's were.
+        corrupted_dir: its files are those of data_dir.
+        constants: see `corruptions.Corruption`. `auto`: by the size of the images.
+        variant: see `corruptions.Corruption`.
+        boxes: where the objects are; the CSV or the XML files are ILSVRC's.
+        masks: likewise.
         eps: in the units of the card (pixels of [0, 1] for `standard`).
         preset: fills attacks, corruptions, cams and limit where they are left out (`robustkit list presets`).
         shuffle: what an unfinished run has is then a random part.
         batch_size: 16 on a CPU, and on an accelerator 128 (up to 1024 for images below 224 x 224), if left out; `auto`
             measures which suits the models best, once, when a run begins. Where memory is short, it is halved on the
-            way. shard_size: 128 (up to 1024 on an accelerator, by its memory) or the batch size if larger.
-        browse: fixed when a run begins. dtype, compile: how attacks and the clean pass compute.
+            way.
+        shard_size: 128 (up to 1024 on an accelerator, by its memory) or the batch size if larger.
+        browse: fixed when a run begins.
+        dtype: how attacks and the clean pass compute.
+        compile: likewise.
         setup_check: whether at most 64 clean images are first tried under other normalisations and channel orders, so
             that a better one is flagged.
         evidence: whether it is looked, once the attacks have ended, if gradients misled them: `quick` on so many
             samples, and by so many checks, that it takes at most a quarter of the attacks' passes; `full` on 32.
-        part: `robustkit.merge` makes the summary when all parts are there. ray: `HOST:PORT` or `auto`; `local` starts a
-            cluster.
-        data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`. Each may also stand
-            alone, such as mean, std, pixels or labels_csv.
-        progress: True for bars, False for none, None for bars in a notebook; or what listens to units and samples.
-        say: takes a line for the user.
+        part: `robustkit.merge` makes the summary when all parts are there.
+        ray: `HOST:PORT` or `auto`; `local` starts a cluster.
+        data: further arguments for `robustkit.data.open_dataset`. Each may also stand alone, such as labels_csv.
+        model: further arguments for `robustkit.load`. Each may also stand alone, such as mean, std or pixels.
+
+    Returns:
+        The run, whose results come from its records.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
+
+    Example:
+        >>> run = robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", attacks="none", limit=8, out="runs/clean")
+        >>> run.results().query("metric == 'top1'")[["condition", "n"]].values.tolist()
+        [['clean', 8]]
     """
     return carried_out(ClassificationRequest, checkpoints, data_dir, options, progress, say)
 
@@ -122,21 +138,34 @@ def segment(
 ) -> Run:
     """Evaluate segmenters clean, under attack and corrupted, and write records, summary and report.
 
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
+    A call on a folder that an earlier call left unfinished continues where that one stopped. All else is as in `audit`.
 
     Args:
         checkpoints: one or several specs as `load_segmenter` takes them, or networks, as `audit` takes them.
-        data_dir, masks, classes, ignore, layout: the images and the labels of their pixels; see `open_scenes`; or both
-            in memory (`robustkit.data.in_memory.open_held_scenes`).
+        data_dir: the images; see `open_scenes`; or images and masks in memory
+            (`robustkit.data.in_memory.open_held_scenes`).
+
+    Keyword Args:
+        masks: the labels of the pixels; see `open_scenes`, as for classes, ignore and layout.
         corruptions: act on the whole image, before windows.
         batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of the same size
             share a batch. Where memory is short, it is halved on the way.
-        model: further arguments for `load_segmenter`. All else as in `audit`.
+        model: further arguments for `load_segmenter`.
+
+    Returns:
+        The run, whose results come from its records.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
+
+    Example:
+        >>> run = robustkit.segment(
+        ...     "zoo:shapes-segmenter-quest", "embedded:shapes", attacks="none", limit=2, out="runs/segment"
+        ... )
+        >>> "miou" in set(run.results().metric)
+        True
     """
     return carried_out(SegmentationRequest, checkpoints, data_dir, options, progress, say)
 

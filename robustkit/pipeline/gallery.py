@@ -381,16 +381,27 @@ def cam(
         images: pictures: a tensor (3, H, W) or (B, 3, H, W) in [0, 1], an array (H, W, 3), a picture of Pillow's, a
             file's name, or a list of these. Anything else is a data set, as `robustkit.audit` takes it; its maps are
             scored in a run, which the gallery names as `run` and shows on its page.
-        cams: methods; if left out AG-CAM, rollout and Grad-CAM, of networks without attention Grad-CAM. targets:
-            classes to draw maps for, by name or number, or predicted; of a data set also label.
-        gallery, choose, show: of a data set, how many samples to draw; which: disagreement, worst, best, random or
-            class:NAME; or their ids.
+        cams: methods; if left out AG-CAM, rollout and Grad-CAM, of networks without attention Grad-CAM.
+        targets: classes to draw maps for, by name or number, or predicted; of a data set also label.
+        gallery: of a data set, how many samples to draw.
+        choose: of a data set, which: disagreement, worst, best, random or class:NAME.
+        show: of a data set, the ids of samples to draw.
         target_text: sentences that a zero-shot model (CLIP, SigLIP) gets maps for, besides.
-        progress, say, options: as of `robustkit.audit`, such as boxes, masks, faithfulness, mean or out; of pictures
-            only those of the model, and device.
+        progress: as of `robustkit.audit`.
+        say: as of `robustkit.audit`.
+        **options: as of `robustkit.audit`, such as boxes, masks, faithfulness, mean or out; of pictures only those of
+            the model, and device.
+
+    Returns:
+        Images under their maps; a notebook shows them.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments.
+
+    Example:
+        >>> gallery = robustkit.cam("zoo:shapes-vit-quest", torch.rand(3, 64, 64), cams="agcam")
+        >>> {name: map.shape for name, map in gallery.maps.items()}
+        {'shapes-vit-quest/agcam/predicted/00000': (64, 64)}
     """
     pictures, data = _pictures_in(images)
     given = grouped(ClassificationRequest, options)

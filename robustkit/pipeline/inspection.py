@@ -345,15 +345,22 @@ def inspect(
     """Say what is in a checkpoint; with images, rank attention formulas and set-ups by clean NLL.
 
     Args:
-        checkpoint: a model spec or a network, as `robustkit.audit` takes it. data_dir: labelled images, likewise.
-        stability: also show what the heads of each layer do. masks, ignore, reduce_zero_label:
-            of a segmenter's images.
-        options: of `robustkit.load` and `robustkit.data.open_dataset`, such as mean, std, pixels or labels_csv;
-            classes are those of a zero-shot model, or the names of a segmenter's labels.
+        checkpoint: a model spec or a network, as `robustkit.audit` takes it.
+        data_dir: labelled images, likewise; None: the file alone is looked at.
+        stability: also show what the heads of each layer do.
+        masks: of a segmenter's images, as are ignore and reduce_zero_label.
+        **options: of `robustkit.load` and `open_dataset`, such as mean; classes name a zero-shot model's or labels.
+
+    Returns:
+        Facts, tables, and the settings that state the set-up.
 
     Raises:
         RobustkitError: anything that is wrong with the checkpoint or the images.
         TypeError: an option that neither has.
+
+    Example:
+        >>> robustkit.inspect("zoo:shapes-vit-quest").stated.settings["attention"]
+        'quest'
     """
     groups = grouped(ClassificationRequest, options, ("model", "data"))
     model, data = (groups.get(name, {}) for name in ("model", "data"))

@@ -41,12 +41,23 @@ def refresh(run: RunFolder, by: Sequence[str] = ()) -> Results:
 def report(run: RunFolder | str | Path, metadata: str | Path | None = None, by: str | Sequence[str] = ()) -> Run:
     """Rebuild summary and report of a run folder from its records, without a model; return the run, which shows both.
 
-    metadata: a CSV of samples and columns of your own, kept in the run in place of an earlier one. by: columns whose
-    slices the page has a table of, such as `["camera", "camera,daylight"]`.
+    Args:
+        run: a run folder.
+        metadata: a CSV of samples and columns of your own, kept in the run in place of an earlier one.
+        by: columns whose slices the page has a table of, such as `["camera", "camera,daylight"]`.
+
+    Returns:
+        The run.
 
     Raises:
-        RunError: no run, damaged records, or an unknown column. NothingEvaluated: there is no row. DataError: the table
-        is not one of this run.
+        RunError: no run, damaged records, or an unknown column.
+        NothingEvaluated: there is no row.
+        DataError: the table is not one of this run.
+
+    Example:
+        >>> run = robustkit.report("runs/reference", by="class")
+        >>> (run.path / "report.html").exists()
+        True
     """
     found = Run.existing(run.path if isinstance(run, RunFolder) else run)
     if metadata is not None:
@@ -106,15 +117,26 @@ _NAMED = 3  # parts that an error names
 def merge(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Run:
     """Check that all units of a run are there, once and whole, and make summary and report.
 
-    runs: the folder that all parts wrote to, or the folders of all parts. out: the folder of the run; if left out, the
-    first of `runs`, which then gets the files of the others.
-
     The records have the bytes that one process writes. Segmentation's sheet of examples needs a model: the command
     without `part` draws it.
+
+    Args:
+        runs: the folder that all parts wrote to, or the folders of all parts.
+        out: the folder of the run; if left out, the first of `runs`, which then gets the files of the others.
+
+    Returns:
+        The run.
 
     Raises:
         RunError: units are missing, a file is damaged, two parts differ, a part is of another run or still at work.
         NothingEvaluated: no sample could be evaluated.
+
+    Example:
+        >>> options = dict(attacks="none", limit=4, shard_size=2, batch_size=2, setup_check=False, out="runs/parts")
+        >>> for part in ("1/2", "2/2"):
+        ...     run = robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", part=part, **options)
+        >>> robustkit.merge("runs/parts").results().n.unique().tolist()
+        [4]
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     parts = [Run.existing(path) for path in paths]

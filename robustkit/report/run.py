@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 
 class Run(RunFolder):
-    """A run folder and its results, which come from the records alone: no model is needed."""
+    """A run folder and its results, which come from the records alone: no model is needed.
+
+    Example:
+        >>> run = robustkit.Run.existing("runs/reference")
+        >>> run.results().condition.unique().tolist()
+        ['clean', 'fgsm(eps=1/255)']
+        >>> run.tabulate().headings
+        ('clean', 'FGSM')
+    """
 
     asked: tuple[str, ...] = ()
     """The conditions of the call that returned this run; the folder may have more. None where it was opened."""
@@ -52,7 +60,9 @@ class Run(RunFolder):
     def plot(self, *sections: str) -> Figure:
         """Return figures of the page as one of matplotlib: accuracy against eps, and corruptions by severity.
 
-        sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`: then all of their figures.
+        Args:
+            *sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`: then all of their
+                figures.
 
         Raises:
             RunError: the run has no such figure.
@@ -73,11 +83,13 @@ class Run(RunFolder):
         return plot(asked)
 
     def examples(self, condition: str = "", wrong: bool | None = None, limit: int = 12) -> Examples:
-        """Return kept pictures with what was predicted, sample by sample; a notebook shows them.
+        """Return kept pictures with what was predicted, sample by sample, maps over images; a notebook shows them.
 
-        condition: `clean`, `pgd` for all of its radii, `fog`, `noise`, or one as in the records; if left out, of each
-        family one. wrong: only samples that some checkpoint gets wrong (True) or right (False) under it. limit:
-        samples, 1 or more. A map lies over its image.
+        Args:
+            condition: `clean`, `pgd` for all of its radii, `fog`, `noise`, or one as in the records; if left out, of
+                each family one.
+            wrong: only samples that some checkpoint gets wrong (True) or right (False) under it.
+            limit: samples, 1 or more.
 
         Raises:
             RunError: the run kept no such pictures. `browse` of an audit says how many samples it keeps some of.
@@ -92,9 +104,11 @@ class Run(RunFolder):
         """Return a row for each slice by some columns, or without `by` for each slice that is significantly worse than
         all other samples.
 
-        by: columns of the metadata (`metadata` of an audit or a report), `class` or `difficulty`: a name, several
-        separated by commas, or a list. metric: `top1`, `top5` or `nll`. condition: such as `clean` or `pgd`; all of the
-        table of results if left out.
+        Args:
+            by: columns of the metadata (`metadata` of an audit or a report), `class` or `difficulty`: a name, several
+                separated by commas, or a list.
+            metric: `top1`, `top5` or `nll`.
+            condition: such as `clean` or `pgd`; all of the table of results if left out.
 
         Raises:
             RunError: an unknown column, or a figure that is no mean over samples.
@@ -107,13 +121,16 @@ class Run(RunFolder):
     def export(self, format: str, out: str | Path | None = None, **options: Any) -> list[Path]:
         """Write the results in a form that others read; return the paths of files.
 
-        format: `every-eval-ever`, `hf-eval-results`, `model-index`, `csv`, or a tracker: `tensorboard`, `mlflow`,
-        `wandb`. out: a folder; `export` in the run if left out. options: `checkpoint`, `dataset_id`, `task_ids` and
-        `to`, as those of `robustkit export`.
+        Args:
+            format: `every-eval-ever`, `hf-eval-results`, `model-index`, `csv`, or a tracker: `tensorboard`, `mlflow`,
+                `wandb`.
+            out: a folder; `export` in the run if left out.
+            **options: `checkpoint`, `dataset_id`, `task_ids` and `to`, as those of `robustkit export`.
 
         Raises:
             RunError: an unknown format or checkpoint, an option that it has no use for, or a file of someone else.
-            ProtocolError: a tracker that is not installed. NothingEvaluated: no figure.
+            ProtocolError: a tracker that is not installed.
+            NothingEvaluated: no figure.
         """
         from .export import export
 

@@ -87,14 +87,24 @@ def compare(
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
 
     Args:
-        runs: of one run, its checkpoints are compared with the first of them; of several, those of later runs with
+        *runs: of one run, its checkpoints are compared with the first of them; of several, those of later runs with
             those of the same name in the first, or, where no name is shared, all with its first.
-        checkpoints: only these, as second of a pair. against: the checkpoint of the first run to compare with.
-        reference: published figures to show next to them, such as `quest`, a TOML file, or a
-            JSON file of Every Eval Ever.
+        checkpoints: only these, as second of a pair.
+        against: the checkpoint of the first run to compare with.
+        reference: published figures to show next to them, such as `quest`, a TOML file, or a JSON file of Every Eval
+            Ever.
+
+    Returns:
+        Tables of paired differences; a notebook shows them.
 
     Raises:
-        RunError: no run, runs that cannot be compared, or none of a name. ProtocolError: no such reference.
+        RunError: no run, runs that cannot be compared, or none of a name.
+        ProtocolError: no such reference.
+
+    Example:
+        >>> compared = robustkit.compare("runs/reference", "runs/reference")
+        >>> compared.to_frame()[["condition", "metric", "difference"]].values.tolist()[0]
+        ['clean', 'top1', 0.0]
     """
     opened = [each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs]
     published = None if reference is None else read_published(reference)

@@ -240,16 +240,24 @@ def table(
     """Return a table for a paper: the checkpoints of runs by what they were evaluated under.
 
     Args:
-        runs: run folders, whose checkpoints follow each other.
+        *runs: run folders, whose checkpoints follow each other.
         rows: what the rows are: `checkpoints` or some of their names, `conditions`, a set such as `quest`, or
             conditions as in a policy, each by its own figures or one of them: `pgd`, `in-c:mce`. Usually checkpoints.
         columns: likewise; what the rows are not.
         intervals: with 95 % intervals.
         turned: with rows and columns exchanged.
 
+    Returns:
+        A table, which `to_latex` and its siblings write.
+
     Raises:
         ProtocolError: rows and columns of the same kind, or a name that no run has.
         RunError: a folder that is no run, or damaged records.
+
+    Example:
+        >>> table = robustkit.table("runs/reference", columns="clean,fgsm")
+        >>> table.headings, table.names
+        (('clean', 'FGSM'), ('shapes-vit-quest',))
     """
     lines, front = list[_Line](), dict[tuple[str, str], Asked]()
     for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):

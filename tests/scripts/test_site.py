@@ -49,12 +49,10 @@ def test_entries_of_a_docstring_become_a_list() -> None:
     pytest.importorskip("griffe")
     from scripts.pages.docstrings import shown
 
-    text = (
-        "Sum.\n\nArgs:\n    a, b: numbers,\n        finite.\n    c: one.\n\nExample:\n\n    f(1)\n\nRaises ValueError."
-    )
+    text = "Sum.\n\na, b: numbers,\n    finite.\nc: one.\n\nAs in:\n\n    f(1)\n\nExample:\n    >>> f(1)\n    1"
     assert shown(text) == (
-        "Sum.\n\nArguments:\n\n- `a`, `b`: numbers,\n    finite.\n- `c`: one.\n\n"
-        "Example:\n\n```python\nf(1)\n```\n\nRaises ValueError."
+        "Sum.\n\n- `a`, `b`: numbers,\n    finite.\n- `c`: one.\n\n"
+        "As in:\n\n```python\nf(1)\n```\n\nExamples:\n    >>> f(1)\n    1"
     )
 
 

@@ -348,15 +348,29 @@ def features(
 ) -> Run:
     """Evaluate features without a head: neighbours, few images, a probe, retrieval; clean, corrupted and attacked.
 
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
+    A call on a folder that an earlier call left unfinished continues where that one stopped. All else is as in `audit`.
 
     Args:
         checkpoints: as in `audit`; a classifier is taken without its head, and one may have none.
-        data_dir: the images that heads are asked about. train: those that heads learn from; required.
-        model: further arguments for `robustkit.load`. All else as in `audit`.
+        data_dir: the images that heads are asked about.
+
+    Keyword Args:
+        train: the images that heads learn from; required.
+        model: further arguments for `robustkit.load`.
+
+    Returns:
+        The run, whose results come from its records.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         NothingEvaluated: no sample could be evaluated.
+
+    Example:
+        >>> run = robustkit.features(
+        ...     "zoo:shapes-vit-quest", "embedded:shapes-train", train="embedded:shapes", train_limit=20, limit=4,
+        ...     attacks="none", neighbours="5", shots="1", probe="0.001", out="runs/features",
+        ... )
+        >>> {"knn", "probe", "retrieval", "few_shot(1)"} <= set(run.results().metric)
+        True
     """
     return carried_out(FeatureRequest, checkpoints, data_dir, options, progress, say)

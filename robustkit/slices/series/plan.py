@@ -139,21 +139,32 @@ def series(
     say: Say = None,
     **options: Unpack[SeriesOptions],
 ) -> Run:
-    """Evaluate classifiers of time series clean, under attack and disturbed, and write records, summary and report.
+    r"""Evaluate classifiers of time series clean, under attack and disturbed, and write records, summary and report.
 
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
+    A call on a folder that an earlier call left unfinished continues where that one stopped. All else is as in `audit`.
 
     Args:
         checkpoints: one or several: a file, or `zoo:NAME`; any file with `model={"arch": "net.py:make"}`.
         data: a `.ts` file of labelled series, such as X_TEST.ts of the UEA archive.
+
+    Keyword Args:
         classes: a file with a class a line, in the order of the outputs, for a checkpoint that does not name them.
         eps: radii, in standard deviations of each channel in the training data.
         model: further arguments for the loader: arch, attention, num_classes, mean, std, use_ema, allow_partial.
 
-    All else is as in `audit`.
+    Returns:
+        The run, whose results come from its records.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         NothingEvaluated: no series could be evaluated.
+
+    Example:
+        >>> series = ":".join(["0.1,0.4,0.2"] * 12)  # three steps of twelve channels
+        >>> lines = ["@dimensions 12", "@classLabel true 1 2 3 4 5 6 7 8 9", "@data", f"{series}:1", f"{series}:2"]
+        >>> _ = Path("tiny.ts").write_text("\n".join(["@problemName tiny", *lines]))
+        >>> run = robustkit.series("zoo:series-japanesevowels-quest", "tiny.ts", attacks="none", out="runs/series")
+        >>> run.results().query("metric == 'top1'").n.tolist()
+        [2]
     """
     return carried_out(SeriesRequest, checkpoints, data, options, progress, say)

@@ -113,20 +113,30 @@ def text(
 ) -> Run:
     """Evaluate causal language models clean and on changed words, and write records, summary and report.
 
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
+    A call on a folder that an earlier call left unfinished continues where that one stopped. All else is as in `audit`.
 
     Args:
         checkpoints: one or several: `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the file of a
             model of words.
         data: a text file, records with a field `text` (.jsonl, .json, .csv, .tsv), a folder of .txt files, or Brown's
             .tgz.
-        window, stride: tokens that are read at once, and from one window to the next; left out, as the card says.
+
+    Keyword Args:
+        window: tokens that are read at once; left out, as the card says.
+        stride: tokens from one window to the next; left out, as the card says.
         model: further arguments for the loader: attention.
 
-    All else is as in `audit`.
+    Returns:
+        The run, whose results come from its records.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         NothingEvaluated: no document could be evaluated.
+
+    Example:
+        >>> _ = Path("words.txt").write_text("the jury had no more to say about the election . " * 20)
+        >>> run = robustkit.text("zoo:brown-lm-quest", "words.txt", perturbations="word-swap(rate=5)", out="runs/text")
+        >>> run.results().condition.unique().tolist()
+        ['clean', 'word-swap(rate=5)']
     """
     return carried_out(TextRequest, checkpoints, data, options, progress, say)
