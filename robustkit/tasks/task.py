@@ -185,7 +185,7 @@ def glossary(task: Task) -> tuple[Term, ...]:
 
 
 def _about(term: Term, samples: Samples) -> Term:
-    def said(text: str) -> str:
+    def filled(text: str) -> str:
         return text.replace("{one}", samples.one).replace("{many}", samples.many)
 
-    return Term(said(term.name), said(term.definition), tuple(map(said, term.also)))
+    return Term(filled(term.name), filled(term.definition), tuple(map(filled, term.also)))

@@ -25,9 +25,9 @@ class Classification(Labelled):
     command, card, hub = "audit", "standard", "image-classification"
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        shown = list(super().sections(results, looks))
-        yield from shown
-        if all(section.name != "corruptions" for section in shown):
+        sections = list(super().sections(results, looks))
+        yield from sections
+        if all(section.name != "corruptions" for section in sections):
             yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
 
 
