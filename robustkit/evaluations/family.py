@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..runs.manifest import Manifest
     from .aggregate import Gatherer, RecordReader, Results
     from .metrics import Cells, Metric
-    from .records import CheckpointRecords, Compared, PerSample
+    from .records import CheckpointRecords, Pairings, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
 
     Looks = Mapping[str, Style]  # the style of each checkpoint in all figures, by its name
@@ -146,7 +146,7 @@ class Aggregator(Part):
         return ()
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         """Yield condition and metric of its conditions in `common` to compare, besides what the task compares."""
         yield from ((text, metric.name) for text in common for metric in self.words.metrics if metric.paired)

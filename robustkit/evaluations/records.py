@@ -73,7 +73,7 @@ def _is_layer(layer: Layer) -> bool:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Pairings:
     """The metrics by which a task compares checkpoints.
 
     shown: under each condition of its table. ended: the same where samples left at their first wrong prediction.
@@ -87,7 +87,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleColumns:
     """What was read from a record: (n,) ids in order, and (n,) figures by column; samples with errors are left out."""
 
     ids: pa.Array
@@ -108,7 +108,7 @@ class CheckpointRecords:
     run: RunFolder
     checkpoint: str
     memo: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _samples: dict[str, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _samples: dict[str, SampleColumns] = field(default_factory=dict, init=False, repr=False, compare=False)
     _absent: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -133,7 +133,7 @@ class CheckpointRecords:
         """Return its rows under a condition. Raises RunError where there are none."""
         return self.run.table(self.checkpoint, condition, columns)
 
-    def samples(self, condition: str, columns: Sequence[str]) -> Samples:
+    def samples(self, condition: str, columns: Sequence[str]) -> SampleColumns:
         """Return at least these columns under a condition. Raises RunError where records or a column are missing."""
         kept, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
         wanted = dict.fromkeys(columns)
@@ -145,7 +145,7 @@ class CheckpointRecords:
             ids, order = self._sorted(table["sample_id"].combine_chunks())
             there = [name for name in missing if name not in absent]
             read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
-            kept = self._samples[condition] = Samples(ids, read if kept is None else {**kept.columns, **read})
+            kept = self._samples[condition] = SampleColumns(ids, read if kept is None else {**kept.columns, **read})
         if lacking := [name for name in wanted if name in absent]:
             raise RunError(
                 f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(lacking)}; "
@@ -158,7 +158,7 @@ class CheckpointRecords:
         ids, order = self._sorted(read["sample_id"].combine_chunks())
         there = [name for name in columns if name in read.column_names]
         values = {name: read[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
-        self._samples[condition] = Samples(ids, values)
+        self._samples[condition] = SampleColumns(ids, values)
 
     def _sorted(self, ids: pa.Array) -> tuple[pa.Array, Any]:
         """Return the sorted ids and the places they had; conditions mostly share both."""

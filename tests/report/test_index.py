@@ -39,7 +39,7 @@ from robustkit.report.index import scan as index_runs
 from robustkit.report.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
 from robustkit.report.index.scan import CACHE_MARK, FOLDER, MARK, Indexed, find_runs, list_runs, read_run
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare
+from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.survey import write_summary
 from robustkit.runs.folder import RunFolder
@@ -167,7 +167,7 @@ def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
     (pair,) = [attrs for attrs in page.all("a") if "data-first" in attrs]
     assert (pair["data-first"], pair["data-second"]) == ("vit/a", "vit/b")
     shown = Page((folder / pair["href"]).read_text("utf-8"))
-    comparison = compare(checkpoint_pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
+    comparison = compare_sides(checkpoint_pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
     row = next(row for row in comparison.rows if (row.condition, row.metric) == (PGD, "top1"))
     assert (
         f"{100 * row.difference.value:+.1f} [{100 * row.difference.ci_low:+.1f}".replace("-", "−") in shown.text()

@@ -19,7 +19,7 @@ from robustkit.evaluations.corruptions.results import CorruptionSample
 from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
-from robustkit.results.comparison import compare, compare_with_first
+from robustkit.results.comparison import compare_sides, compare_with_first
 from robustkit.results.pairing import Side, checkpoint_pairs
 from robustkit.results.survey import survey
 from scripts.bench import scale
@@ -116,7 +116,7 @@ def test_sides_forget_what_no_later_pair_asks(
     run = make(60, checkpoints=3)
     run.write_summary([])
     found = checkpoint_pairs([run])
-    compare(found)
+    compare_sides(found)
     assert not any(side._samples for pair in found for side in pair)
     assert scale.compared(run).keys() == {"compare", "compare CPU"}  # what the benchmark of it measures
     opened.clear()

@@ -21,7 +21,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import Gatherer, RecordReader, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import CheckpointRecords, Compared, Layer, PerSample, common_places, decode_layers, head_name, not_paired
+from ..records import CheckpointRecords, Layer, Pairings, PerSample, common_places, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class AttentionAggregator(Aggregator):
     summary = AttentionSummary
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         yield from ()  # its figures are so closely related that they would only weaken a correction
 

@@ -16,7 +16,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import RecordReader
 from ..condition import words_of
 from ..family import Aggregator, Overview
-from ..records import CheckpointRecords, Compared, PerSample, common_ids, common_places
+from ..records import CheckpointRecords, Pairings, PerSample, common_ids, common_places
 from .condition import (
     CORRUPTIONS,
     SETS,
@@ -240,7 +240,7 @@ class CorruptionsAggregator(Aggregator):
     overview = MeanErrors
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         """Yield the means that `common` allows; single severities would only weaken the correction."""
         for example, members in by_definition(common):

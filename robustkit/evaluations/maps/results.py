@@ -26,7 +26,7 @@ from ...protocol.condition import CLEAN, part_of
 from ..aggregate import RecordReader, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
-from ..records import CheckpointRecords, Compared, PerSample, not_paired
+from ..records import CheckpointRecords, Pairings, PerSample, not_paired
 from .condition import (
     FAITHFUL,
     METRICS,
@@ -351,7 +351,7 @@ class MapsAggregator(Aggregator):
     summary = MapSummary
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         """Yield the scores, not of controls, that some sample has; one not requested is null throughout."""
         for explained in filter(None, map(parse_explained, common)):

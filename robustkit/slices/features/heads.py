@@ -156,7 +156,7 @@ CROSS_VALIDATION = "cv"
 
 
 @dataclass(frozen=True)
-class Asked:
+class HeadChoice:
     """How the heads are made; part of a checkpoint in run.json. training: digest of its images. neighbours: k of votes;
     k: the one that stands for all. draws: of few-shot images. few_shot, probe: strengths, or `cv` for cross-validation.
     """
@@ -182,7 +182,7 @@ class Heads:
     centred, scaled features. strength: the probe's.
     """
 
-    asked: Asked
+    asked: HeadChoice
     features: Tensor
     places: Tensor
     classes: Tensor
@@ -190,7 +190,7 @@ class Heads:
     strength: float
 
     @classmethod
-    def fitted(cls, asked: Asked, features: Tensor, labels: Sequence[int], ids: Sequence[str], seed: int) -> Heads:
+    def fitted(cls, asked: HeadChoice, features: Tensor, labels: Sequence[int], ids: Sequence[str], seed: int) -> Heads:
         """Return the heads for features (N, D) of training images. Raises ModelError where some are not finite."""
         odd = int((~features.isfinite().all(dim=1)).sum())
         if odd:
@@ -225,7 +225,7 @@ class Heads:
         return {**held, **self.weights, "strength": strength}
 
     @classmethod
-    def of(cls, asked: Asked, tensors: Mapping[str, Tensor]) -> Heads:
+    def of(cls, asked: HeadChoice, tensors: Mapping[str, Tensor]) -> Heads:
         rest = dict(tensors)
         features, places, classes = (rest.pop(name) for name in ("features", "places", "classes"))
         strength = float(rest.pop("strength"))

@@ -44,7 +44,7 @@ from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import Images
-from .heads import CROSS_VALIDATION, Asked, Heads
+from .heads import CROSS_VALIDATION, HeadChoice, Heads
 from .request import FeatureRequest
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def kept_heads(
     run: Run,
     entry: CheckpointEntry,
     supply: Images,
-    asked: Asked,
+    asked: HeadChoice,
     settings: Settings,
     features: Callable[[Tensor], Tensor],
 ) -> Heads:
@@ -156,7 +156,7 @@ def kept_heads(
         return heads
 
 
-def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
+def _read(data: bytes, of: str, asked: HeadChoice) -> Heads | None:
     """Return the heads that a file holds; None where it is another's, or was altered."""
     try:
         tensors = safetensors.torch.load(data)
@@ -280,7 +280,7 @@ def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, str]:
 # What is asked of the features
 
 
-def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
+def _asked(request: FeatureRequest, card: Card, training: Dataset) -> HeadChoice:
     """Return how heads are made, by the options, else the card. ProtocolError for an invalid value, or for more
     training images than there are.
     """
@@ -306,7 +306,7 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
         raise DataError(f"{training.root} has training images of one class; expected two classes or more")
     usual = int(said.get("k", 20))
     probe = said.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe
-    return Asked(
+    return HeadChoice(
         training="",
         images=len(training),
         classes=len(counts),

@@ -13,7 +13,7 @@ from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import shares_of
 from ...evaluations.metrics import Metric, mean_share, of_samples
-from ...evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, nothing_common
 from ...protocol.card import Samples
 from ...tasks.task import Task
 from .results import (
@@ -50,7 +50,7 @@ class Features(Task):
     """One class per image, which heads read from features."""
 
     name, headline, metrics = "features", "knn", METRICS
-    compared = Compared(shown=_COMPARED, ended=_COMPARED, groups=(), sets=_COMPARED)
+    compared = Pairings(shown=_COMPARED, ended=_COMPARED, groups=(), sets=_COMPARED)
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "features", "features", "image-feature-extraction"

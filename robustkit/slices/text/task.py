@@ -19,7 +19,7 @@ from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, re
 from ...evaluations.condition import kind_of
 from ...evaluations.family import family_of
 from ...evaluations.metrics import Metric, mean_share
-from ...evaluations.records import CheckpointRecords, Compared, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, Pairings, common_ids, nothing_common
 from ...protocol.card import Samples
 from ...tasks.task import Task
 from .results import FIGURES, HEADINGS, SUMS, figures, is_wanted, read_as, resampled, result_grids, sums_of, table_rows
@@ -52,7 +52,7 @@ class Text(Task):
     """The next token of a text."""
 
     name, headline, metrics = "text", "perplexity", METRICS
-    compared = Compared(shown=_COMPARED, ended=_COMPARED, groups=(), sets=())
+    compared = Pairings(shown=_COMPARED, ended=_COMPARED, groups=(), sets=())
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "text", "text", "text-generation"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...display.table import Section
 from ...evaluations.presenting import left_out_lines
-from ...evaluations.records import Compared
+from ...evaluations.records import Pairings
 from ..labelled.metrics import METRICS as METRICS
 from ..labelled.task import Labelled
 
@@ -20,7 +20,7 @@ class Classification(Labelled):
     """One class per image."""
 
     name = "classification"
-    compared = Compared(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
+    compared = Pairings(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
     browsed = True
     command, card, hub = "audit", "standard", "image-classification"
 

@@ -29,7 +29,7 @@ from robustkit.protocol.condition import CLEAN
 from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
-from robustkit.slices.features.heads import Asked
+from robustkit.slices.features.heads import HeadChoice
 from robustkit.slices.features.results import heads_of
 from robustkit.tasks.labelled.subject import Images
 from scripts.pages.writing import markdown, write_page
@@ -172,10 +172,10 @@ def embedded(run: Run, entry: CheckpointEntry, ids: list[str]) -> Any:
         return torch.cat([model(each) for each in pixels]).numpy()
 
 
-def asked(entry: CheckpointEntry) -> Asked:
+def asked(entry: CheckpointEntry) -> HeadChoice:
     """Return how the heads of a checkpoint were made."""
     assert isinstance(entry.heads, dict)
-    return Asked(**entry.heads | {name: tuple(entry.heads[name]) for name in ("neighbours", "shots")})
+    return HeadChoice(**entry.heads | {name: tuple(entry.heads[name]) for name in ("neighbours", "shots")})
 
 
 def command(run: Run) -> str:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from ...aggregate import Results
     from ...family import Looks
-    from ...records import Bools, CheckpointRecords, Compared, Layer, PerSample
+    from ...records import Bools, CheckpointRecords, Layer, Pairings, PerSample
 
 _LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 
@@ -386,7 +386,7 @@ class DistancesAggregator(Aggregator):
     overview = LeftStanding
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         yield from ((text, RATIO.name) for text in common)
 

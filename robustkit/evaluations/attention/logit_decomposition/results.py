@@ -17,7 +17,7 @@ from ...aggregate import Gatherer, RecordReader, Results, column_of, readable_ro
 from ...condition import words_of
 from ...family import Aggregator, Summary
 from ...metrics import by_checkpoint
-from ...records import CheckpointRecords, Compared, PerSample, not_paired
+from ...records import CheckpointRecords, Pairings, PerSample, not_paired
 from ..condition import under_of
 from ..figures import HeadsPresenter
 from ..results import Heads, WatchedHeads, heads_of
@@ -157,7 +157,7 @@ class LogitLedgerAggregator(Aggregator):
     summary = LedgerSummary
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 

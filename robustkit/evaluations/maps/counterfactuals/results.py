@@ -11,7 +11,7 @@ from ....common.figure import Figure
 from ....common.finding import Finding
 from ....common.intervals import Floats, mean_of, share_of
 from ...aggregate import column_of
-from ...records import CheckpointRecords, Compared
+from ...records import CheckpointRecords, Pairings
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
@@ -55,7 +55,7 @@ class CounterfactualsAggregator(ListedAggregator):
         return read.ids, np.where(read.columns["clean_correct"] > 0, figures, np.nan)
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         for text in common:
             given = dict(VOCABULARY.parse(text).parameters)
