@@ -19,12 +19,12 @@ from ...tasks.task import Task
 from .results import (
     HEADINGS,
     feature_rows,
-    heads_of,
+    head_grids,
+    head_rows,
+    heads_in_words,
     in_short,
     is_binary,
     recorded,
-    result_grids,
-    table_rows,
     terminal_tables,
 )
 
@@ -84,16 +84,16 @@ class Features(Task):
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)
-        if rows := table_rows(cells, in_short(cells), results.manifest):
-            shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
-            note = f"95 % intervals in brackets; n is the number of images. {heads_of(entry)}."
-            yield CardPart("Accuracy of heads on its features", note, [("", HEADINGS[:-1], shown)])
+        if rows := head_rows(cells, in_short(cells), results.manifest):
+            parts = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
+            note = f"95 % intervals in brackets; n is the number of images. {heads_in_words(entry)}."
+            yield CardPart("Accuracy of heads on its features", note, [("", HEADINGS[:-1], parts)])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         return terminal_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        yield Section("results", "Results", lambda: {"grids": result_grids(results)}, template="features")
+        yield Section("results", "Results", lambda: {"grids": head_grids(results)}, template="features")
 
 
 TASK = Features()

@@ -30,7 +30,7 @@ from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.slices.features.heads import HeadChoice
-from robustkit.slices.features.results import heads_of
+from robustkit.slices.features.results import heads_in_words
 from robustkit.tasks.labelled.subject import Images
 from scripts.pages.writing import markdown, write_page
 
@@ -83,7 +83,7 @@ def section(run: Run, audit: Run) -> Iterator[str]:
         entry for entry in manifest.checkpoints if (clean := cells.get((entry.name, "clean", "knn"))) and clean.is_whole
     ]
     yield f"## {manifest.data.name}, {manifest.data.n} images"
-    yield f"{heads_of(manifest.checkpoints[0])}."
+    yield f"{heads_in_words(manifest.checkpoints[0])}."
     own = {row.checkpoint: row for row in audit.summary() if (row.condition, row.metric) == ("clean", "top1")}
     yield markdown(list(accuracies(run, whole, cells, own)))
     yield markdown(list(swept(whole, cells)))
