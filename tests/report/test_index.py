@@ -33,7 +33,7 @@ from robustkit.cli.terminal import folder_of_runs
 from robustkit.common import plugins
 from robustkit.common.intervals import wilson
 from robustkit.errors import RunError
-from robustkit.evaluations.maps.gallery import Gallery, write_page
+from robustkit.evaluations.maps.gallery import Gallery, write_html
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
 from robustkit.report.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
@@ -492,7 +492,7 @@ def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
         run = make_run(tmp_path / "runs" / name)
         (run.path / "cams").mkdir()
         Image.new("RGB", (8, 8)).save(run.path / "cams" / "gallery.png")
-        write_page(Gallery("maps", ()), run.path / "cams" / "gallery.html")
+        write_html(Gallery("maps", ()), run.path / "cams" / "gallery.html")
         refresh(run)
     write_index(tmp_path / "runs")
     seen, waiting = set[str](), ["/"]

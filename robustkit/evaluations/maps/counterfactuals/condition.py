@@ -10,7 +10,7 @@ from ....errors import ProtocolError, unknown
 from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
 from ...condition import Named, Place, View
 from ...metrics import Metric, of_samples
-from ..methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
+from ..methods import Chosen, MapWords, chosen_of, method_text, option_texts, split_options, with_options
 
 FLIPPED = Metric("flipped", "flips %", 100, paired=True, binary=True, noun="predictions that flip")
 FOLLOWED = Metric("followed", "flips to what was put in %", 100, paired=True, binary=True)
@@ -65,5 +65,5 @@ VOCABULARY = CounterfactualWords()
 
 
 def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:
-    with_map = ",".join(["", f"map={method}", *shown(options)]) if method else ""
+    with_map = ",".join(["", f"map={method}", *option_texts(options)]) if method else ""
     return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ....protocol.condition import Condition, ConditionPattern, Value
 from ...condition import Named, Place
 from ...metrics import Metric, mean_share, of_samples
-from ..methods import Chosen, MapWords, shown, split_options, with_options
+from ..methods import Chosen, MapWords, option_texts, split_options, with_options
 
 SHARE = replace(mean_share("asked_share", "share of the asked object %"), short="share of the asked %")
 ASKED = replace(mean_share("asked_mass", "mass in the asked object %"), short="mass in the asked %")
@@ -57,4 +57,4 @@ VOCABULARY = TwoObjectWords()
 
 
 def two_object_condition(method: str, options: Chosen = ()) -> Condition:
-    return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *shown(options)])})")
+    return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *option_texts(options)])})")
