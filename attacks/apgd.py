@@ -45,7 +45,7 @@ class _Climb(Restarts):
     rises: Tensor  # updates since that checkpoint that raised the loss
     halved: Tensor  # whether it halved the step size
     fell: Tensor  # whether there was a wrong point (only looked at without early_stop)
-    found: Tensor | None  # the last one
+    ends: Tensor | None  # the last wrong point
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class APGD(QueuedAttack):
 
     @property
     def _alone(self) -> int | None:
-        return checkpoints(self.steps)[0] if self.early_stop else None
+        return checkpoint_steps(self.steps)[0] if self.early_stop else None
 
     def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         clean = front.clean[rows]
@@ -128,7 +128,7 @@ class APGD(QueuedAttack):
             rises=torch.zeros_like(rows),
             halved=~no,  # so that the first checkpoint only counts rises
             fell=no,
-            found=None if self.early_stop else points.clone(),
+            ends=None if self.early_stop else points.clone(),
         )
 
     def _advance(self, front: AttackState, state: Restarts) -> Restarts:
@@ -136,12 +136,12 @@ class APGD(QueuedAttack):
         over = [step == self.steps for step in s.places.steps]
         logits, losses, gradient_of = self._ask(front, s, last=all(over))
         wrong = front.wrong(s.rows, s.points, is_missed(logits, s.labels))
-        if s.found is not None:  # reported at the end of the run
-            s = replace(s, found=torch.where(per_sample(wrong, s.points), s.points, s.found), fell=s.fell | wrong)
+        if s.ends is not None:  # reported at the end of the run
+            s = replace(s, ends=torch.where(per_sample(wrong, s.points), s.points, s.ends), fell=s.fell | wrong)
             wrong = (s.step == self.steps) & s.fell
         falls = wrong.tolist()
         done = [ends and not fell for ends, fell in zip(over, falls, strict=True)]
-        higher, ends = losses > s.best_loss, s.points if s.found is None else s.found
+        higher, ends = losses > s.best_loss, s.points if s.ends is None else s.ends
         if any(done):
             highest = torch.where(per_sample(higher, s.points), s.points, s.best)
             ends = torch.where(per_sample((s.step == self.steps) & ~wrong, ends), highest, ends)
@@ -187,7 +187,7 @@ class APGD(QueuedAttack):
         stuck = ~s.halved & (s.checked_loss >= best_loss)
         halve = check & ((rises <= length * self.rho) | stuck)
         points, size = s.points, torch.where(halve, s.size / 2, s.size)
-        if not set(checkpoints(self.steps)).isdisjoint(s.places.steps):
+        if not set(checkpoint_steps(self.steps)).isdisjoint(s.places.steps):
             back = per_sample(halve, points)
             points, gradient = torch.where(back, best, points), torch.where(back, best_gradient, gradient)
         keep = per_sample(begins.to(points.dtype).mul_(1 - MOMENTUM).add_(MOMENTUM), points)
@@ -205,12 +205,12 @@ class APGD(QueuedAttack):
 def _lengths(steps: int, device: torch.device) -> Tensor:
     """Return (steps + 1,): for each number of updates the updates since the last checkpoint if it is one, else 0."""
     table, before = [0] * (steps + 1), 0
-    for at in checkpoints(steps):
+    for at in checkpoint_steps(steps):
         table[at], before = at - before, at
     return upload(table, device)
 
 
-def checkpoints(steps: int) -> list[int]:
+def checkpoint_steps(steps: int) -> list[int]:
     """Return the updates before each checkpoint (eq. 2): windows of 22 % of the steps, each 3 % less, at least 6."""
     length, shorter, least = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
     checkpoints = [length]
@@ -306,13 +306,13 @@ class AutoAttack(Attack):
         at_least(1, self, "steps", "targets", "queries")
         if self.only and self.version == "rand":
             raise ValueError("only requires a deterministic model; leave it out of version rand")
-        known = self.stage_names
-        if self.only and (odd := [name for name in self.only.split("+") if name not in known]):
-            raise ValueError(f"only names {odd[0]!r}; expected some of {'+'.join(known)}")
+        stages = self.stage_names
+        if self.only and (odd := [name for name in self.only.split("+") if name not in stages]):
+            raise ValueError(f"only names {odd[0]!r}; expected some of {'+'.join(stages)}")
 
     @classmethod
-    def _of_model(cls, model: object, *args: Any, **given: Any) -> StandardEvaluation:
-        return StandardEvaluation(cls, model, *args, **given)
+    def _of_model(cls, model: object, *args: Any, **keywords: Any) -> StandardEvaluation:
+        return StandardEvaluation(cls, model, *args, **keywords)
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -469,15 +469,15 @@ class StandardEvaluation:
         with torch.random.fork_rng(enabled=self.seed is not None):
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            found = attack.run(self.model, images.to(place), labels.to(place), batch_size=batch_size)
+            result = attack.run(self.model, images.to(place), labels.to(place), batch_size=batch_size)
         total = max(1, len(images))
-        for number, stage in enumerate(found.stages):
-            standing = total - int(((found.broken_by >= 0) & (found.broken_by <= number)).sum())
-            spent = f" (total time {sum(found.seconds[: number + 1]):.1f} s)"
+        for number, stage in enumerate(result.stages):
+            standing = total - int(((result.broken_by >= 0) & (result.broken_by <= number)).sum())
+            spent = f" (total time {sum(result.seconds[: number + 1]):.1f} s)"
             when = f"robust accuracy after {stage.upper()}" if number else "initial accuracy"
             self._say(f"{when}: {standing / total:.2%}{spent if number else ''}")
         self._say(f"robust accuracy: {standing / total:.2%} ({time.perf_counter() - start:.1f} s)")
-        adversarials: Tensor = found.adversarials.to(images.device)
+        adversarials: Tensor = result.adversarials.to(images.device)
         return (adversarials, self._predicted(adversarials, batch_size)) if return_labels else adversarials
 
     def _place(self, images: Tensor) -> torch.device:

@@ -149,20 +149,20 @@ _LATER = {
 }
 
 
-def refuse(name: str, key: str, known: Iterable[str]) -> TypeError:
+def refuse(name: str, key: str, parameters: Iterable[str]) -> TypeError:
     """Return the error for a parameter that an attack does not have, with what it is called here."""
-    known = list(known)
+    parameters = list(parameters)
     if key in _LATER:
         return TypeError(f"{name} has no {key}: {_LATER[key]}")
-    called = next((here for here in _THEIRS.get(key, ()) if here in known), None)
+    called = next((here for here in _THEIRS.get(key, ()) if here in parameters), None)
     if called is not None:
         unit = {"rel_stepsize": ", in the unit of the images: rel_stepsize * eps", "clip_min": ", such as (0, 1)"}.get(
             key, ""
         )
         return TypeError(f"{name} has no {key}; it is called {called} here{unit}")
-    close = difflib.get_close_matches(key, known, n=1)
+    close = difflib.get_close_matches(key, parameters, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
-    return TypeError(f"{name} has no {key}; {guess}it takes {', '.join(known)}")
+    return TypeError(f"{name} has no {key}; {guess}it takes {', '.join(parameters)}")
 
 
 class AttackType(ABCMeta):
@@ -173,37 +173,37 @@ class AttackType(ABCMeta):
     a parameter of another library, with its name here.
     """
 
-    def __call__(cls, *args: Any, **given: Any) -> Any:
-        own = cls._own_parameters()
-        if not own or own[0].name != "threat":  # a plug-in's own way
-            return super().__call__(*args, **given)
-        name, known = cls.__name__, [parameter.name for parameter in own]
+    def __call__(cls, *args: Any, **keywords: Any) -> Any:
+        parameters = cls._own_parameters()
+        if not parameters or parameters[0].name != "threat":  # a plug-in's own way
+            return super().__call__(*args, **keywords)
+        name, accepted = cls.__name__, [parameter.name for parameter in parameters]
         if args and not hasattr(args[0], "ball"):
             if isinstance(args[0], int | float | str):
                 raise TypeError(f"{name}({args[0]!r}): expected a ThreatModel, or keywords such as eps=8/255")
-            return cls._of_model(*args, **given)
-        if model := next((key for key in _MODELS if key in given and key not in known), None):
-            return cls._of_model(given.pop(model), **given)
-        names = [key for key in cls._of_threat() if key not in known]
-        short = {key: given.pop(key) for key in names if key in given}
-        if short and (args or "threat" in given):
+            return cls._of_model(*args, **keywords)
+        if model := next((key for key in _MODELS if key in keywords and key not in accepted), None):
+            return cls._of_model(keywords.pop(model), **keywords)
+        names = [key for key in cls._of_threat() if key not in accepted]
+        short = {key: keywords.pop(key) for key in names if key in keywords}
+        if short and (args or "threat" in keywords):
             raise TypeError(
                 f"{name} has threat and {', '.join(short)}; expected one of the two: threat already contains the other"
             )
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in own):
-            for key in given:
-                if key not in known:
-                    raise refuse(name, key, [*names, *known])
-        return super().__call__(*args, **given, **({"threat": cls._threat(short)} if short else {}))
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+            for key in keywords:
+                if key not in accepted:
+                    raise refuse(name, key, [*names, *accepted])
+        return super().__call__(*args, **keywords, **({"threat": cls._threat(short)} if short else {}))
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        own = cls._own_parameters()
-        usual = cls._usual() if own and own[0].name == "threat" else None
-        names = [key for key in cls._of_threat() if usual is not None and key not in [each.name for each in own]]
+        parameters = cls._own_parameters()
+        usual = cls._usual() if parameters and parameters[0].name == "threat" else None
+        names = [key for key in cls._of_threat() if usual is not None and key not in [each.name for each in parameters]]
         more = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=getattr(usual, key)) for key in names]
-        last = [each for each in own if each.kind is each.VAR_KEYWORD]
-        return inspect.Signature([*(each for each in own if each not in last), *more, *last])
+        last = [each for each in parameters if each.kind is each.VAR_KEYWORD]
+        return inspect.Signature([*(each for each in parameters if each not in last), *more, *last])
 
     def _own_parameters(cls) -> list[inspect.Parameter]:
         return list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
@@ -219,14 +219,14 @@ class AttackType(ABCMeta):
 
     def _threat(cls, short: dict[str, Any]) -> Any:
         usual, norms = cls._usual(), getattr(cls, "norms", ())
-        given = {"norm": norms[0]} if norms and usual.norm not in norms else {}
+        defaults = {"norm": norms[0]} if norms and usual.norm not in norms else {}
         if getattr(cls, "minimal", False):
-            given["eps"] = math.inf
+            defaults["eps"] = math.inf
         if short.get("bounds") is not None:
             short = {**short, "bounds": tuple(short["bounds"])}
-        return replace(usual, **{**given, **short})
+        return replace(usual, **{**defaults, **short})
 
-    def _of_model(cls, model: object, *args: Any, **given: Any) -> Any:
+    def _of_model(cls, model: object, *args: Any, **keywords: Any) -> Any:
         name = cls.__name__
         raise TypeError(f"the model is passed when the attack is called: {name}(eps=8/255)(model, images, labels)")
 
@@ -309,8 +309,8 @@ class Attack(metaclass=AttackType):
             ValueError: images outside the bounds, labels or logits of another shape, or a norm that the attack does not
                 know.
         """
-        given = labels.detach().cpu() if isinstance(labels, Tensor) else labels  # so checks ask the device once
-        self._check(images, given, batch_size)
+        on_host = labels.detach().cpu() if isinstance(labels, Tensor) else labels  # so checks ask the device once
+        self._check(images, on_host, batch_size)
         with frozen(model), frozen(judge or model):
             images = images.detach().clone()
             tally = self._tally(len(images), images.device, tell)
@@ -319,7 +319,7 @@ class Attack(metaclass=AttackType):
             if labels is not None:
                 labels = fill_label_sets(labels, images.device)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
-            oracle = Oracle(model, images.dtype, given, judge, batch_size, self.least_classes)
+            oracle = Oracle(model, images.dtype, on_host, judge, batch_size, self.least_classes)
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
             return tally.result(round_towards(images, points))
 

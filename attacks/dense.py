@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from .apgd import MOMENTUM, checkpoints
+from .apgd import MOMENTUM, checkpoint_steps
 from .attack import AttackResult, AttackType, EnsembleResult, Tally, check_images
 from .model_access import INTEGERS, Model, Oracle, cross_entropy, frozen, input_gradient
 from .pgd import PGD
@@ -82,9 +82,9 @@ class DenseAttack(metaclass=AttackType):
                 masks = masks.to(images.device, torch.int64)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
             oracle = DenseOracle(model, images.dtype, top_class)
-            return self._found(oracle, images, clean, masks, rng or TorchRng(len(images), images.device), tally)
+            return self._result(oracle, images, clean, masks, rng or TorchRng(len(images), images.device), tally)
 
-    def _found(
+    def _result(
         self, oracle: DenseOracle, images: Tensor, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally
     ) -> AttackResult:
         return tally.result(round_towards(images, self._points(oracle, clean, masks, rng, tally)))
@@ -257,10 +257,10 @@ def masked(logits: Tensor, masks: Tensor) -> Tensor:
 
 def balanced(logits: Tensor, masks: Tensor) -> Tensor:
     """Return the same, where each class of an image weighs as much as any other, as in the mean IoU."""
-    right, kept = logits.detach().argmax(dim=1) == masks, masks.clamp(min=0).flatten(1)
+    right, classes = logits.detach().argmax(dim=1) == masks, masks.clamp(min=0).flatten(1)
     sizes = torch.zeros(len(masks), logits.shape[1], dtype=logits.dtype, device=logits.device)
-    sizes.scatter_add_(1, kept, (masks >= 0).flatten(1).to(logits.dtype))
-    share = (1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True))).gather(1, kept).reshape(masks.shape)
+    sizes.scatter_add_(1, classes, (masks >= 0).flatten(1).to(logits.dtype))
+    share = (1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True))).gather(1, classes).reshape(masks.shape)
     weights = torch.where(masks >= 0, share, 0.0)
     return (weights * _of_some(logits, masks, right)).flatten(1).sum(dim=1)
 
@@ -303,25 +303,25 @@ class SEA(DenseAttack):
         one_of(get_args(Worst), self, "worst")
         self._check_norm()
 
-    def _found(
+    def _result(
         self, oracle: DenseOracle, images: Tensor, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally
     ) -> EnsembleResult:
-        kept = self._runs(oracle, clean, masks, rng, tally)
-        found = tally.result(round_towards(images, kept.points))
-        ends = torch.stack([round_towards(images, points) for points in kept.ends])
-        return EnsembleResult(**vars(found), runs=RUNS, ends=ends)
+        worst = self._runs(oracle, clean, masks, rng, tally)
+        result = tally.result(round_towards(images, worst.points))
+        ends = torch.stack([round_towards(images, points) for points in worst.ends])
+        return EnsembleResult(**vars(result), runs=RUNS, ends=ends)
 
     def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         return self._runs(oracle, clean, masks, rng, tally).points
 
-    def _runs(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> _Kept:
+    def _runs(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> _WorstPoints:
         if masks is None:
             masks = oracle.predict(clean).argmax(dim=1)
             tally.forwards += 1
-        kept, bounds = _Kept(clean, masks, self.worst), self.threat.bounds
+        worst, bounds = _WorstPoints(clean, masks, self.worst), self.threat.bounds
         widest = bounds[1] - bounds[0] if bounds and self.threat.norm == "linf" else math.inf
         ends = DensePGD(self.threat, steps=self.steps, weighting="segpgd")._points(oracle, clean, masks, rng, tally)
-        kept.see(0, ends.detach(), oracle.predict(ends))
+        worst.see(0, ends.detach(), oracle.predict(ends))
         tally.forwards += 1
         for run, name in enumerate(RUNS[1:], start=1):
             points: Tensor | None = None
@@ -331,9 +331,9 @@ class SEA(DenseAttack):
                 points = ball.random_start(rng, start) if points is None else ball.project_(points.clone())
                 last = place + 1 == len(_RADII)
                 steps = self.steps - 2 * int(0.3 * self.steps) if last else int(share * self.steps)
-                see = partial(kept.see, run) if last else None
+                see = partial(worst.see, run) if last else None
                 points = self._climb(oracle, points, masks, ball, LOSSES[name], max(1, steps), tally, see)
-        return kept
+        return worst
 
     def _climb(
         self,
@@ -352,7 +352,7 @@ class SEA(DenseAttack):
         size = torch.full((len(points),), 2 * ball.threat.eps, dtype=points.dtype, device=points.device)
         before = best_loss = checked = torch.full_like(size, -math.inf)
         rises, halved, last_check = torch.zeros_like(size), torch.ones_like(size, dtype=torch.bool), 0
-        marks = set(checkpoints(steps))
+        marks = set(checkpoint_steps(steps))
         for step in range(steps + (see is not None)):
             ends = step == steps
             points = points.detach().requires_grad_(not ends)
@@ -386,7 +386,7 @@ class SEA(DenseAttack):
         return best
 
 
-class _Kept:
+class _WorstPoints:
     """The worst point of each image in each run so far: the clean image to begin with, which is not asked about."""
 
     def __init__(self, clean: Tensor, masks: Tensor, worst: Worst) -> None:
@@ -429,10 +429,10 @@ def _iou(logits: Tensor, masks: Tensor) -> Tensor:
         table = torch.zeros(len(values), classes, device=values.device)
         return table.scatter_add_(1, values.clamp(min=0).flatten(1), which.flatten(1).to(table))
 
-    shown, both = sizes(masks, counts), sizes(masks, counts & (predicted == masks))
-    union = shown + sizes(predicted, counts & (predicted >= 0)) - both
-    there = shown > 0
-    return torch.where(there, both / union.clamp(min=1), 0.0).sum(dim=1) / there.sum(dim=1).clamp_(min=1)
+    labelled, both = sizes(masks, counts), sizes(masks, counts & (predicted == masks))
+    union = labelled + sizes(predicted, counts & (predicted >= 0)) - both
+    occurs = labelled > 0
+    return torch.where(occurs, both / union.clamp(min=1), 0.0).sum(dim=1) / occurs.sum(dim=1).clamp_(min=1)
 
 
 def _of_some(logits: Tensor, masks: Tensor, which: Tensor) -> Tensor:

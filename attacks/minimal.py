@@ -20,15 +20,15 @@ _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 @dataclass(frozen=True)
-class Search(Restarts):
+class NormSearch(Restarts):
     """Runs of such an attack, one at each sample."""
 
     clean: Tensor
     labels: Tensor
     points: Tensor
     radius: Tensor  # of the ball that they move in
-    nearest: Tensor  # distance of `found`, or infinity
-    found: Tensor  # the nearest wrong point so far, the clean image where there is none
+    nearest: Tensor  # distance of `closest`, or infinity
+    closest: Tensor  # the nearest wrong point so far, the clean image where there is none
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class MinimalNorm(QueuedAttack):
         radius = torch.full_like(rows, self._start, dtype=clean.dtype)
         nothing = torch.full_like(radius, torch.inf)
         begun = (rows, runs, torch.zeros_like(rows), places)
-        return Search(*begun, clean, front.labels[rows], clean, radius, nothing, clean)
+        return NormSearch(*begun, clean, front.labels[rows], clean, radius, nothing, clean)
 
     def _advance(self, front: AttackState, state: Restarts) -> Restarts:
-        s = cast("Search", state)
+        s = cast("NormSearch", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
@@ -75,10 +75,10 @@ class MinimalNorm(QueuedAttack):
         away = distance(self.threat.norm, s.points, s.clean)
         wrong = front.wrong(s.rows, s.points, is_missed(logits, s.labels))
         nearer = wrong & (away < s.nearest) & (away <= self.threat.eps)
-        found = torch.where(per_sample(nearer, s.points), s.points, s.found)
-        s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
+        closest = torch.where(per_sample(nearer, s.points), s.points, s.closest)
+        s = replace(s, closest=closest, nearest=torch.where(nearer, away, s.nearest))
         met = s.nearest.isfinite().tolist()
-        front.report(s, s.found, away, [ends and met for ends, met in zip(over, met, strict=True)], [False] * len(s))
+        front.report(s, s.closest, away, [ends and met for ends, met in zip(over, met, strict=True)], [False] * len(s))
         loss = LOSSES[self._loss](logits, s.labels)
         s, stay = s.leave(over)
         if not len(s):
@@ -88,22 +88,22 @@ class MinimalNorm(QueuedAttack):
         s = self._update(s, pick(loss.detach(), stay), gradient, pick(wrong, stay), pick(away, stay))
         return replace(s, step=s.step + 1, places=s.places.later())
 
-    def _annealed(self, s: Search, first: float, last: float) -> Tensor:
+    def _annealed(self, s: NormSearch, first: float, last: float) -> Tensor:
         """Return (n,) values that go from `first` to `last` along half a cosine, at the step of each run."""
         share = s.step.to(s.radius) / self.steps
         return last + (first - last) * (1 + torch.cos(math.pi * share)) / 2
 
-    def _ahead(self, s: Search, gradient: Tensor) -> Tensor:
+    def _ahead(self, s: NormSearch, gradient: Tensor) -> Tensor:
         """Return the change (n, ...) of the points after a step along the gradient."""
         length = self._annealed(s, self.alpha, _LAST_STEP * self.alpha)
         return s.points - s.clean + scale_to_unit(gradient) * per_sample(length, gradient)
 
-    def _inside(self, s: Search, change: Tensor) -> Tensor:
+    def _inside(self, s: NormSearch, change: Tensor) -> Tensor:
         points = s.clean + change
         return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)
 
     @abstractmethod
-    def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
+    def _update(self, s: NormSearch, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> NormSearch:
         """Return the runs with new radii and points. wrong, away: of the points before; gradient: may be changed."""
 
 
@@ -138,7 +138,7 @@ class FMN(MinimalNorm):
     def _start(self) -> float:
         return 1.0 if self.threat.norm == "l0" else 0.0
 
-    def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
+    def _update(self, s: NormSearch, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> NormSearch:
         norm, gamma = self.threat.norm, self._annealed(s, self.gamma, _LAST_GAMMA)
         if norm == "l0":
             wider = torch.maximum(s.radius + 1, (s.radius * (1 + gamma)).floor())
@@ -175,7 +175,7 @@ class DDN(MinimalNorm):
     _loss = "ce"
     stage = "ddn"
 
-    def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
+    def _update(self, s: NormSearch, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> NormSearch:
         radius = s.radius * torch.where(wrong, 1 - self.gamma, 1 + self.gamma)
         change = scale_to_unit(self._ahead(s, gradient))
         return replace(s, radius=radius, points=self._inside(s, change * per_sample(radius, change)))
@@ -186,14 +186,14 @@ _LEAST = 1e-8  # least length of a step that is a divisor
 
 @dataclass(frozen=True)
 class _Walk(Restarts):
-    """Runs of FAB. nearest: distance of `found`, the nearest wrong point so far (only looked at without early_stop)."""
+    """Runs of FAB. nearest: distance of `closest`, the nearest wrong point (only looked at without early_stop)."""
 
     clean: Tensor
     labels: Tensor
     targets: Tensor
     points: Tensor
     nearest: Tensor
-    found: Tensor | None
+    closest: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -265,8 +265,8 @@ class FAB(QueuedAttack):
                 points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
         targets = front.targets(self.targets)[rows, runs // self.restarts] if self.targets else rows  # or ignored
         nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
-        found = None if self.early_stop else clean.clone()
-        return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, found)
+        closest = None if self.early_stop else clean.clone()
+        return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, closest)
 
     def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         s = cast("_Walk", state)
@@ -277,12 +277,12 @@ class FAB(QueuedAttack):
         away = distance(self.threat.norm, s.points, s.clean)
         wrong = is_missed(logits, s.labels)
         broken = front.wrong(s.rows, s.points, wrong & (away <= self.threat.eps))
-        if s.found is not None:  # reported at the end of the run
+        if s.closest is not None:  # reported at the end of the run
             nearer = broken & (away < s.nearest)
-            found = torch.where(per_sample(nearer, s.points), s.points, s.found)
-            s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
+            closest = torch.where(per_sample(nearer, s.points), s.points, s.closest)
+            s = replace(s, closest=closest, nearest=torch.where(nearer, away, s.nearest))
             broken = (s.step == self.steps) & s.nearest.isfinite()
-        ends, (falls, behind) = s.points if s.found is None else s.found, torch.stack([broken, wrong]).tolist()
+        ends, (falls, behind) = s.points if s.closest is None else s.closest, torch.stack([broken, wrong]).tolist()
         front.report(s, ends, away, falls, [False] * len(s))
         gone = [ends or fell for ends, fell in zip(over, falls, strict=True)]
         s, stay = s.leave(gone)

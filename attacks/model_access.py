@@ -52,7 +52,7 @@ def check_labels(labels: Tensor, batch: int) -> int:
     return high
 
 
-def check_places(labels: Tensor, classes: int) -> None:
+def check_label_range(labels: Tensor, classes: int) -> None:
     """Raise ValueError for labels beyond the last class, and for one-hot or multi-hot rows, of 0 or -1, and 1."""
     if not labels.numel():
         return
@@ -306,7 +306,7 @@ class Oracle:
     ) -> None:
         self._model, self._judge, self.judged = model, judge, judge is not None
         self.dtype, self._labels, self.batch_size = dtype, labels, batch_size
-        self._least_classes, self._known = least_classes, 0  # how many the labels were compared with
+        self._least_classes, self._compared_with = least_classes, 0  # how many the labels were compared with
 
     def __call__(self, points: Tensor) -> Tensor:
         """Return the logits (B, K) `with_all_classes`, float32 or float64. ValueError for other shapes and labels."""
@@ -319,9 +319,9 @@ class Oracle:
                 f"the model has {classes} class; an attack needs at least {self._least_classes} (for a single logit z: "
                 "the two logits 0 and z)"
             )
-        if self._labels is not None and self._known != classes:
-            check_places(self._labels, classes)
-            self._known = classes
+        if self._labels is not None and self._compared_with != classes:
+            check_label_range(self._labels, classes)
+            self._compared_with = classes
         return with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
     def judging(self) -> Oracle:
@@ -332,9 +332,9 @@ class Oracle:
 
     def surrogates(self) -> list[Oracle]:
         """Return the model's own `surrogates`, with other gradients; the judge, or the model itself, must agree."""
-        found: Mapping[str, Model] = getattr(self._model, "surrogates", {})
+        models: Mapping[str, Model] = getattr(self._model, "surrogates", {})
         judge = self._judge or self._model
-        return [Oracle(surrogate, self.dtype, self._labels, judge, self.batch_size) for surrogate in found.values()]
+        return [Oracle(surrogate, self.dtype, self._labels, judge, self.batch_size) for surrogate in models.values()]
 
     def drawn_to(self, points: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
         """Return logits (B, K) and the model's `key_loss` (B,) for boxes (B, 3); of_class: the class token's alone."""
@@ -391,12 +391,12 @@ def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
 
 def _is_reentrant(loss: Tensor) -> bool:
     """Whether a loss comes through a reentrant `torch.utils.checkpoint`, which knows `backward` only, not `grad`."""
-    seen, found = {loss.grad_fn}, [loss.grad_fn]
-    for node in found:
+    seen, nodes = {loss.grad_fn}, [loss.grad_fn]
+    for node in nodes:
         if node is None:
             continue
         if node.name() == "CheckpointFunctionBackward":
             return True
-        found += (more := {each for each, _ in node.next_functions} - seen)
+        nodes += (more := {each for each, _ in node.next_functions} - seen)
         seen |= more
     return False

@@ -350,10 +350,10 @@ class Patch(Attack):
             if not len(rows):
                 break
             start = self._start(clean[rows], places[rows, run], labels[rows], rows, rng.take(rows), run)
-            found, points, fell = self._climb(oracle, start, tally)
-            new = ~returned[found]
-            ends[found[new]], tally.places[found[new]] = points[new], places[found[new], run]
-            returned[found[fell]] = True
+            samples, points, fell = self._climb(oracle, start, tally)
+            new = ~returned[samples]
+            ends[samples[new]], tally.places[samples[new]] = points[new], places[samples[new], run]
+            returned[samples[fell]] = True
         return ends
 
     def _places(self, clean: Tensor, rng: Rng) -> Tensor:

@@ -248,12 +248,12 @@ class Square(QueuedAttack):
             losses = LOSSES[self.loss](scores, s.labels).to(s.points.dtype)
             wrong = front.wrong(s.rows, points, is_missed(scores, s.labels) & open_)
             better = torch.where(s.wrong == wrong, losses > s.loss, wrong) & open_  # a wrong point before a right one
-            kept = s.points
-            if kept.device.type == "cpu":
-                kept[better] = points[better]  # few: a copy of all would cost time
+            current = s.points
+            if current.device.type == "cpu":
+                current[better] = points[better]  # few: a copy of all would cost time
             else:
-                kept = torch.where(per_sample(better, kept), points, kept)
-            s = replace(s, points=kept, loss=torch.where(better, losses, s.loss), wrong=s.wrong | (wrong & open_))
+                current = torch.where(per_sample(better, current), points, current)
+            s = replace(s, points=current, loss=torch.where(better, losses, s.loss), wrong=s.wrong | (wrong & open_))
             used += open_
             open_ &= ~better
         return s, used
@@ -385,12 +385,12 @@ class _Decisions:
 
     def wrong(self, rows: Tensor, points: Tensor) -> Tensor:
         """Return which points (n, ...) of n samples are wrong, also by the judge if there is one: (n,)."""
-        found = self.left[rows] > 0
-        rows, points = rows[found], points[found]
+        answers = self.left[rows] > 0
+        rows, points = rows[answers], points[answers]
         if len(rows):
             seen = self.around(rows, points[:, None])[:, 0]
-            found[found.clone()] = self.front.wrong(rows, points, seen)
-        return found
+            answers[answers.clone()] = self.front.wrong(rows, points, seen)
+        return answers
 
     def around(self, rows: Tensor, points: Tensor) -> Tensor:
         """Return which points (n, d, ...), d of each of n samples that have so many queries, are wrong: (n, d)."""
@@ -443,7 +443,7 @@ class HopSkipJump(Attack):
             raise ValueError(f"HopSkipJump attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
         front = AttackState(oracle, clean, labels, rng, tally)
         ask = _Decisions(front, self.queries, _most_rows(clean, oracle))
-        found, nearest = clean.clone(), torch.full_like(front.best, torch.inf)
+        closest, nearest = clean.clone(), torch.full_like(front.best, torch.inf)
         rows, points = self._begin(ask, upload([i for i, right in enumerate(front.standing) if right], clean.device))
         turn = 0
         while len(rows):
@@ -451,14 +451,14 @@ class HopSkipJump(Attack):
             away = distance(self.threat.norm, points, clean[rows])
             nearer = away < nearest[rows]
             nearest[rows] = torch.where(nearer, away, nearest[rows])
-            found[rows] = torch.where(per_sample(nearer, points), points, found[rows])
+            closest[rows] = torch.where(per_sample(nearer, points), points, closest[rows])
             tally.tell("hopskipjump", len(rows), 1 - float(ask.left[rows].amin()) / self.queries)
             turn, able = turn + 1, ask.left[rows] >= _LEAST + 1 + _HALVINGS
             rows, points = rows[able], points[able]
             if len(rows):
                 points = self._step(ask, rows, points, self._normal(ask, rows, points, turn), turn)
                 tally.count(rows, steps=1)
-        return torch.where(per_sample(nearest <= self.threat.eps, clean), found, clean)
+        return torch.where(per_sample(nearest <= self.threat.eps, clean), closest, clean)
 
     def _begin(self, ask: _Decisions, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the samples of `rows` for which random colours that are wrong were found, and these (n, ...)."""

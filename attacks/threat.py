@@ -25,7 +25,7 @@ _SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
 _NORMS = {"inf": "linf", "infinity": "linf", "2": "l2", "1": "l1", "0": "l0", "patch": "patch"}
 
 
-def norm_named(norm: Any) -> Any:
+def canonical_norm(norm: Any) -> Any:
     """Return a norm as it is called here: "linf" for `Linf`, `inf`, `L_inf` or `math.inf`, "l2" for `L2` or 2, and so
     on. Return anything else as it is.
     """
@@ -137,10 +137,10 @@ def above_0(attack: object, *names: str, share: bool = False) -> None:
             raise ValueError(f"{name} is {value}; expected a {expected}")
 
 
-def one_of(known: Iterable[str], attack: object, name: str) -> None:
+def one_of(choices: Iterable[str], attack: object, name: str) -> None:
     """Raise ValueError for a parameter of the attack that is not one of those known."""
-    if (value := getattr(attack, name)) not in (known := tuple(known)):
-        raise ValueError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
+    if (value := getattr(attack, name)) not in (choices := tuple(choices)):
+        raise ValueError(f"{name} is {value!r}; expected one of: {', '.join(choices)}")
 
 
 _CACHED = 1 << 16
@@ -206,7 +206,7 @@ class ThreatModel:
     where: str = "corner"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", norm_named(self.norm))
+        object.__setattr__(self, "norm", canonical_norm(self.norm))
         one_of(get_args(Norm), self, "norm")
         if self.size < 1:
             raise ValueError(f"size is {self.size}; expected 1 pixel or more")
@@ -327,9 +327,9 @@ def onto_ball(norm: Norm, change: Tensor, radius: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(flat, dim=1)
         return change * per_sample((radius / length).nan_to_num_(nan=1.0).clamp_(max=1.0), change)
     if norm == "l0":
-        kept = radius.clamp(0, flat.shape[1]).long()
+        entries = radius.clamp(0, flat.shape[1]).long()
         ranks = flat.abs().argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-        return torch.where(ranks < kept[:, None], flat, 0.0).reshape(change.shape)
+        return torch.where(ranks < entries[:, None], flat, 0.0).reshape(change.shape)
     size, order = flat.abs(), flat.abs().sort(dim=1, descending=True).values
     counts = torch.arange(1, flat.shape[1] + 1, device=flat.device)
     excess = (order.cumsum(dim=1) - radius[:, None]) / counts  # what each of the first values is too large by

@@ -46,10 +46,10 @@ class InputGradient(Explainer):
 
     name = "gradient"
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         images = images.clone().requires_grad_()  # a copy, so that the caller's own tensor stays as it was
         logits = self._logits(images)
-        classes = chosen(logits, wanted)
+        classes = chosen(logits, targets)
         lost, plain = _LOST.format("rollout"), images.detach().float()
         maps = [(each.float() * plain).sum(dim=1).abs() for each in gradients(logits, classes, images, lost)]
         return logits, classes, torch.stack(maps, dim=1)
@@ -97,12 +97,12 @@ class IntegratedGradients(Explainer):
             signed = self._signed(self._as_fed(images), wanted_targets(target, images))[2]
         return signed if isinstance(target, Tensor) and target.ndim == 2 else signed[:, 0]
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        logits, classes, signed = self._signed(images, wanted)
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        logits, classes, signed = self._signed(images, targets)
         return logits, classes, signed.sum(dim=2).abs()
 
-    def _signed(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        logits, classes = self._answered(images, wanted)
+    def _signed(self, images: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        logits, classes = self._answered(images, targets)
         way = images - fill_values(self.fill, images)
         places, weights = (torch.from_numpy(part).to(images) for part in np.polynomial.legendre.leggauss(self.steps))
         total = torch.zeros(1, device=images.device)
@@ -138,9 +138,9 @@ class SmoothGrad(Explainer):
         at_least(0, noise=noise)
         self.samples, self.noise, self.batch_size = samples, noise, batch_size
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         rng = rng or TorchRng(len(images), images.device)
-        logits, classes = self._answered(images, wanted)
+        logits, classes = self._answered(images, targets)
         sigma = self.noise * (images.amax(dim=(1, 2, 3)) - images.amin(dim=(1, 2, 3))).view(-1, 1, 1, 1)
         total = torch.zeros(1, device=images.device)
         for part in split_by_batch(self.samples, len(images), rows_of(self.batch_size, images, _ROWS)):
@@ -154,8 +154,8 @@ def _gradients(explainer: Explainer, points: Tensor, classes: Tensor, weights: T
     """Return the sum (B, T, C, H, W), with weights (S,), of gradients of (B, T) logits at points (S, B, C, H, W)."""
     leaf = points.flatten(0, 1).requires_grad_()
     logits = explainer._logits(leaf)
-    found = gradients(logits, chosen(logits, classes.repeat(len(points), 1)), leaf, _LOST.format("rollout or rise"))
-    return torch.stack([torch.tensordot(weights.float(), g.float().view(points.shape), dims=1) for g in found], dim=1)
+    slopes = gradients(logits, chosen(logits, classes.repeat(len(points), 1)), leaf, _LOST.format("rollout or rise"))
+    return torch.stack([torch.tensordot(weights.float(), g.float().view(points.shape), dims=1) for g in slopes], dim=1)
 
 
 class RISE(Explainer):
@@ -203,15 +203,15 @@ class RISE(Explainer):
         self.masks, self.cells, self.share = masks, cells, share
         self.fill, self.batch_size = fill, batch_size
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        logits, classes = self._answered(images, wanted)
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        logits, classes = self._answered(images, targets)
         with torch.no_grad():
             draws = self.draws(images, rng)
             back, total = fill_values(self.fill, images), torch.zeros(0)
             for part in split_by_batch(self.masks, len(images), rows_of(self.batch_size, images)):
                 masks = self.drawn(draws[:, part], (images.shape[2], images.shape[3]))
-                shown = torch.lerp(back, images[:, None], masks[:, :, None].to(images.dtype))
-                answers = self._logits(shown.flatten(0, 1)).float().softmax(dim=1).view(*masks.shape[:2], -1)
+                covered = torch.lerp(back, images[:, None], masks[:, :, None].to(images.dtype))
+                answers = self._logits(covered.flatten(0, 1)).float().softmax(dim=1).view(*masks.shape[:2], -1)
                 if answers.shape[2] == 1:
                     raise ValueError("the model has one class, whose probability is always 1; expected two or more")
                 weights = answers.gather(2, chosen(answers[:, 0], classes)[:, None].expand(-1, masks.shape[1], -1))
@@ -256,14 +256,14 @@ class Control(Explainer):
         super().__init__(nn.Identity() if model is None else model)
         self._asks = model is not None
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         if self._asks:
             with torch.no_grad():
                 logits = self._logits(images)
-            classes = chosen(logits, wanted)
+            classes = chosen(logits, targets)
         else:
             logits = images.new_zeros(len(images), 0)
-            classes = torch.full_like(images[:, :1, 0, 0], -1, dtype=torch.int64) if wanted is None else wanted
+            classes = torch.full_like(images[:, :1, 0, 0], -1, dtype=torch.int64) if targets is None else targets
         return logits, classes, self._grid(images, rng)[:, None].expand(-1, classes.shape[1], -1, -1)
 
     @abstractmethod

@@ -59,10 +59,10 @@ class AGCAM(AttentionExplainer):
         super().__init__(model)
         self._transformer = Transformer.needed(self.model, "AG-CAM", row=True)
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         self._settled(images)
         reading = _ReadRows(self._transformer)
-        logits, classes, sums = self._traced(images, wanted, reading.of, self._cut)
+        logits, classes, sums = self._traced(images, targets, reading.of, self._cut)
         if self._cut and not is_read(reading.of_rows, reading.of_all):
             raise ValueError(_AGCAM_UNREAD.format(self._transformer.what_is_read))
         return logits, classes, self._transformer.to_grid(sums)
@@ -134,7 +134,7 @@ class Rollout(AttentionExplainer):
         super().__init__(model)
         self._transformer = Transformer.needed(self.model, "rollout", row=True)
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         self._settled(images)
         averages: list[Tensor] = []
         depth = len(self._transformer.layers)
@@ -145,7 +145,7 @@ class Rollout(AttentionExplainer):
 
         with torch.no_grad(), self._transformer.showing(see):
             logits = self._logits(images)
-            classes = chosen(logits, wanted)
+            classes = chosen(logits, targets)
             pool = averages.pop().mean(dim=1) if self._transformer.reads_pool else None
             begin = self._transformer.read_row(averages[0][:, 0]) if pool is None else pool
             grid = self._transformer.to_grid(roll(averages, begin))
@@ -191,10 +191,10 @@ class Chefer(AttentionExplainer):
         super().__init__(model)
         self._transformer = Transformer.needed(self.model, "chefer", row=True)
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         self._settled(images)
         reading = _RowReading(self._transformer)
-        logits, classes, rows = self._traced(images, wanted, reading.of, cut=False)
+        logits, classes, rows = self._traced(images, targets, reading.of, cut=False)
         if reading.unread:
             raise ValueError(
                 f"chefer follows the relevance from {self._transformer.what_is_read}, whose attention in the last "
@@ -261,7 +261,7 @@ class LeGrad(AttentionExplainer):
             raise ValueError(f"layers is {layers}; the model has {depth} blocks: expected 1 … {depth}, or 0 for all")
         self.layers = layers or depth
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         blocks = self._transformer.whole_blocks
         first, depth = len(blocks) - self.layers, len(blocks)
         trail = Trail(lambda index, *_: _sum_of_rises if first <= index < depth else None, cut=True)
@@ -290,7 +290,7 @@ class LeGrad(AttentionExplainer):
                 stack.enter_context(self._transformer.showing(trail.see))
                 every = self._logits(images, copies=1 + self.layers)
             logits = every[: len(images)]
-            classes = chosen(logits, wanted)
+            classes = chosen(logits, targets)
             scores = every[len(images) :], classes.repeat(self.layers, 1)
             sums = [trail.sum(total, more) for total, more in each_target(*scores)]
         finally:

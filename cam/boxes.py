@@ -85,8 +85,8 @@ def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
     Pixels that touch at a corner belong together. nested: also the parts that lie in a hole of another part.
     """
     rectangles = rectangles_of(mask.to("cpu", torch.uint8).contiguous().numpy(), nested)
-    found = sorted(rectangles, key=lambda box: (box[1], box[0], *box))
-    return torch.tensor(found, dtype=torch.int64).view(-1, 4)
+    ordered = sorted(rectangles, key=lambda box: (box[1], box[0], *box))
+    return torch.tensor(ordered, dtype=torch.int64).view(-1, 4)
 
 
 def rectangles_of(mask: NDArray[np.uint8], nested: bool) -> list[tuple[int, int, int, int]]:
@@ -121,8 +121,8 @@ def resize_crop_boxes(
     moved = as_boxes(boxes) * scale / torch.tensor([*size, *size], dtype=torch.float64)  # in this order: no 0.999…
     moved = torch.cat([moved[:, :2].floor(), moved[:, 2:].ceil()], dim=1).long() - torch.tensor([left, top, left, top])
     moved = torch.minimum(moved.clamp(min=0), torch.tensor([frame[1], frame[0]] * 2))
-    kept = (moved[:, :2] < moved[:, 2:]).all(dim=1)
-    return moved[kept], int((~kept).sum())
+    visible = (moved[:, :2] < moved[:, 2:]).all(dim=1)
+    return moved[visible], int((~visible).sum())
 
 
 def resize_crop_mask(mask: Tensor, frame: tuple[int, int], crop_mode: str = "squash", crop_pct: float = 1.0) -> Tensor:
@@ -199,11 +199,11 @@ def read_csv(
         by_image.setdefault(image, []).append((box, row["synset"]))
     if not by_image:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
-    found = {}
+    annotations = {}
     for image, rows in by_image.items():
         boxes, synsets = zip(*rows, strict=True)
-        found[image] = Annotation(boxes, synsets, (sizes or {}).get(image), corners)
-    return found
+        annotations[image] = Annotation(boxes, synsets, (sizes or {}).get(image), corners)
+    return annotations
 
 
 def read_xml(path: Path) -> Annotation:
@@ -288,10 +288,10 @@ def _box(
     inside = x0 < x1 and y0 < y1 and not outside
     if inside and max(x1, y1) > 1:
         return x0, y0, x1, y1
-    shown = ", ".join(f"{number:g}" for number in numbers)
+    box = ", ".join(f"{number:g}" for number in numbers)
     if inside:
-        raise BoxFileError(f"{where}: box ({shown}) lies within one pixel; expected pixels, not fractions of the sides")
+        raise BoxFileError(f"{where}: box ({box}) lies within one pixel; expected pixels, not fractions of the sides")
     if not (x0 < x1 and y0 < y1):
-        raise BoxFileError(f"{where}: box ({shown}) is empty; expected xmin < xmax and ymin < ymax")
+        raise BoxFileError(f"{where}: box ({box}) is empty; expected xmin < xmax and ymin < ymax")
     image = "the image" if size is None else f"the image of {size[0]}x{size[1]}"
-    raise BoxFileError(f"{where}: box ({shown}) extends beyond {image}; correct it or drop it")
+    raise BoxFileError(f"{where}: box ({box}) extends beyond {image}; correct it or drop it")

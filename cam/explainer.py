@@ -163,24 +163,24 @@ class Explainer(ABC):
             with self:
                 return self.explain(images, target, rng=rng)
         with torch.inference_mode(False), torch.enable_grad():
-            wanted = wanted_targets(target, images)
+            targets = wanted_targets(target, images)
             if len(images):
-                logits, wanted, grids = self._raw(self._as_fed(images), wanted, rng)
+                logits, targets, grids = self._raw(self._as_fed(images), targets, rng)
             else:
                 logits = images.new_zeros(0, 0)
-                wanted = images.new_zeros(0, 1, dtype=torch.int64) if wanted is None else wanted
-                grids = images.new_zeros(*wanted.shape, *images.shape[2:])
+                targets = images.new_zeros(0, 1, dtype=torch.int64) if targets is None else targets
+                grids = images.new_zeros(*targets.shape, *images.shape[2:])
             maps, degenerate = self._finish(grids, (images.shape[2], images.shape[3]))
         if not (isinstance(target, Tensor) and target.ndim == 2):
-            maps, wanted, degenerate = maps[:, 0], wanted[:, 0], degenerate[:, 0]
-        return Explanation(maps, logits.detach(), wanted, degenerate)
+            maps, targets, degenerate = maps[:, 0], targets[:, 0], degenerate[:, 0]
+        return Explanation(maps, logits.detach(), targets, degenerate)
 
     def _contexts(self) -> Iterable[AbstractContextManager[None]]:
         """Return what changes the model, which is held still, while the explainer is entered."""
         return ()
 
     @abstractmethod
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (B, K), the classes explained (B, T), and for each a map of any scale and size (B, T, h, w)."""
 
     def _finish(self, grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -191,13 +191,13 @@ class Explainer(ABC):
         dtypes = (p.dtype for p in nn.Module.parameters(self.model) if p.is_floating_point())
         return images.detach().to(next(dtypes, images.dtype))
 
-    def _answered(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _answered(self, images: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return logits (B, K) without a graph, (B, 0) if nobody needs them, and the classes (B, T)."""
-        if self._maps_alone and wanted is not None:
-            return images.new_zeros(len(images), 0), wanted
+        if self._maps_alone and targets is not None:
+            return images.new_zeros(len(images), 0), targets
         with torch.no_grad():
             logits = self._logits(images)
-        return logits, chosen(logits, wanted)
+        return logits, chosen(logits, targets)
 
     def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
         """Return the logits, `copies` rows for each image where a hook adds rows. ValueError for anything else."""
@@ -256,10 +256,10 @@ _THEIRS = {
 """Parameters of pytorch-grad-cam and torch-cam, and what stands for them here."""
 
 
-def refuse(name: str, others: Mapping[str, object], known: Iterable[str]) -> None:
+def refuse(name: str, others: Mapping[str, object], parameters: Iterable[str]) -> None:
     """Raise TypeError for a parameter that an explainer does not have, with what stands for it."""
     for key in others:
-        raise TypeError(f"{name} takes no {key}; {_THEIRS.get(key) or 'expected ' + ', '.join(known)}")
+        raise TypeError(f"{name} takes no {key}; {_THEIRS.get(key) or 'expected ' + ', '.join(parameters)}")
 
 
 def check_images(images: Tensor) -> None:
@@ -287,15 +287,15 @@ def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
     return target.to(images.device, torch.int64).reshape(B, -1 if B else (target.shape[1:] or (1,))[0])
 
 
-def chosen(logits: Tensor, wanted: Tensor | None) -> Tensor:
-    """Return the classes (B, T): those wanted, or the predicted ones. ValueError where the model lacks one."""
-    if wanted is None:
+def chosen(logits: Tensor, targets: Tensor | None) -> Tensor:
+    """Return the classes (B, T): those asked for, or the predicted ones. ValueError where the model lacks one."""
+    if targets is None:
         return logits.detach().argmax(dim=1, keepdim=True)
-    outside = (wanted < 0) | (wanted >= logits.shape[1])
+    outside = (targets < 0) | (targets >= logits.shape[1])
     if outside.any():
         count = logits.shape[1]
-        raise ValueError(f"target {int(wanted[outside][0])}; the model has {count} classes, 0 … {count - 1}")
-    return wanted
+        raise ValueError(f"target {int(targets[outside][0])}; the model has {count} classes, 0 … {count - 1}")
+    return targets
 
 
 def each_target(logits: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, bool]]:
@@ -307,10 +307,10 @@ def each_target(logits: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, bool]
 def gradients(logits: Tensor, classes: Tensor, leaf: Tensor, otherwise: str) -> Iterator[Tensor]:
     """Yield, for each of the (B, T) classes, the gradient of its logits for `leaf`; ValueError without one."""
     for total, more in each_target(logits, classes):
-        found = total.requires_grad and torch.autograd.grad(total, leaf, retain_graph=more, allow_unused=True)[0]
-        if not isinstance(found, Tensor):
+        gradient = total.requires_grad and torch.autograd.grad(total, leaf, retain_graph=more, allow_unused=True)[0]
+        if not isinstance(gradient, Tensor):
             raise ValueError(otherwise)
-        yield found
+        yield gradient
 
 
 def upright(grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:

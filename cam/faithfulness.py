@@ -51,9 +51,9 @@ def imputed(images: Tensor, removed: Tensor, tolerance: float = 1e-3) -> Tensor:
         grids = _grids(removed[:, None], images.dtype)
         finest = grids[0]
         pad = (0, finest.unknown.shape[3] - W, 0, finest.unknown.shape[2] - H)
-        known = functional.pad(images.masked_fill(removed[:, None], 0), pad)
+        padded = functional.pad(images.masked_fill(removed[:, None], 0), pad)
         whole = removed.flatten(1).all(dim=1).view(-1, 1, 1, 1)
-        x, residual = torch.zeros_like(known), _around(known) * finest.unknown
+        x, residual = torch.zeros_like(padded), _around(padded) * finest.unknown
         direction, last = torch.zeros_like(x), torch.ones_like(x[..., :1, :1])
         for step in range(_STEPS):
             better = _cycle(residual, grids)
@@ -93,12 +93,12 @@ def _grids(removed: Tensor, dtype: torch.dtype) -> list[_Grid]:
     unit = 1 << halvings
     pad = (0, -W % unit, 0, -H % unit)
     inside = functional.pad(torch.ones(1, 1, H, W, dtype=dtype, device=removed.device), pad)
-    known = functional.pad((~removed).to(dtype), pad)
+    present = functional.pad((~removed).to(dtype), pad)
     grids = []
     for halving in range(halvings + 1):
         if halving:
-            inside, known = functional.max_pool2d(inside, 2), functional.max_pool2d(known, 2)
-        unknown, weight = inside - known, _around(inside)
+            inside, present = functional.max_pool2d(inside, 2), functional.max_pool2d(present, 2)
+        unknown, weight = inside - present, _around(inside)
         grids.append(_Grid(unknown, weight, _DAMPING * unknown / weight.clamp(min=1 / 12)))
     return grids
 
@@ -392,8 +392,8 @@ def check_inputs(
         raise ValueError(f"{shapes}; expected (B, 3, H, W), (B, H, W)")
     target = torch.as_tensor(target, device=images.device)
     if target.is_floating_point() or target.ndim > 1 or (target.ndim and len(target) != len(images)):
-        given = f"{target.dtype} of the shape {tuple(target.shape)}"
-        raise ValueError(f"target is {given}; expected a class, or {len(images)} of them")
+        form = f"{target.dtype} of the shape {tuple(target.shape)}"
+        raise ValueError(f"target is {form}; expected a class, or {len(images)} of them")
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
     back = fill_values(fill, images).expand_as(images)

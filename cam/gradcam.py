@@ -150,10 +150,10 @@ def _find(model: nn.Module, layer: nn.Module | str) -> nn.Module:
 class _Weighed(OfFeatures):
     """One forward, a graph from the layer on only, and a backward for each target."""
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         logits, leaf, layer = self._seen(images)
         features = self._spread(leaf, layer, len(images))
-        classes = chosen(logits, wanted)
+        classes = chosen(logits, targets)
         lost = f"the logits do not depend on layer {self._name(layer)!r}; name another one"
         spread = (self._spread(g, layer, len(images)) for g in gradients(logits, classes, leaf, lost))
         return logits, classes, torch.stack([self._weighed(features, g).sum(dim=1).relu() for g in spread], dim=1)
@@ -251,11 +251,11 @@ class ScoreCAM(OfFeatures):
         at_least(1, batch_size=batch_size)
         self.fill, self.batch_size = fill, batch_size
 
-    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
             logits, leaf, layer = self._seen(images, graph=False)
             features = self._spread(leaf, layer, len(images))
-            classes = chosen(logits, wanted)
+            classes = chosen(logits, targets)
             tell = features.amax(dim=(2, 3)) > features.amin(dim=(2, 3))
             back = fill_values(self.fill, images)
             scores = features.new_zeros(*features.shape[:2], classes.shape[1])

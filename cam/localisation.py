@@ -90,10 +90,10 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
     if mode == "box":
         unions = [mask_of(boxes_of(mask), *mask.shape) for mask in predicted]
         predicted = torch.stack(unions).to(maps.device) if unions else predicted
-    hits, chosen, wanted = (x.sum(dim=(1, 2)).double() for x in (predicted & truth, predicted, truth))
+    hits, chosen, sizes = (x.sum(dim=(1, 2)).double() for x in (predicted & truth, predicted, truth))
     agreed = (predicted == truth).double().mean(dim=(1, 2))
-    iou, dice = hits / (chosen + wanted - hits), 2 * hits / (chosen + wanted)
-    scores = (agreed, iou, dice, hits / chosen.clamp(min=1), hits / wanted)
+    iou, dice = hits / (chosen + sizes - hits), 2 * hits / (chosen + sizes)
+    scores = (agreed, iou, dice, hits / chosen.clamp(min=1), hits / sizes)
     return Localisation(*(_where_asked(values, truth) for values in scores))
 
 
@@ -169,11 +169,11 @@ def box_hits(
         raise ValueError(
             f"boxes of {len(boxes)} images for {len(maps)} maps; expected a list with the boxes of each map"
         )
-    wanted = torch.tensor(ious, dtype=torch.float64)
+    least = torch.tensor(ious, dtype=torch.float64)
     hits = torch.zeros(len(maps), len(thresholds), len(ious), dtype=torch.bool)
     for row, (heat, truth) in enumerate(zip(maps, boxes, strict=True)):
         if len(truth):
-            hits[row] = _best_ious(heat.numpy(), truth, thresholds)[:, None] >= wanted
+            hits[row] = _best_ious(heat.numpy(), truth, thresholds)[:, None] >= least
     return hits
 
 
@@ -182,11 +182,11 @@ def _best_ious(heat: NDArray[np.float64], truth: Boxes, thresholds: Sequence[flo
     masks = heat >= np.asarray(thresholds)[:, None, None]
     # Each mask contains those of higher thresholds: two with as many pixels are the same.
     _, firsts, places = np.unique(masks.sum(axis=(1, 2)), return_index=True, return_inverse=True)
-    found = [rectangles_of(mask, nested=True) for mask in masks[firsts].view(np.uint8)]
-    rows = torch.arange(len(found)).repeat_interleave(torch.tensor([len(some) for some in found]))
-    boxes = torch.tensor([box for some in found for box in some], dtype=torch.int64).view(-1, 4)
+    rectangles = [rectangles_of(mask, nested=True) for mask in masks[firsts].view(np.uint8)]
+    rows = torch.arange(len(rectangles)).repeat_interleave(torch.tensor([len(some) for some in rectangles]))
+    boxes = torch.tensor([box for some in rectangles for box in some], dtype=torch.int64).view(-1, 4)
     fits = box_iou(boxes, truth).amax(dim=1)
-    best = torch.zeros(len(found), dtype=torch.float64).scatter_reduce_(0, rows, fits, "amax")
+    best = torch.zeros(len(rectangles), dtype=torch.float64).scatter_reduce_(0, rows, fits, "amax")
     return best[torch.from_numpy(places)]
 
 

@@ -102,8 +102,8 @@ def hide_squares(
         for part in split_by_batch(samples, B, rows_of(batch_size, images)):
             down, across = _sides(tops[:, part], lefts[:, part], length, images)
             inside = down[..., None] & across[:, :, None]
-            shown = torch.where(inside[:, :, None], back[:, None], images[:, None])
-            logits.append(model(shown.flatten(0, 1)).view(*shown.shape[:2], -1))
+            covered = torch.where(inside[:, :, None], back[:, None], images[:, None])
+            logits.append(model(covered.flatten(0, 1)).view(*covered.shape[:2], -1))
     return Squares(tops, lefts, length, torch.cat(logits, dim=1))
 
 
@@ -136,11 +136,11 @@ def infidelity(
     if squares is None:
         squares = hide_squares(model, images, fill=fill, samples=samples, side=side, rng=rng, batch_size=batch_size)
     down, across = _sides(squares.tops, squares.lefts, squares.length, images)
-    said = ((down.double() @ maps.double()) * across).sum(dim=2)
+    foretold = ((down.double() @ maps.double()) * across).sum(dim=2)
     with torch.inference_mode():
         whole = _probability(model(images) if ends is None else ends.whole, target)
     falls = whole[:, None] - _probability(squares.logits, target)
-    return 1 - (said * falls).sum(dim=1) ** 2 / ((said * said).sum(dim=1) * (falls * falls).sum(dim=1))
+    return 1 - (foretold * falls).sum(dim=1) ** 2 / ((foretold * foretold).sum(dim=1) * (falls * falls).sum(dim=1))
 
 
 def _sides(tops: Tensor, lefts: Tensor, length: int, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,8 +152,8 @@ def _sides(tops: Tensor, lefts: Tensor, length: int, images: Tensor) -> tuple[Te
 
 def _probability(logits: Tensor, target: Tensor) -> Tensor:
     """Return the probability (B, ...) of a class for each image, from logits (B, ..., K)."""
-    wanted = target.view(-1, *[1] * (logits.ndim - 1)).expand(*logits.shape[:-1], 1)
-    return logits.double().softmax(dim=-1).gather(-1, wanted)[..., 0]
+    index = target.view(-1, *[1] * (logits.ndim - 1)).expand(*logits.shape[:-1], 1)
+    return logits.double().softmax(dim=-1).gather(-1, index)[..., 0]
 
 
 def redrawn_head(model: nn.Module, seed: int = 0) -> AbstractContextManager[None]:
@@ -171,13 +171,13 @@ def randomise_weights(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[No
     with bias 0. What is the same everywhere, such as a scale, stays. On leaving, also by an exception, they are what
     they were.
     """
-    kept: dict[nn.Parameter, Tensor] = {}
+    weights: dict[nn.Parameter, Tensor] = {}
     for layer in layers:
-        kept |= {parameter: parameter.detach().clone() for parameter in nn.Module.parameters(layer, recurse=False)}
+        weights |= {parameter: parameter.detach().clone() for parameter in nn.Module.parameters(layer, recurse=False)}
     generator = torch.Generator().manual_seed(seed)
     try:
         with torch.no_grad():
-            for parameter, value in kept.items():
+            for parameter, value in weights.items():
                 if _is_drawn(parameter):
                     drawn = torch.randn(parameter.shape, generator=generator)
                     if value.min() < value.max():  # a lone value, or the same everywhere, has no spread to draw from
@@ -187,7 +187,7 @@ def randomise_weights(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[No
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in kept.items():
+            for parameter, value in weights.items():
                 parameter.copy_(value)
 
 
@@ -229,13 +229,13 @@ def cascade(
     modules = nn.Module.modules(explain.model)
     weighty = [part for part in modules if any(map(_is_drawn, nn.Module.parameters(part, recurse=False)))]
     layers += [part for part in reversed(weighty) if all(part is not head for head in layers)]
-    found = []
+    correlations = []
     for step in range(1, steps + 1):
         with randomise_weights(layers[: -(-step * len(layers) // steps)], seed):
             again = explain(images, target, rng=rng)
-        found.append(rank_correlation(maps, again))
+        correlations.append(rank_correlation(maps, again))
     before = histogram_entropy(maps)
-    return Cascade(torch.stack(found, dim=1), (histogram_entropy(again) - before) / before)
+    return Cascade(torch.stack(correlations, dim=1), (histogram_entropy(again) - before) / before)
 
 
 def head_correlation(

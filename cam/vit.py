@@ -136,12 +136,12 @@ class Transformer:
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
         modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
         modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
-        found = [*modules, *(TransformersViT(module) for module in nn.Module.modules(model) if _is_vit(module))]
-        if len(found) > 1:
+        transformers = [*modules, *(TransformersViT(module) for module in nn.Module.modules(model) if _is_vit(module))]
+        if len(transformers) > 1:
             raise ValueError(
-                f"{type(model).__name__} contains {len(found)} vision transformers; explain each separately"
+                f"{type(model).__name__} contains {len(transformers)} vision transformers; explain each separately"
             )
-        return cls(found[0]) if found else None
+        return cls(transformers[0]) if transformers else None
 
     @classmethod
     def needed(cls, model: nn.Module, method: str, row: bool = False) -> Transformer:
@@ -231,9 +231,9 @@ class Transformer:
                 stack.callback(self.pool.register_forward_hook(begin("pool")).remove)
             with torch.enable_grad():
                 logit = answer(images).amax()
-                wanted = list(leaves.values()) if logit.requires_grad else []
-                found = torch.autograd.grad(logit, wanted, allow_unused=True) if wanted else ()
-        sizes = {name: size for name, size in zip(leaves, found, strict=False) if size is not None}
+                tensors = list(leaves.values()) if logit.requires_grad else []
+                slopes = torch.autograd.grad(logit, tensors, allow_unused=True) if tensors else ()
+        sizes = {name: size for name, size in zip(leaves, slopes, strict=False) if size is not None}
         if "pool" in sizes and bool(sizes["pool"].any()):
             self.vit.global_pool = "map"
             return
@@ -424,13 +424,13 @@ class AttentionExplainer(Explainer):
             if not self._transformer.reads_pool and self._transformer.rows is None:
                 raise self._transformer.unread(self.name)
 
-    def _traced(self, images: Tensor, wanted: Tensor | None, read: Read, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _traced(self, images: Tensor, targets: Tensor | None, read: Read, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the classes (B, T), and the sums (B, T, N) that backwards leave on the trail."""
         trail = Trail(read, cut)
         try:
             with self._transformer.showing(trail.see, cut):
                 logits = self._logits(images)
-            classes = chosen(logits, wanted)
+            classes = chosen(logits, targets)
             sums = [trail.sum(total, more) for total, more in each_target(logits, classes)]
         finally:
             trail.forget()

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from .constants import PRESETS, SEVERITIES
-from .filters import to_unit_range
+from .filters import from_bytes
 
 
 class Rng(Protocol):
@@ -151,7 +151,7 @@ class Corruption(ABC):
             return images.clone()
         rng = rng or TorchRng(len(images), images.device)
         corrupted = self.apply(pixels, self.draw(images.shape[1:], severity, rng))
-        return corrupted if images.dtype == torch.uint8 else to_unit_range(corrupted, torch.float64).to(images.dtype)
+        return corrupted if images.dtype == torch.uint8 else from_bytes(corrupted, torch.float64).to(images.dtype)
 
 
 def as_batch(images: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:

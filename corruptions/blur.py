@@ -16,11 +16,11 @@ from .base import Corruption, Draws, Rng
 from .filters import (
     Q16_HALF,
     by_parts,
+    from_bytes,
     gaussian_blur,
     motion_blur,
     motion_paths,
     to_bytes,
-    to_unit_range,
     trim,
     zoom_in,
 )
@@ -49,7 +49,7 @@ class DefocusBlur(Corruption):
         rows, columns = (_mirrored(length, reach, images.device) for length in (height, width))
 
         def filtered(part: Tensor) -> Tensor:
-            padded = to_unit_range(part[..., rows[:, None], columns], torch.float64)
+            padded = from_bytes(part[..., rows[:, None], columns], torch.float64)
             blurred = torch.fft.irfft2(torch.fft.rfft2(padded, s=size) * response, s=size)
             return to_bytes(blurred[..., 2 * reach :, 2 * reach :][..., :height, :width])
 
@@ -138,15 +138,15 @@ def glass_walk(offsets: Tensor, reach: int, size: tuple[int, int]) -> Tensor:
     walked = torch.zeros(height, width, dtype=torch.bool, device=device)
     inner = (..., slice(reach + 1, height - reach + 1), slice(reach + 1, width - reach + 1))
     walked[inner] = True
-    shown = here.expand(len(offsets), -1)
+    origins = here.expand(len(offsets), -1)
     for steps in step.unbind(1):
-        taken = here.expand_as(shown).clone()
+        taken = here.expand_as(origins).clone()
         taken.view(-1, height, width)[inner] += steps
         last = torch.where(walked.flatten()[taken] & (taken > here), taken, here)
         while not torch.equal(further := last.gather(1, last), last):
             last = further
-        shown = shown.gather(1, taken.gather(1, last))
-    return shown
+        origins = origins.gather(1, taken.gather(1, last))
+    return origins
 
 
 class MotionBlur(Corruption):
@@ -182,7 +182,7 @@ class ZoomBlur(Corruption):
     @staticmethod
     def _blurred(images: Tensor, factors: list[float]) -> Tensor:
         # The images of a batch as channels of one, stored last: enlarging is several times faster in that order.
-        plain = to_unit_range(images, torch.float32).flatten(0, 1)[None].contiguous(memory_format=torch.channels_last)
+        plain = from_bytes(images, torch.float32).flatten(0, 1)[None].contiguous(memory_format=torch.channels_last)
         exact, layer, total = plain.double(), torch.empty_like(plain), torch.zeros_like(plain)
         for factor in factors:
             total += layer.copy_(trim(zoom_in(exact, factor), images.shape[-2:]))

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import by_parts, smooth, to_bytes, to_unit_range, upload
+from .filters import by_parts, from_bytes, smooth, to_bytes, upload
 
 
 class Brightness(Corruption):
@@ -46,7 +46,7 @@ class Saturate(Corruption):
 
 def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64."""
-    red, green, blue = to_unit_range(images, torch.float64).unbind(1)
+    red, green, blue = from_bytes(images, torch.float64).unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
     delta = value - torch.minimum(torch.minimum(red, green), blue)
     grey = delta == 0
@@ -85,10 +85,10 @@ class Contrast(Corruption):
     name, category = "contrast", "digital"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        pixels, factor = to_unit_range(images, torch.float64), self.constants(draws.severity)
+        pixels, factor = from_bytes(images, torch.float64), self.constants(draws.severity)
         total = images.sum((2, 3), keepdim=True)  # a sum of whole numbers: exact in any order
         area = total.new_full((), images.shape[2:].numel())
-        means = to_unit_range(total.double() / area, torch.float64)
+        means = from_bytes(total.double() / area, torch.float64)
         return to_bytes(pixels.sub_(means).mul_(factor).add_(means))
 
 
@@ -181,7 +181,7 @@ class ElasticTransform(Corruption):
             sigma, largest = (height * 0.01, width * 0.01), height * 0.005
 
         def moved(part: Tensor, dx: Tensor, dy: Tensor, *affine: Tensor) -> Tensor:
-            image = to_unit_range(part, torch.float32)
+            image = from_bytes(part, torch.float32)
             if affine:
                 image = affine_warp(image, affine_inverse(affine[0].double(), shift, (height, width)))
             noise = torch.stack([dy, dx], 1).mul_(2 * largest).sub_(largest)
@@ -229,7 +229,7 @@ def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
     (columns, rows), (across, down) = near, shares
     for r, vertical in zip(rows, (1 - down, down), strict=True):
         for c, horizontal in zip(columns, (1 - across, across), strict=True):
-            total += pixels(images, r, c).mul_((vertical * horizontal)[:, None])
+            total += pixels_at(images, r, c).mul_((vertical * horizontal)[:, None])
     return total
 
 
@@ -242,7 +242,7 @@ def sample_displaced(images: Tensor, shifts: Tensor) -> Tensor:
     columns = mirrored(whole[:, 1] + torch.arange(width, device=images.device), width)
     lines = []
     for row in rows:
-        left, right = (pixels(images, row, column).double() for column in columns)
+        left, right = (pixels_at(images, row, column).double() for column in columns)
         lines.append(torch.lerp(left, right, across))
     return torch.lerp(lines[0], lines[1], down).float()
 
@@ -256,7 +256,7 @@ def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, 
     return torch.minimum(first, last - first), torch.minimum(second, last - second).clamp_(min=0)
 
 
-def pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def pixels_at(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return (B, 3, H, W): for each position the pixel in this row and column, both (B, H, W) whole float32 numbers."""
     index = (rows.long() * images.shape[-1] + columns.long()).flatten(1)[:, None].expand(-1, 3, -1)
     return images.flatten(2).gather(2, index).view(len(images), 3, *rows.shape[-2:])

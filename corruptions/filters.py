@@ -93,7 +93,7 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type == "cuda")
 
 
-def to_unit_range(images: Tensor, dtype: torch.dtype) -> Tensor:
+def from_bytes(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Scale 8-bit images to [0, 1]."""  # by a tensor, since CUDA turns a number into a product, rounded otherwise
     return images.to(dtype) / images.new_full((), 255, dtype=dtype)
 
@@ -105,7 +105,7 @@ def to_bytes(images: Tensor) -> Tensor:
 
 def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
     """Smooth 8-bit images, and truncate; flat areas, where a last bit may cost a level, are given scipy's result."""
-    smoothed = smooth(to_unit_range(images, torch.float64), sigma)
+    smoothed = smooth(from_bytes(images, torch.float64), sigma)
     if all(_is_short(_gaussian(float(sigma), 4.0), size) for size in images.shape[-2:]):
         return to_bytes(smoothed)
     high = smoothed.mul_(255).add_(1e-9).to(torch.uint8)
@@ -132,11 +132,11 @@ def zoom_in(planes: Tensor, factor: float) -> Tensor:
     height, width = planes.shape[-2:]
     crop = [math.ceil(size / factor) for size in (height, width)]
     top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
-    wanted = [round(size * factor) for size in crop]
+    sides = [round(size * factor) for size in crop]
     middle = planes[..., top : top + crop[0], left : left + crop[1]]
-    enlarged = functional.interpolate(middle, size=wanted, mode="bilinear", align_corners=True)
+    enlarged = functional.interpolate(middle, size=sides, mode="bilinear", align_corners=True)
     # Where rounding takes the last coordinate past the last pixel (36, 160; not 224), that line is 0, as in scipy.
-    for line, before, after in ((enlarged[..., -1, :], crop[0], wanted[0]), (enlarged[..., -1], crop[1], wanted[1])):
+    for line, before, after in ((enlarged[..., -1, :], crop[0], sides[0]), (enlarged[..., -1], crop[1], sides[1])):
         if after > 1 and (before - 1) / (after - 1) * (after - 1) > before - 1:
             line.zero_()
     return enlarged
@@ -219,14 +219,14 @@ def _gathered(images: Tensor, paths: Paths, fused: bool) -> Tensor:
     """Mix (B, C, H, W) along a path for each: all images at once, which an accelerator does fastest."""
     counting = np.arange(len(paths.weights)) < paths.lengths[:, None]
     tables = (paths.rows, paths.columns, counting.astype(np.float64))
-    rows, columns, kept = (upload(torch.from_numpy(table), images.device) for table in tables)
-    return by_parts(partial(_mixed, paths.weights.tolist(), bool(counting.all()), fused), images, rows, columns, kept)
+    rows, columns, mask = (upload(torch.from_numpy(table), images.device) for table in tables)
+    return by_parts(partial(_mixed, paths.weights.tolist(), bool(counting.all()), fused), images, rows, columns, mask)
 
 
 def _mixed(
-    weights: list[float], whole: bool, fused: bool, images: Tensor, rows: Tensor, columns: Tensor, kept: Tensor
+    weights: list[float], whole: bool, fused: bool, images: Tensor, rows: Tensor, columns: Tensor, mask: Tensor
 ) -> Tensor:
-    """Mix (b, C, H, W) along paths, (b, K) each; all of a path counts if `whole`, otherwise where `kept` is 1."""
+    """Mix (b, C, H, W) along paths, (b, K) each; all of a path counts if `whole`, otherwise where `mask` is 1."""
     channels, height, width = images.shape[1:]
     down, across = (torch.arange(size, device=images.device) for size in (height, width))
     lines = (rows[:, :, None] + down).clamp_(0, height - 1).mul_(width)  # (b, K, H)
@@ -236,6 +236,6 @@ def _mixed(
     for step, weight in enumerate(weights):
         source = (lines[:, step, :, None] + places[:, step, None, :]).flatten(1)
         term = planes.gather(2, source[:, None].expand(-1, channels, -1)).view(images.shape)
-        term = term if whole else term * kept[:, step, None, None, None]
+        term = term if whole else term * mask[:, step, None, None, None]
         total.add_(term, alpha=weight) if fused else total.add_(term * weight)
     return total

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import to_bytes, to_unit_range, upload
+from .filters import from_bytes, to_bytes, upload
 
 
 class GaussianNoise(Corruption):
@@ -22,7 +22,7 @@ class GaussianNoise(Corruption):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         noise: Tensor = draws["normal"] * self.constants(draws.severity)
-        return to_bytes(noise.add_(to_unit_range(images, noise.dtype)))
+        return to_bytes(noise.add_(from_bytes(images, noise.dtype)))
 
 
 class SpeckleNoise(GaussianNoise):
@@ -32,7 +32,7 @@ class SpeckleNoise(GaussianNoise):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         noise: Tensor = draws["normal"] * self.constants(draws.severity)
-        clean = to_unit_range(images, noise.dtype)
+        clean = from_bytes(images, noise.dtype)
         return to_bytes(noise.mul_(clean).add_(clean))
 
 

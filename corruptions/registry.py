@@ -167,12 +167,12 @@ def corrupt(
 def _one_name(name: Any, corruption_name: str | None, number: int) -> str:
     """Return the corruption's name, which was given in one of three ways."""
     names = list(CORRUPTIONS)
-    given = [each for each in (name, corruption_name) if each is not None]
+    candidates = [each for each in (name, corruption_name) if each is not None]
     if number != -1:
         if not 0 <= number < len(names):
             raise ValueError(f"corruption_number is {number}; expected 0 to {len(names) - 1}")
-        given.append(names[number])
-    if len(given) != 1:
-        said = f"{' and '.join(map(repr, given))} were given" if given else "no corruption is named"
-        raise TypeError(f"{said}; expected one name, such as corrupt(images, 'fog', severity=3)")
-    return str(given[0])
+        candidates.append(names[number])
+    if len(candidates) != 1:
+        fault = f"{' and '.join(map(repr, candidates))} were given" if candidates else "no corruption is named"
+        raise TypeError(f"{fault}; expected one name, such as corrupt(images, 'fog', severity=3)")
+    return str(candidates[0])

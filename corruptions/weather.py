@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import Q16_HALF, by_parts, motion_blur, motion_paths, smooth, to_bytes, to_unit_range, trim, zoom_in
+from .filters import Q16_HALF, by_parts, from_bytes, motion_blur, motion_paths, smooth, to_bytes, trim, zoom_in
 
 
 class Fog(Corruption):
@@ -39,7 +39,7 @@ class Fog(Corruption):
 
         def fogged(images: Tensor, uniform: Tensor) -> Tensor:
             heights = height_map(uniform, math.isqrt(uniform.shape[1] + 1), decay)
-            pixels = to_unit_range(images, torch.float64)
+            pixels = from_bytes(images, torch.float64)
             brightest = pixels.amax((1, 2, 3), keepdim=True)
             pixels.add_(heights[:, None, :height, :width].mul_(weight))
             return to_bytes(pixels.mul_(brightest).div_(brightest + weight))
@@ -90,13 +90,13 @@ class Snow(Corruption):
         return Draws(severity, {"normal": rng.normal(shape[-2:], "normal"), "angle": rng.uniform((), "angle")})
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        kept = self.constants(draws.severity)[6]
+        weight = self.constants(draws.severity)[6]
 
         def snowed(part: Tensor, layer: Tensor) -> Tensor:
-            flakes, image = to_unit_range(layer, torch.float64), to_unit_range(part, torch.float32)
+            flakes, image = from_bytes(layer, torch.float64), from_bytes(part, torch.float32)
             red, green, blue = image.unbind(1)
             grey = (red * 0.299 + green * 0.587 + blue * 0.114)[:, None]
-            pale = kept * image + (1 - kept) * torch.maximum(image, grey * 1.5 + 0.5)
+            pale = weight * image + (1 - weight) * torch.maximum(image, grey * 1.5 + 0.5)
             return to_bytes(pale.double() + flakes + flakes.flip(-2, -1))
 
         return by_parts(snowed, images, self.flakes(draws))
@@ -279,7 +279,7 @@ class Spatter(Corruption):
         noise = draws["normal"].double().mul(deviation).add_(mean)
         layer = smooth(noise[:, None], sigma)[:, 0]
         liquid = layer.masked_fill_(layer < threshold, 0)
-        pixels = to_unit_range(images, torch.float32)
+        pixels = from_bytes(images, torch.float32)
         # float32 in hendrycks, float64 for the mud of bethgelab
         dtype = torch.float64 if is_mud and self.variant == "bethgelab" else torch.float32
         color = torch.tensor([level / 255 for level in (MUD if is_mud else WATER)], dtype=dtype, device=images.device)

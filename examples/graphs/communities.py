@@ -32,7 +32,7 @@ from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, read
 from robustkit.evaluations.condition import Vocabulary, words_of
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.metrics import Metric, Term, mean_share
-from robustkit.evaluations.records import CheckpointRecords, Compared
+from robustkit.evaluations.records import CheckpointRecords, Pairings
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.models.checkpoint import load_into, read
 from robustkit.models.identity import Classifier, ModelIdentity, distinct_names, give_attention
@@ -145,7 +145,7 @@ class Communities(Task):
         Metric("nll", "NLL", better=-1, paired=True),
     )
     terms = (Term("nodes right", "The share of a graph's nodes in the right community, as a mean over graphs."),)
-    compared = Compared(shown=("right", "nll"), ended=("right",), groups=(), sets=())
+    compared = Pairings(shown=("right", "nll"), ended=("right",), groups=(), sets=())
     paired: ClassVar = {"right": "right", "nll": "nll"}
     shows_compared = True
     command, card, hub = "report", "communities", "graph-ml"

@@ -43,7 +43,7 @@ from ..display.table import TextTable
 from ..errors import BadImageError, DataError, ProtocolError, RunError, unknown
 from ..evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted, asked_texture
 from ..evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
-from ..evaluations.corruptions.tree import CorruptedTree, pixels_of, stem_of
+from ..evaluations.corruptions.tree import CorruptedTree, stem_of, tree_pixels
 from ..models.device import pick_device
 
 FORMATS = {"jpeg": ".JPEG", "png": ".png"}
@@ -417,7 +417,7 @@ def _compare(
         if image.size != (width, height):
             raise DataError(f"{path} is {image.size[1]}x{image.size[0]}; give --img-size {image.size[1]}")
         image_format = "jpeg" if path.lower().endswith((".jpeg", ".jpg")) else "png"
-        released.append((sample, pixels, pixels_of(image, recipe.preprocessing), image_format))
+        released.append((sample, pixels, tree_pixels(image, recipe.preprocessing), image_format))
     if not released:
         return {}
     ids = [sample.id for sample, *_ in released]

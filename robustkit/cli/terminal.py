@@ -25,7 +25,7 @@ from . import streams
 from .options import loading, refuse_for_pictures, refuse_idle_parts, request_of, take_entries
 
 if TYPE_CHECKING:
-    from ..evaluations.records import Part
+    from ..evaluations.records import RunPart
     from ..report.run import Run
     from ..runs.folder import RunFolder
 
@@ -172,7 +172,7 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
     return run
 
 
-def after_part(part: Part, run: RunFolder) -> str:
+def after_part(part: RunPart, run: RunFolder) -> str:
     """Return what is to be done when a part has computed what it could: a second phase waits for the first of all."""
     from ..evaluations.records import missing_by_part
 

@@ -97,22 +97,22 @@ class RecordReader:
                 lost = shard.filter(shard["error"].is_valid())
                 self.unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
             tables.append(shard.replace_schema_metadata())
-        found = [Finding.parse(note) or Finding.of("run/note", text=note) for note in notes]
-        return pa.concat_tables(tables, promote_options="default"), found
+        deviations = [Finding.parse(note) or Finding.of("run/note", text=note) for note in notes]
+        return pa.concat_tables(tables, promote_options="default"), deviations
 
     def findings(self, condition: str, table: pa.Table, claimed: str = "") -> list[Finding]:
         """Return a condition's findings that do not depend on the family, from `table`.
         claimed: the attack whose claim its records must keep, if not its own.
         """
         manifest, read = self.manifest, readable_rows(table)
-        found = list[Finding]()
+        raised = list[Finding]()
         if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
-            found.append(Finding.of("run/incomplete", have=len(table), expected=expected))
-            found += [Finding.of("run/stopped-early")] if manifest.is_sequential else []
+            raised.append(Finding.of("run/incomplete", have=len(table), expected=expected))
+            raised += [Finding.of("run/stopped-early")] if manifest.is_sequential else []
         described = manifest.checkpoint(self.checkpoint)
         if described.weights.endswith("in part"):
-            found.append(Finding.of("model/partial-weights"))
-        found += manifest.data.findings("labels")
+            raised.append(Finding.of("model/partial-weights"))
+        raised += manifest.data.findings("labels")
         claim = manifest.claims.get(claimed or condition)
         changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
         if claim and len(changes):
@@ -121,27 +121,27 @@ class RecordReader:
             unit = "" if space == "sigma" else " in pixels"
             measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"
             if space == "normalised":
-                found.append(Finding.of("attack/normalised-eps", eps=claim.eps, measured=measured))
+                raised.append(Finding.of("attack/normalised-eps", eps=claim.eps, measured=measured))
             # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
             allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
             if largest > allowed + EXCEEDS:
                 claims = amount(allowed, claim.norm, space)
-                found.append(Finding.of("attack/exceeds-eps", measured=measured, claimed=claims))
+                raised.append(Finding.of("attack/exceeds-eps", measured=measured, claimed=claims))
         scored = [name for name in ("correct", "nll") if name in read.column_names and not read[name].null_count]
         if len(read) and len(scored) == 2:  # else there is no label, or no loss
             broken = int((~np.isfinite(column_of(read, "nll"))).sum())
             if broken:
-                found.append(Finding.of("model/non-finite-logits", count=broken, n=len(read)))
-        found += ties(read)
+                raised.append(Finding.of("model/non-finite-logits", count=broken, n=len(read)))
+        raised += ties(read)
         some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
         classes = manifest.data.classes if some_compete else described.num_classes
-        found += odd_outputs(read, described, classes)
+        raised += odd_outputs(read, described, classes)
         if condition == CLEAN.text:
-            found += guessing(read, classes, manifest.arguments)
+            raised += guessing(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
             many = manifest.protocol.samples.many
-            found.append(Finding.of("data/unreadable", count=unread, n=len(table), samples=many))
-        return [*found, *self._of_setup]
+            raised.append(Finding.of("data/unreadable", count=unread, n=len(table), samples=many))
+        return [*raised, *self._of_setup]
 
     @cached_property
     def _of_setup(self) -> list[Finding]:

@@ -24,7 +24,7 @@ from ..data.images import to_unit_range
 from ..errors import BadImageError, RobustkitError
 from ..models.identity import Classifier
 from ..runs.manifest import AnswersEntry
-from .subject import Reader, laid_out
+from .subject import Reader, in_fast_layout
 
 _VALUES = 16  # of each answer
 
@@ -36,7 +36,7 @@ def ask_image(classifier: Classifier, raw: Tensor) -> tuple[Tensor, Tensor]:
     """Return pixels (1, 3, H, W) of (3, h, w) uint8, at most as large as the network's usual input, and the answer."""
     height, width = classifier.identity.preprocessing.input_size
     pixels = to_unit_range(raw[None, :, :height, :width].to(classifier.mean.device)).requires_grad_()
-    return pixels, laid_out(classifier)(pixels)
+    return pixels, in_fast_layout(classifier)(pixels)
 
 
 def take_answers(question: Question, read: Reader, samples: Sequence[Sample]) -> AnswersEntry | None:

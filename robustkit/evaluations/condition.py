@@ -222,9 +222,9 @@ class Vocabulary:
 
 def parsed(text: str, parameters: Mapping[str, Value]) -> Condition:
     """Return the condition that a text means, with all parameters. Raises ProtocolError, as `Vocabulary.parse`."""
-    kind, given = parse_parameters(text, parameters)
-    inside = ",".join(f"{key}={format_value(value)}" for key, value in given.items())
-    return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
+    kind, values = parse_parameters(text, parameters)
+    inside = ",".join(f"{key}={format_value(value)}" for key, value in values.items())
+    return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(values.items()))
 
 
 FOLDERS = {
@@ -352,8 +352,8 @@ def metric_in(words: Vocabulary, name: str) -> Metric | None:
 def shares_of(text: str) -> dict[str, float]:
     """Return the conditions whose records a result is a mean over, and the share of each."""
     kind = kind_of(text)
-    own = FOLDERS.get(kind) in ("corruptions", "maps")  # their results may be over the records of other conditions
-    shares: dict[str, float] = module_of(kind, "condition").shares_of(text) if own else {text: 1.0}
+    averaged = FOLDERS.get(kind) in ("corruptions", "maps")  # their results may be over the records of other conditions
+    shares: dict[str, float] = module_of(kind, "condition").shares_of(text) if averaged else {text: 1.0}
     return shares
 
 
@@ -406,9 +406,9 @@ def matches(pattern: ConditionPattern, condition: str) -> bool:
     other = pattern_of(condition)
     if (pattern.name, pattern.what) != (other.name, other.what):
         return False
-    vocabulary, given = vocabulary_of(pattern.name), pattern.given
+    vocabulary, ours = vocabulary_of(pattern.name), pattern.given
     theirs = {**vocabulary.defaults, **other.given}
-    if any(key in theirs and key not in given for key in vocabulary.telling):
+    if any(key in theirs and key not in ours for key in vocabulary.telling):
         return False  # without a severity, it means the mean over all
     return all(key in theirs and _equal(key, value, theirs[key]) for key, value in pattern.parameters)
 
@@ -425,12 +425,12 @@ def check_condition(text: str) -> ConditionPattern:
     return pattern
 
 
-def _equal(key: str, wanted: str, actual: str) -> bool:
+def _equal(key: str, expected: str, actual: str) -> bool:
     if key == "under":
-        return matches(pattern_of(wanted), actual)
-    if wanted == actual:
+        return matches(pattern_of(expected), actual)
+    if expected == actual:
         return True
     try:
-        return math.isclose(float(parse_number(wanted)), float(parse_number(actual)), rel_tol=1e-9)
+        return math.isclose(float(parse_number(expected)), float(parse_number(actual)), rel_tol=1e-9)
     except (ProtocolError, OverflowError):
         return False

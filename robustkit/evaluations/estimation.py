@@ -93,10 +93,10 @@ def supported_rows(
     only one of the two could read are left out.
     """
     figure, cheap = (next(name for name in each.column_names if name != "sample_id") for each in (table, others))
-    known = dict(zip(others["sample_id"].to_pylist(), column_of(others, cheap), strict=True))
+    by_id = dict(zip(others["sample_id"].to_pylist(), column_of(others, cheap), strict=True))
     expensive = zip(table["sample_id"].to_pylist(), column_of(table, figure), strict=True)
-    both = np.array([(value, known.pop(sample)) for sample, value in expensive if sample in known]).reshape(-1, 2)
-    rest = np.array([*known.values()])
+    both = np.array([(value, by_id.pop(sample)) for sample, value in expensive if sample in by_id]).reshape(-1, 2)
+    rest = np.array([*by_id.values()])
     if not len(both) or not len(rest) or not (np.isfinite(both).all() and np.isfinite(rest).all()):
         return
     supported, weight = supported_mean(both[:, 0], both[:, 1], rest, binary=metric.binary)
@@ -104,30 +104,30 @@ def supported_rows(
     yield Figure(weight, len(rest)).of(condition, f"{WEIGHT.name}{metric.name} by {by})", flags)
 
 
-def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, list[tuple[str, ...]]]:
+def support_rows(results: Results, is_meant: Callable[[str], bool]) -> dict[str, list[tuple[str, ...]]]:
     """Return rows of texts under `HEADINGS`, by checkpoint, of the conditions that are wanted."""
     rows: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, cells in results.cells.items():
         for (condition, name), row in cells.items():
             metric, by = weight_of(name)
-            if not metric or not wanted(condition):
+            if not metric or not is_meant(condition):
                 continue
-            own = metric_in(words_of(condition), PREFIX + metric)
-            cell = partial(figure_cell, scale=own.scale if own else 1)
+            supported = metric_in(words_of(condition), PREFIX + metric)
+            cell = partial(figure_cell, scale=supported.scale if supported else 1)
             before, after = cells.get((condition, metric)), cells[condition, PREFIX + metric]
             figures = cell(before), cell(after), by, number(row.value, 2), str(row.n)
             rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", str(after.n), *figures))
     return rows
 
 
-def support_tables(results: Results, wanted: Callable[[str], bool]) -> list[TextTable]:
+def support_tables(results: Results, is_meant: Callable[[str], bool]) -> list[TextTable]:
     called = short_names(results.manifest.names)
-    every = support_rows(results, wanted)
+    every = support_rows(results, is_meant)
     lines = tuple((called[name], *row) for name, rows in every.items() for row in rows)
     return [TextTable(TITLE, ("checkpoint", *HEADINGS), lines, note=NOTE)] if lines else []
 
 
-def support_grids(results: Results, wanted: Callable[[str], bool]) -> list[Grid]:
+def support_grids(results: Results, is_meant: Callable[[str], bool]) -> list[Grid]:
     """Return the same for the page, all checkpoints next to each other."""
-    parts = [Part(name, HEADINGS, tuple(rows)) for name, rows in support_rows(results, wanted).items()]
+    parts = [Part(name, HEADINGS, tuple(rows)) for name, rows in support_rows(results, is_meant).items()]
     return side_by_side(TITLE, parts, headline=HEADINGS[3], lower=False, note=NOTE)

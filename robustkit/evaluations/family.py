@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..runs.manifest import Manifest
     from .aggregate import Gatherer, RecordReader, Results
     from .metrics import Cells, Metric
-    from .records import CheckpointRecords, Compared, PerSample
+    from .records import CheckpointRecords, Pairings, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
 
     Looks = Mapping[str, Style]  # the style of each checkpoint in all figures, by its name
@@ -74,7 +74,7 @@ class Overview:
         return ()
 
 
-class Part:
+class FamilyPart:
     """What the parts of a family share. words: what its conditions are called."""
 
     words: Vocabulary = Vocabulary()
@@ -85,7 +85,7 @@ class Part:
         return self.words.name
 
 
-class Evaluator(Part):
+class Evaluator(FamilyPart):
     """Conditions into records. Where they change images it implements `show`; otherwise `evaluate`."""
 
     @property
@@ -95,9 +95,9 @@ class Evaluator(Part):
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         """Return the plug-ins that a condition needs, and those of the condition whose images it takes."""
-        own, under = EVERY_FAMILY.plugin(condition.name), condition.under
+        plugin, under = EVERY_FAMILY.plugin(condition.name), condition.under
         beneath = () if under is None else family_of(under.name).evaluator.plugins(under)
-        return (*filter(None, [own]), *beneath)
+        return (*filter(None, [plugin]), *beneath)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""
@@ -116,7 +116,7 @@ class Evaluator(Part):
         return subject.score_shown(batch, condition, self.show(subject, batch, condition, rng))
 
 
-class Aggregator(Part):
+class Aggregator(FamilyPart):
     """Records into results, of one checkpoint and of two."""
 
     def summary(self, reading: RecordReader) -> Summary | None:
@@ -146,7 +146,7 @@ class Aggregator(Part):
         return ()
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         """Yield condition and metric of its conditions in `common` to compare, besides what the task compares."""
         yield from ((text, metric.name) for text in common for metric in self.words.metrics if metric.paired)
@@ -161,12 +161,12 @@ class Aggregator(Part):
         read = side.samples(condition, [metric])
         return read.ids, read.columns[metric]
 
-    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        """Return sentences to put under a comparison. shown, there: its conditions in rows, and those with records."""
+    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
+        """Return sentences to put under a comparison. in_rows: its conditions there. in_records: with records."""
         return []
 
 
-class Presenter(Part):
+class Presenter(FamilyPart):
     """Results for people."""
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
@@ -179,8 +179,8 @@ class Presenter(Part):
         keys: those of its conditions that some checkpoint has. headline: the task's metric.
         """
         names = [headline.name, *(metric.name for metric in self.words.metrics if metric.paired and metric.label)]
-        shown = dict.fromkeys(text for text, _ in keys)
-        return ((text, name) for text in shown for name in names if (text, name) in keys)
+        texts = dict.fromkeys(text for text, _ in keys)
+        return ((text, name) for text in texts for name in names if (text, name) in keys)
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return the tables of its rows of the summary."""
@@ -196,9 +196,9 @@ class Presenter(Part):
             if self.words.in_results:
                 yield ShortRow(headline.heading, name_of(text, "table", manifest), text, headline)
             else:
-                shown = [metric for metric in self.words.metrics if not metric.parametric]
+                plain = [metric for metric in self.words.metrics if not metric.parametric]
                 label = name_of(text, "table", manifest)
-                yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
+                yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
@@ -215,7 +215,7 @@ class Presenter(Part):
             yield CardPart(self.name.capitalize(), "", [(table.title, table.headings, table.rows) for table in tables])
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=FamilyPart)
 
 
 class LazyFamily:
@@ -245,9 +245,9 @@ class LazyFamily:
 
     def _part(self, kind: type[P], module: str) -> P:
         place = f"{type(self.words).__module__.rpartition('.')[0]}.{module}"
-        there = vars(import_module(place)).values() if find_spec(place) else ()
-        own = (each for each in there if isinstance(each, type) and vars(each).get("words") is self.words)
-        part = next((each for each in own if issubclass(each, kind)), kind)()
+        members = vars(import_module(place)).values() if find_spec(place) else ()
+        parts = (each for each in members if isinstance(each, type) and vars(each).get("words") is self.words)
+        part = next((each for each in parts if issubclass(each, kind)), kind)()
         part.words = self.words
         return part
 
@@ -278,13 +278,13 @@ def families_of(manifest: Manifest, rows: Iterable[Figure] = ()) -> list[AnyFami
     """
     texts = (*manifest.conditions, *manifest.corrupted.left_out, *(str(row.condition) for row in rows))
     used = dict.fromkeys(map(family_of, dict.fromkeys(map(kind_of, texts))))
-    known = families()
-    return [*(family for family in known if family in used), *(family for family in used if family not in known)]
+    usual = families()
+    return [*(family for family in usual if family in used), *(family for family in used if family not in usual)]
 
 
 def family_of(kind: str) -> AnyFamily:
     """Return the family of the conditions of a kind, such as `cam`."""
-    return family_object(kind) or _own(vocabulary_of(kind))
+    return family_object(kind) or _lazily(vocabulary_of(kind))
 
 
 def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:
@@ -297,7 +297,7 @@ def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:
 
 
 @cache
-def _own(words: Vocabulary) -> LazyFamily:
+def _lazily(words: Vocabulary) -> LazyFamily:
     return LazyFamily(words)
 
 
@@ -310,7 +310,7 @@ def attacked_inputs(subject: EvaluatedModel, batch: Batch, condition: Condition)
 
 def inputs_under(subject: EvaluatedModel, batch: Batch, under: Condition) -> Tensor:
     """Return what the network sees under a condition, made as it is alone; (B, 3, H, W) in the card's space."""
-    return subject.kept(under, batch.samples, lambda: shown_under(subject, batch, under).inputs)
+    return subject.recall(under, batch.samples, lambda: shown_under(subject, batch, under).inputs)
 
 
 def shown_under(subject: EvaluatedModel, batch: Batch, under: Condition) -> Shown:

@@ -98,7 +98,7 @@ class Metric:
         """The label, and which way is better."""
         return self.label + {1: ", higher is better", -1: ", lower is better"}.get(self.better, "")
 
-    def said(self, value: float) -> str:
+    def as_text(self, value: float) -> str:
         """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""
         return percent(value) if self.scale == 100 else number(self.scale * value, 1)
 
@@ -170,11 +170,11 @@ def by_checkpoint(
     """Return rows of the summary by checkpoint, condition as `name_of` calls it, and metric; without those that it
     calls None.
     """
-    found: dict[str, dict[str, dict[str, Figure]]] = {}
+    figures: dict[str, dict[str, dict[str, Figure]]] = {}
     for row in rows:
         if (name := name_of(row.condition)) is not None:
-            found.setdefault(row.checkpoint, {}).setdefault(name, {})[row.metric] = row
-    return found
+            figures.setdefault(row.checkpoint, {}).setdefault(name, {})[row.metric] = row
+    return figures
 
 
 LEFT_OUT = "segmentation/class-left-out"  # of single conditions, which a mean over them repeats

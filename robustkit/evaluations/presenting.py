@@ -65,12 +65,12 @@ def findings_of(
     }
 
     def is_wanted(row: Figure, finding: Finding) -> bool:
-        said_above = finding.code == LEFT_OUT and (row.checkpoint, row.condition) in repeated
-        return finding.code != INCOMPLETE and not said_above and finding.is_listed
+        is_repeated = finding.code == LEFT_OUT and (row.checkpoint, row.condition) in repeated
+        return finding.code != INCOMPLETE and not is_repeated and finding.is_listed
 
     def concerned(row: Figure) -> Concerned:
-        own = tuple(each for each in row.findings if is_wanted(row, each)) if of(row.condition) else ()
-        return Concerned(row.checkpoint, row.condition, own, results.manifest)
+        findings = tuple(each for each in row.findings if is_wanted(row, each)) if of(row.condition) else ()
+        return Concerned(row.checkpoint, row.condition, findings, results.manifest)
 
     return raised_once(map(concerned, results), short_names(results.manifest.names), *severities)
 
@@ -112,21 +112,21 @@ def raised_once(every: Iterable[Concerned], called: Mapping[str, str], *severiti
     for finding, checkpoints in seen.items():
         alike: dict[tuple[str, ...], list[str]] = {}  # checkpoints that have it under the same conditions
         for name, groups in checkpoints.items():
-            own = _without_means(groups)
-            every_one = _without_means(reached[name], own)
-            where = _all(own, every_one) or _each(own, reached[name], manifests[name])
+            groups_once = _without_means(groups)
+            every_one = _without_means(reached[name], groups_once)
+            where = _all(groups_once, every_one) or _each(groups_once, reached[name], manifests[name])
             alike.setdefault((where, *groups), []).append(name)
         raised += [Raised(_who(names, called), where, finding) for (where, *_), names in alike.items()]
     return sorted(raised, key=lambda each: order.index(each.finding.severity))
 
 
-def _without_means(groups: Levels, kept: Collection[str] = ()) -> Levels:
-    """Return the groups without means over conditions that are all there themselves. kept: means that stay."""
+def _without_means(groups: Levels, staying: Collection[str] = ()) -> Levels:
+    """Return the groups without means over conditions that are all there themselves. staying: means that stay."""
     singles = set[str]().union(*groups.values())
     return {
         group: levels
         for group, levels in groups.items()
-        if levels or group in kept or not singles.issuperset(shares_of(group))
+        if levels or group in staying or not singles.issuperset(shares_of(group))
     }
 
 
@@ -190,15 +190,15 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     """Return what an unfinished run lacks, in the order of its conditions; nothing of a finished one."""
     manifest, missing, units = run.manifest, Counter[str](), Counter[str]()
     names: dict[str, str] = {}
-    there: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
     for checkpoint, condition in sorted(manifest.pairs, key=lambda pair: manifest.conditions.index(pair[1])):
         group = group_of(condition)
         names.setdefault(group, name_of(group, "table", manifest))
         units[group] += run.shard_count
         missing[group] += run.missing_units(checkpoint, condition)
-        there.setdefault(group, []).append(manifest.data.n - run.lacking(checkpoint, condition))
+        counts.setdefault(group, []).append(manifest.data.n - run.lacking(checkpoint, condition))
     return [
-        Gap(names[group], missing[group], units[group], min(there[group]), max(there[group]))
+        Gap(names[group], missing[group], units[group], min(counts[group]), max(counts[group]))
         for group in names
         if missing[group]
     ]
@@ -218,8 +218,8 @@ def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
 
 def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
     """Return how many units of work have no record, and how many there are; of one checkpoint where it is given."""
-    wanted = [pair for pair in run.manifest.pairs if checkpoint in (None, pair[0])]
-    return sum(run.missing_units(*pair) for pair in wanted), run.shard_count * len(wanted)
+    pairs = [pair for pair in run.manifest.pairs if checkpoint in (None, pair[0])]
+    return sum(run.missing_units(*pair) for pair in pairs), run.shard_count * len(pairs)
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
@@ -262,6 +262,6 @@ def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
     chosen, order = list[Chief](), list(dict.fromkeys(condition for condition, _ in means))
     for words, texts in sorted(by_words(order), key=lambda group: order.index(group[1][0])):
         of_family = set(texts)
-        own = {key: value for key, value in means.items() if key[0] in of_family}
-        chosen += [Chief(*figure) for figure in words.chief(own, metric)]
+        figures = {key: value for key, value in means.items() if key[0] in of_family}
+        chosen += [Chief(*figure) for figure in words.chief(figures, metric)]
     return chosen

@@ -73,7 +73,7 @@ def _is_layer(layer: Layer) -> bool:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Pairings:
     """The metrics by which a task compares checkpoints.
 
     shown: under each condition of its table. ended: the same where samples left at their first wrong prediction.
@@ -87,7 +87,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleColumns:
     """What was read from a record: (n,) ids in order, and (n,) figures by column; samples with errors are left out."""
 
     ids: pa.Array
@@ -108,7 +108,7 @@ class CheckpointRecords:
     run: RunFolder
     checkpoint: str
     memo: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _samples: dict[str, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _samples: dict[str, SampleColumns] = field(default_factory=dict, init=False, repr=False, compare=False)
     _absent: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -126,39 +126,39 @@ class CheckpointRecords:
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
     def forget(self) -> None:
-        for kept in (self._samples, self._absent, self._order, self.memo):
-            kept.clear()
+        for store in (self._samples, self._absent, self._order, self.memo):
+            store.clear()
 
     def table(self, condition: str, columns: Sequence[str]) -> pa.Table:
         """Return its rows under a condition. Raises RunError where there are none."""
         return self.run.table(self.checkpoint, condition, columns)
 
-    def samples(self, condition: str, columns: Sequence[str]) -> Samples:
+    def samples(self, condition: str, columns: Sequence[str]) -> SampleColumns:
         """Return at least these columns under a condition. Raises RunError where records or a column are missing."""
-        kept, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
-        wanted = dict.fromkeys(columns)
-        missing = [name for name in wanted if name not in absent and (kept is None or name not in kept.columns)]
-        if missing or kept is None:
+        held, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
+        names = dict.fromkeys(columns)
+        missing = [name for name in names if name not in absent and (held is None or name not in held.columns)]
+        if missing or held is None:
             table = self.table(condition, ["sample_id", *missing, "error"])
             absent.update(name for name in missing if name not in table.column_names)
             table = table.filter(table["error"].is_null())
             ids, order = self._sorted(table["sample_id"].combine_chunks())
-            there = [name for name in missing if name not in absent]
-            read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
-            kept = self._samples[condition] = Samples(ids, read if kept is None else {**kept.columns, **read})
-        if lacking := [name for name in wanted if name in absent]:
+            present = [name for name in missing if name not in absent]
+            read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in present}
+            held = self._samples[condition] = SampleColumns(ids, read if held is None else {**held.columns, **read})
+        if lacking := [name for name in names if name in absent]:
             raise RunError(
                 f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(lacking)}; "
                 "compare another figure, or rerun the audit with it"
             )
-        return kept
+        return held
 
     def keep(self, condition: str, read: pa.Table, columns: Sequence[str]) -> None:
         """Keep these columns of the readable rows of a condition, so that no record is opened for them again."""
         ids, order = self._sorted(read["sample_id"].combine_chunks())
-        there = [name for name in columns if name in read.column_names]
-        values = {name: read[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
-        self._samples[condition] = Samples(ids, values)
+        present = [name for name in columns if name in read.column_names]
+        values = {name: read[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in present}
+        self._samples[condition] = SampleColumns(ids, values)
 
     def _sorted(self, ids: pa.Array) -> tuple[pa.Array, Any]:
         """Return the sorted ids and the places they had; conditions mostly share both."""
@@ -170,13 +170,13 @@ class CheckpointRecords:
         return self._order[1], self._order[2]
 
 
-def align(ids: pa.Array, values: Floats, wanted: pa.Array) -> Floats:
+def align(ids: pa.Array, values: Floats, chosen_ids: pa.Array) -> Floats:
     """Return the values of the wanted samples, which are in the same order."""
-    if ids.equals(wanted):
+    if ids.equals(chosen_ids):
         return values
     import pyarrow.compute as pc
 
-    chosen: Floats = values[pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)]
+    chosen: Floats = values[pc.is_in(ids, value_set=chosen_ids).to_numpy(zero_copy_only=False)]
     return chosen
 
 
@@ -191,8 +191,8 @@ def common_places(ids: Sequence[pa.Array | pa.ChunkedArray]) -> list[npt.NDArray
     """Return for each of several records the places of the samples that all have, in the order of the first."""
     import pyarrow.compute as pc
 
-    found = [pc.fill_null(pc.index_in(ids[0], value_set=each), -1).to_numpy().astype(np.int64) for each in ids]
-    every = np.stack(found)
+    places = [pc.fill_null(pc.index_in(ids[0], value_set=each), -1).to_numpy().astype(np.int64) for each in ids]
+    every = np.stack(places)
     return list(every[:, (every >= 0).all(axis=0)])
 
 
@@ -239,14 +239,14 @@ ENOUGH = 4  # shards for each process from which the conditions of a shard stay 
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """One of `count` parts of a run; `number` counts from 1."""
 
     number: int
     count: int
 
     @classmethod
-    def of(cls, text: str) -> Part:
+    def of(cls, text: str) -> RunPart:
         """Return the part that `3/64` means. Raises ProtocolError where it means none."""
         number, _, count = text.strip().partition("/")
         if all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (number, count)):
@@ -262,18 +262,18 @@ class Part:
 
     def holds(self, checkpoint: str, condition: str, shard: int, shards: int) -> bool:
         """Whether a unit is of this part. shards: of the run."""
-        return part_of(checkpoint, condition, shard, shards, self.count) == self.number
+        return unit_part(checkpoint, condition, shard, shards, self.count) == self.number
 
     def measures(self, checkpoint: str, condition: str, shards: int) -> bool:
         """Whether what is measured besides the units of a condition is of this part."""
         return self.holds(checkpoint, condition, _number(checkpoint, condition) % max(shards, 1), shards)
 
 
-def part_of(checkpoint: str, condition: str, shard: int, shards: int, parts: int) -> int:
+def unit_part(checkpoint: str, condition: str, shard: int, shards: int, parts: int) -> int:
     """Return the number of the part, from 1 on, that a unit is of. shards: of the run."""
     if words_of(condition).images_of_under:  # which the same process makes
-        given = pattern_of(condition).given
-        checkpoint, condition = given.get("from", checkpoint), given.get("under", condition)
+        parameters = pattern_of(condition).given
+        checkpoint, condition = parameters.get("from", checkpoint), parameters.get("under", condition)
     together = shards >= ENOUGH * parts
     return (_number(checkpoint, "" if together else condition) + shard) % parts + 1
 
@@ -283,7 +283,7 @@ def missing_by_part(run: RunFolder, parts: int) -> dict[int, list[str]]:
     missing: dict[int, list[str]] = {}
     for checkpoint, condition in run.manifest.pairs:
         for shard in run.missing_shards(checkpoint, condition):
-            number = part_of(checkpoint, condition, shard, run.shard_count, parts)
+            number = unit_part(checkpoint, condition, shard, run.shard_count, parts)
             missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
     return dict(sorted(missing.items()))
 

@@ -76,8 +76,8 @@ class _Images:
     def reach(self, end: int) -> int:
         """Read more images until there are `end`, or none are left; return how many there are, at most `end`."""
         while len(self.samples) < end and self._left:
-            wanted = end - len(self.samples)
-            some, self._left = self._left[:wanted], self._left[wanted:]
+            missing = end - len(self.samples)
+            some, self._left = self._left[:missing], self._left[missing:]
             for sample, pixels in self._decoded(some):
                 try:
                     truth = self.supply.locate(sample, pixels)
@@ -89,8 +89,8 @@ class _Images:
         return min(end, len(self.samples))
 
     def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
-        own = self.preprocessing
-        if (preprocessing.crop_pct, preprocessing.interpolation) == (own.crop_pct, own.interpolation):
+        usual = self.preprocessing
+        if (preprocessing.crop_pct, preprocessing.interpolation) == (usual.crop_pct, usual.interpolation):
             return self._pixels[place]
         sample = self.samples[place]
         return to_pixels(self.supply.dataset.image(sample), preprocessing, sample.id)
@@ -138,19 +138,19 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
         return _losses(subject.score(logits.to(subject.settings.device), images.batch(logits, places)))
 
     network, device = subject.classifier.network, subject.settings.device
-    known = _formulas(network)
+    forms = _formulas(network)
     size, reach = 1 if scenes else min(_BATCH, subject.settings.batch_size), images.reach
-    bench = Bench(network, images.read, images.count, score, size, device, reach=reach, formulas=known, numbered=False)
+    bench = Bench(network, images.read, images.count, score, size, device, reach=reach, formulas=forms, numbered=False)
     text = form_of(network, subject.classifier.identity.metadata)
-    start = Setup(images.preprocessing, attention=known.current if known else "", text=text)
+    start = Setup(images.preprocessing, attention=forms.current if forms else "", text=text)
     rng = subject.rng(images.samples, CLEAN)
     try:
-        found = subject.steadily("set-up", rng, lambda: _fits(bench, start, assumed, scenes, guessing))
+        fits = subject.steadily("set-up", rng, lambda: _fits(bench, start, assumed, scenes, guessing))
     except RobustkitError:
         raise
     except Exception as fault:  # a network may raise anything
         return f"the network failed ({type(fault).__name__})"
-    ids, parts = [sample.id for sample in images.samples], [_figures(fit, guessing) for fit in found]
+    ids, parts = [sample.id for sample in images.samples], [_figures(fit, guessing) for fit in fits]
     run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts, "forwards": bench.forwards})
     return ""
 
@@ -159,7 +159,7 @@ def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, gues
     """Return what fits, part by part; a better candidate is taken for the other parts, and all are looked at again."""
     parts = [*(["attention"] if bench.formulas else []), "normalisation", "channels", *(["text"] if start.text else [])]
     parts += ["crop"] if "crop" in assumed and not scenes else []
-    now, found = start, dict[str, PartFit]()
+    now, fits = start, dict[str, PartFit]()
     for _ in range(2):
         before = now
         for part in parts:
@@ -167,11 +167,11 @@ def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, gues
             if part in assumed:
                 options = {"hasty": True, "first": FIRST} if part in DECISIVE else options | {"least": _MATTERS}
             used = now.with_part(part, start)
-            found[part] = fit = fit_part(bench, part, used, {AS_GIVEN: ()}, guessing, _LEVEL, **options)
+            fits[part] = fit = fit_part(bench, part, used, {AS_GIVEN: ()}, guessing, _LEVEL, **options)
             now = fit.best.setup if fit.verdict == BETTER else used
         if before == start == now:
             break
-    return [found[part] for part in parts]
+    return [fits[part] for part in parts]
 
 
 def _formulas(network: torch.nn.Module) -> Formulas | None:
@@ -196,8 +196,8 @@ def _losses(columns: dict[str, list[Any]]) -> Tensor:
 def _figures(fit: PartFit, guessing: float) -> dict[str, Any]:
     used, candidates = fit.used, alternatives(fit.part, fit.used.setup, {})
     as_good = [row for row in fit.rows if row is fit.best or row.does_the_same]
-    known = list(candidates)
-    best = min(as_good, key=lambda row: known.index(row.name) if row.name in known[1:] else len(known))
+    names = list(candidates)
+    best = min(as_good, key=lambda row: names.index(row.name) if row.name in names[1:] else len(names))
     best = fit.best if used in as_good else best  # the best known among those that do the same
     alike = [row for row in (fit.best, *fit.rows) if row.name in (fit.best.name, *fit.open)]
     alike = [row for row in dict.fromkeys(alike) if row is not used and row is not best]

@@ -53,13 +53,13 @@ class SetupPart:
 
 def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[SetupPart]:
     """Return the parts of a set-up that have a source. evidence: of `check_setup`."""
-    found, parts = {part["part"]: part for part in _parts(evidence)}, []
+    by_name, parts = {part["part"]: part for part in _parts(evidence)}, []
     for name, source in entry.sources.items():
-        checked = found.get(name, {})
+        checked = by_name.get(name, {})
         unchecked = "assumed" if source in UNPROVEN else "stated"
         status = {_BETTER: "contradicted", _FITS: "confirmed"}.get(str(checked.get("verdict")), unchecked)
-        said = said_by(source, entry.arch) or source
-        parts.append(SetupPart(name, _value(entry, name)[0], said, status, int(checked.get("n", 0))))
+        source_text = said_by(source, entry.arch) or source
+        parts.append(SetupPart(name, _value(entry, name)[0], source_text, status, int(checked.get("n", 0))))
     return parts
 
 
@@ -98,7 +98,7 @@ def setup_findings(manifest: Manifest, checkpoint: str, evidence: Evidence | Non
     if entry.is_elsewhere:  # by a set-up of which nothing is known
         return [Finding.of("setup/elsewhere")]
     parts = list(_parts(evidence))
-    found = [_better(part, entry) for part in parts if part.get("verdict") == _BETTER]
+    raised = [_better(part, entry) for part in parts if part.get("verdict") == _BETTER]
     open_parts = [part for part in setup_parts(entry, evidence) if part.status == "assumed"]
     if parts or not {part.name for part in open_parts} & set(DECISIVE):
         open_parts = [part for part in open_parts if part.name in DECISIVE]
@@ -113,19 +113,19 @@ def setup_findings(manifest: Manifest, checkpoint: str, evidence: Evidence | Non
         unconfirmed = f"not confirmed on {part.n} images{''.join(ahead)}"
         seen = unconfirmed if parts else f"not checked, {missing or 'it has no evidence'}"
         option = _value(entry, part.name)[1]
-        found.append(Finding.of(f"setup/{part.name}-assumed", value=part.value, seen=seen, option=option, look=look))
+        raised.append(Finding.of(f"setup/{part.name}-assumed", value=part.value, seen=seen, option=option, look=look))
     if missing == _LOST:
-        found.append(Finding.of("setup/evidence-missing"))
+        raised.append(Finding.of("setup/evidence-missing"))
     elif not open_parts and missing and missing != _TOO_FEW:
-        found.append(Finding.of("setup/unchecked", why=missing))
+        raised.append(Finding.of("setup/unchecked", why=missing))
     if entry.said.get("input_size") == "family":
         rows, columns = entry.preprocessing.input_size
         size = f"--img-size {rows} if that is right" if rows == columns else "one whose config states it"
-        found.append(Finding.of("setup/size-assumed", rows=rows, columns=columns, arch=entry.arch, option=size))
+        raised.append(Finding.of("setup/size-assumed", rows=rows, columns=columns, arch=entry.arch, option=size))
     if entry.trained_attention:
         attention, trained = entry.attention, entry.trained_attention
-        found.append(Finding.of("setup/other-attention", attention=attention, trained=trained))
-    return found
+        raised.append(Finding.of("setup/other-attention", attention=attention, trained=trained))
+    return raised
 
 
 def is_of_setup(finding: Finding) -> bool:
@@ -199,7 +199,7 @@ def guessing(read: pa.Table, classes: int, arguments: Mapping[str, Any] | None =
     table = read.filter(read["nll"].is_valid())
     nll = table["nll"].to_numpy().astype(np.float64)
     places = table["tokens"].to_numpy().astype(np.float64) if "tokens" in table.column_names else np.ones(len(nll))
-    chance, found = math.log(classes), list[Finding]()
+    chance, raised = math.log(classes), list[Finding]()
     with np.errstate(invalid="ignore"):
         mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
     shifted = _shifted_labels(table, arguments) if "shifted" in table.column_names else None
@@ -209,16 +209,16 @@ def guessing(read: pa.Table, classes: int, arguments: Mapping[str, Any] | None =
         else "check the weights, attention, normalisation, and that labels are in the order of the outputs"
     )
     if mean >= chance:
-        found.append(Finding.of("labels/no-better-than-chance", nll=mean, chance=chance, look=look))
-    if "labelled" in table.column_names and not found and len(table):
+        raised.append(Finding.of("labels/no-better-than-chance", nll=mean, chance=chance, look=look))
+    if "labelled" in table.column_names and not raised and len(table):
         hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
         if hits.sum() <= labelled.max():
             correct, covers = hits.sum() / labelled.sum(), labelled.max() / labelled.sum()
-            found.append(Finding.of("labels/most-frequent-class", correct=correct, covers=covers, look=look))
+            raised.append(Finding.of("labels/most-frequent-class", correct=correct, covers=covers, look=look))
     if {"label", "prediction"} <= set(read.column_names):
         remedy = _OWN_NAMES if "classes" in arguments else _OWN_NUMBERS
-        found += other_order(read["label"].to_numpy(), read["prediction"].to_numpy(), remedy)
-    return found or ([shifted] if shifted else [])
+        raised += other_order(read["label"].to_numpy(), read["prediction"].to_numpy(), remedy)
+    return raised or ([shifted] if shifted else [])
 
 
 _SHIFTED = 0.2  # of what the best constant prediction misses, what labels by one less or more must get right
@@ -268,10 +268,10 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64], remed
 def _value(entry: CheckpointEntry, part: str) -> tuple[str, str]:
     """Return the value of a part in use, and the option that states it."""
     p = entry.preprocessing
-    shown = f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}"
+    numbers = f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}"
     return {
         "attention": (entry.attention, f"--attention {entry.attention}"),
-        "normalisation": (shown, f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'"),
+        "normalisation": (numbers, f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'"),
         "crop": (f"{p.crop_pct:.4g}", f"--crop-pct {p.crop_pct:.6g}"),
         "interpolation": (p.interpolation, f"--interpolation {p.interpolation}"),
         "text": (form := str(entry.metadata.get("text", "written")), f"--text {form}"),

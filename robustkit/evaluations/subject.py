@@ -133,15 +133,15 @@ class Settings:
     @property
     def named_dtype(self) -> str:
         """What run.json calls it: `bfloat16`, or `float32, attacks search in bfloat16`."""
-        own, search = (str(each).removeprefix("torch.") for each in (self.dtype, self.searches_in))
-        return own if own == search else f"{own}, {SEARCH}{search}"
+        whole, search = (str(each).removeprefix("torch.") for each in (self.dtype, self.searches_in))
+        return whole if whole == search else f"{whole}, {SEARCH}{search}"
 
 
 @dataclass(frozen=True)
 class Batch:
     """Inputs of one shape, (B, ...) as the supply reads them, of some samples, with the truth of each.
 
-    keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages. given: (B, ...) what an
+    keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages. added: (B, ...) what an
     attack on another checkpoint added to the inputs, in the card's space; None under other conditions. choice: which
     samples a condition takes, as its family made it from the records of another.
     """
@@ -151,7 +151,7 @@ class Batch:
     truths: Sequence[Any] = ()
     keep: Container[str] = ()
     tell: Tell | None = None
-    given: Tensor | None = None
+    added: Tensor | None = None
     choice: Any = None
 
     def __len__(self) -> int:
@@ -161,8 +161,8 @@ class Batch:
         """Split into batches of at most `size`, each with its place."""
         for start in range(0, len(self), size):
             part = slice(start, start + size)
-            samples, given = self.samples[part], None if self.given is None else self.given[part]
-            yield part, replace(self, inputs=self.inputs[part], samples=samples, truths=self.truths[part], given=given)
+            samples, added = self.samples[part], None if self.added is None else self.added[part]
+            yield part, replace(self, inputs=self.inputs[part], samples=samples, truths=self.truths[part], added=added)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class EvaluatedModel:
         self.unordered: dict[str, set[str]] = {}
         self.asked_alone, self._strict = False, True
         self._positions = {label: index for index, label in enumerate(valid or ())}
-        self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
+        self._memory: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self._answered: dict[Hashable, Any] = {}
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
         self.exact = ScoringModel(self.classifier, card, torch.float32, competing)
@@ -257,8 +257,8 @@ class EvaluatedModel:
                 names = {lacks_order(fault)}
         with self._steady(rng, strict=False) as more:
             result = compute()
-        if found := (names or set()) | more:
-            self.unordered[what] = found
+        if unordered := (names or set()) | more:
+            self.unordered[what] = unordered
         return result
 
     @contextmanager
@@ -274,7 +274,7 @@ class EvaluatedModel:
 
     def forget(self) -> None:
         """Drop the inputs and answers kept for the current shard."""
-        self._kept, self._answered = ("", {}), {}
+        self._memory, self._answered = ("", {}), {}
 
     def halve(self) -> bool:
         """Go on with batches of half the size, where memory is short; False where they hold one image already."""
@@ -313,9 +313,9 @@ class EvaluatedModel:
             for predicted, sample in zip(self.classes(positions), samples, strict=True)
         ]
 
-    def answers(self, shown: Tensor, batch: Batch) -> dict[str, list[Any]]:
+    def answers(self, view: Tensor, batch: Batch) -> dict[str, list[Any]]:
         """Return the columns of the model's answers to (B, ...) inputs, those of a batch as a condition shows them."""
-        return self.score((self.scorer if self.card.score_autocast else self.fast)(shown), batch)
+        return self.score((self.scorer if self.card.score_autocast else self.fast)(view), batch)
 
     def _position(self, label: int) -> int:
         return label if self.valid is None else self._positions[label]
@@ -325,12 +325,12 @@ class EvaluatedModel:
         if condition.text in self.reused:
             self._of(condition)[tuple(sample.id for sample in samples)] = inputs
 
-    def kept(self, condition: Condition, samples: Sequence[Sample], make: Callable[[], Tensor]) -> Tensor:
+    def recall(self, condition: Condition, samples: Sequence[Sample], make: Callable[[], Tensor]) -> Tensor:
         """Return the inputs of a condition, made where they are not kept; they are kept for the next one that asks."""
-        kept, key = self._of(condition), tuple(sample.id for sample in samples)
-        if key not in kept:
-            kept[key] = make()
-        return kept[key]
+        inputs, key = self._of(condition), tuple(sample.id for sample in samples)
+        if key not in inputs:
+            inputs[key] = make()
+        return inputs[key]
 
     def answered(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the answers that a key names, made where they are not kept; all conditions of a shard share them."""
@@ -341,9 +341,9 @@ class EvaluatedModel:
 
     def _of(self, condition: Condition) -> dict[tuple[str, ...], Tensor]:
         """Return what is kept for a condition, and drop what was kept for others."""
-        if self._kept[0] != condition.text:
-            self._kept = condition.text, {}
-        return self._kept[1]
+        if self._memory[0] != condition.text:
+            self._memory = condition.text, {}
+        return self._memory[1]
 
     def distance(self, change: Tensor | None, count: int) -> dict[str, list[Any]]:
         """Return the columns of the size of a change, (B, ...) in the units of eps; null where it is not known."""
@@ -374,7 +374,7 @@ class EvaluatedModel:
         """Return the columns of the model's answers on a batch."""
         raise NotImplementedError
 
-    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+    def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
         """Return how far (B, ...) inputs that are shown, and given as `inputs`, are from `raw`, in the units of eps."""
         raise NotImplementedError
 
@@ -382,18 +382,18 @@ class EvaluatedModel:
         """Return pictures of the samples to keep, by id; none where inputs cannot be looked at."""
         return {}
 
-    def show_pixels(self, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
-        """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's, changed."""
-        inputs = self.inputs(shown)
-        return Shown(inputs, lambda: shown, self.change(batch.inputs, shown, inputs) if known else None)
+    def show_pixels(self, batch: Batch, pixels: Tensor, are_changed: bool = True) -> Shown:
+        """Return (B, 3, H, W) uint8 pixels as the network sees them. are_changed: whether they are the batch's."""
+        inputs = self.inputs(pixels)
+        return Shown(inputs, lambda: pixels, self.change(batch.inputs, pixels, inputs) if are_changed else None)
 
-    def score_shown(self, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
+    def score_shown(self, batch: Batch, condition: Condition, view: Shown) -> Evaluation:
         """Return how the model does on the images that a condition shows."""
-        self.keep(condition, batch.samples, shown.inputs)
+        self.keep(condition, batch.samples, view.inputs)
         with torch.inference_mode():
-            rows = self.answers(shown.inputs, batch)
-        pictures = self.pictures(batch, image=shown.images()) if batch.keep else {}
-        return Evaluation(rows | self.distance(shown.change, len(batch)), pictures=pictures)
+            rows = self.answers(view.inputs, batch)
+        pictures = self.pictures(batch, image=view.images()) if batch.keep else {}
+        return Evaluation(rows | self.distance(view.change, len(batch)), pictures=pictures)
 
 
 SIDE = 224  # the longest side of a kept image; larger ones are shrunk
@@ -405,7 +405,7 @@ def _is_cnn(classifier: Classifier) -> bool:
     return classifier.identity.attention == "none"
 
 
-def laid_out(classifier: Classifier) -> Classifier:
+def in_fast_layout(classifier: Classifier) -> Classifier:
     """Return a classifier of images in the memory format that is fastest for it, which also decides how it rounds."""
     return classifier.to(memory_format=torch.channels_last) if _is_cnn(classifier) else classifier
 
@@ -414,7 +414,7 @@ class ImageSubject(EvaluatedModel):
     """A checkpoint of images, whose inputs are (B, 3, H, W) uint8 pixels. eps and distances are in pixel units."""
 
     def _placed(self, classifier: Classifier) -> Classifier:
-        return laid_out(classifier)
+        return in_fast_layout(classifier)
 
     def inputs(self, raw: Tensor) -> Tensor:
         clean = to_unit_range(raw.to(self.settings.device))
@@ -422,8 +422,8 @@ class ImageSubject(EvaluatedModel):
             clean = clean.contiguous(memory_format=torch.channels_last)
         return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
 
-    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
-        return to_unit_range(shown.float() - raw.to(shown.device).float())
+    def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
+        return to_unit_range(view.float() - raw.to(view.device).float())
 
     def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
         """Return kept pictures by id. parts: as `encode_picture` takes them, batched."""
@@ -437,13 +437,13 @@ class ImageSubject(EvaluatedModel):
 def encode_picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tensor | None = None) -> Picture:
     """Return pictures of (3, H, W) uint8 or [0, 1], of a change in pixels, and of a map (H, W) in [0, 1]."""
     return Picture(
-        None if image is None else _webp(as_bytes(image), quality=80),
-        None if delta is None else _webp(as_bytes(delta / (2 * float(delta.abs().max()) or 1) + 0.5), quality=60),
-        None if heat is None else _small_map(as_bytes(heat)),
+        None if image is None else _webp(as_levels(image), quality=80),
+        None if delta is None else _webp(as_levels(delta / (2 * float(delta.abs().max()) or 1) + 0.5), quality=60),
+        None if heat is None else _small_map(as_levels(heat)),
     )
 
 
-def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def as_levels(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return values as (H, W, 3) or (H, W) uint8."""
     values = values.detach().cpu()
     values = values.nan_to_num().clamp(0, 1).mul(255).round().byte() if values.is_floating_point() else values
@@ -470,10 +470,10 @@ def _small_map(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes
 
 def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult) -> Shown:
     """Return what an attack made of inputs (B, ...) in the card's space, with its change in the units of records."""
-    found, classifier, as_it_is = result.adversarials, subject.classifier, subject.card.space != "normalised"
+    points, classifier, as_it_is = result.adversarials, subject.classifier, subject.card.space != "normalised"
     with torch.inference_mode():
-        change = (found - inputs).float() * (1 if as_it_is else classifier.std)
-    return Shown(found, lambda: found if as_it_is else found * classifier.std + classifier.mean, change, result)
+        change = (points - inputs).float() * (1 if as_it_is else classifier.std)
+    return Shown(points, lambda: points if as_it_is else points * classifier.std + classifier.mean, change, result)
 
 
 show_pixels, score_shown = EvaluatedModel.show_pixels, EvaluatedModel.score_shown  # as plug-ins call them

@@ -555,7 +555,7 @@ def out_of_reach(statement: Change, before: float, metric: str) -> str:
     if not always_meets(statement.compare, statement.bound, ends):
         return ""
     return (
-        f"{metric} is {definition.said(before)} in the baseline, so that no run could miss the bound; relax the "
+        f"{metric} is {definition.as_text(before)} in the baseline, so that no run could miss the bound; relax the "
         "bound, or use the figure itself:"
         f" {metric} under …"
     )

@@ -34,7 +34,7 @@ from ..evaluations.condition import check_condition, is_attack, is_exactly, kind
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of
 from ..evaluations.corruptions.evaluate import corrupt
 from ..evaluations.corruptions.plan import texture_digest
-from ..evaluations.subject import as_bytes
+from ..evaluations.subject import as_levels
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.kept_images import ADVERSARIALS, read_adversarials
@@ -151,7 +151,7 @@ def _write(run: RunFolder, text: str, entry: CheckpointEntry, dataset: Dataset, 
         if shown is None:
             unreadable.append(sample.id)
             continue
-        pixels, name = as_bytes(shown), f"{n:06d}.png"
+        pixels, name = as_levels(shown), f"{n:06d}.png"
         if shown.is_floating_point():
             rounding = max(rounding, float((shown * 255 - torch.from_numpy(pixels).permute(2, 0, 1)).abs().max()))
         data = encode_png(pixels)

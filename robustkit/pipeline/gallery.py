@@ -27,8 +27,8 @@ from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ..evaluations.maps.condition import MapSpec, parse_cams, parse_named
 from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.gallery import Gallery, GalleryRow, pick
-from ..evaluations.maps.painter import LABEL, Heat, Painter, Result, Target, label
+from ..evaluations.maps.gallery import Gallery, GalleryRow, choose
+from ..evaluations.maps.painter import LABEL, Heat, Painter, Result, Target, brief
 from ..evaluations.maps.truth import open_truth
 from ..evaluations.subject import EvaluatedModel, Settings
 from ..models.classifier import load
@@ -85,7 +85,7 @@ class Choice:
         maps. Raises ProtocolError where it is not understood, or means nothing here."""
         maps: dict[str, MapSpec] = {}
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
-            maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
+            maps.setdefault(brief(replace(spec, target="predicted") if targets else spec), spec)
         if all(spec.is_control for spec in maps.values()):
             remedy = "add a method such as agcam, or leave the gallery out with --gallery 0"
             raise ProtocolError(f"--cams {cams}: controls only, which ignore the image; {remedy}")
@@ -186,7 +186,7 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
         tables = [rows for (_, text), rows in records.items() if text == choice.shown[0].text]
         found = {name: [rows[name].get(column) for rows in tables] for name in order}
         scores = {name: [math.nan if value is None else value for value in some] for name, some in found.items()}
-        order = pick(scores, choice.how, choice.count, order)
+        order = choose(scores, choice.how, choice.count, order)
         of_all = ", mean of the checkpoints" if len(tables) > 1 else ""
         words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{of_all}"
         words = f"where the checkpoints differ most in {said}" if choice.how == "disagreement" else words
@@ -203,9 +203,9 @@ def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
     tables = [rows.values() for (_, text), rows in records.items() if text == first.text]
     for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):
         if all(any(row.get(column) is not None for row in rows) for rows in tables):
-            return column, f"{name} of {label(first)}"
+            return column, f"{name} of {brief(first)}"
     remedy = "give --boxes, --masks or --faithfulness abpc, or --choose random"
-    raise RunError(f"{run.path}: no scores of {label(first)} to choose by; {remedy}")
+    raise RunError(f"{run.path}: no scores of {brief(first)} to choose by; {remedy}")
 
 
 def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice) -> Gallery:
@@ -240,8 +240,8 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
             pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
-    title = f"{', '.join(map(label, choice.shown))}: {compared}"
-    return Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",), painter.kept, run)
+    title = f"{', '.join(map(brief, choice.shown))}: {compared}"
+    return Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",), painter.heats, run)
 
 
 def _of_texts(

@@ -27,7 +27,7 @@ from ..evaluations.condition import (
     vocabulary_of,
 )
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
-from ..evaluations.corruptions.plan import CorruptedInputs, Plan
+from ..evaluations.corruptions.plan import CorruptedInputs, InputPlan
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
@@ -131,7 +131,7 @@ def labelled_data(
     return dataset
 
 
-def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], Plan], frost_dir: str | None) -> Plan:
+def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan], frost_dir: str | None) -> InputPlan:
     """Return attacks, those on corrupted images with the definition that the corruption alone has in this run; what
     their own text says stays. plan: of a list of corruptions. Raises ProtocolError or DataError as `plan` does.
     """
@@ -148,7 +148,7 @@ def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], Plan], fr
         for digest in planned.inputs.digests.values():  # of frost
             digests[attack.text] = digest
         lines |= dict.fromkeys(planned.lines)
-    return Plan(tuple(dict.fromkeys(conditions)), CorruptedInputs(digests), tuple(lines))
+    return InputPlan(tuple(dict.fromkeys(conditions)), CorruptedInputs(digests), tuple(lines))
 
 
 def _joined(asked: Corrupted, planned: Condition, frost_dir: str | None) -> Corrupted:

@@ -12,7 +12,7 @@ from ..errors import RunError
 from ..evaluations.attacks.evidence import needs_evidence
 from ..evaluations.condition import Cost
 from ..evaluations.corruptions.evaluate import lines_on_device
-from ..evaluations.records import ENOUGH, Part
+from ..evaluations.records import ENOUGH, RunPart
 from ..evaluations.setup import unsuited_reason
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder
@@ -33,7 +33,7 @@ def pending_units(
     conditions: Sequence[Condition],
     shards: int,
     needed: Callable[[str, int], bool] = lambda text, shard: False,
-    part: Part | None = None,
+    part: RunPart | None = None,
 ) -> list[UnitsOfShard]:
     """Return what lacks records, by shard: conditions on clean inputs together, each released corruption alone. needed:
     whether the adversarial images of a condition on a shard are. part: the units that count; None: all.

@@ -339,7 +339,7 @@ class Reporter:
             return ""
         known = [figure for figure in figures if figure is not None]
         metric = task.headline_metric
-        return f", {metric.word} {metric.said(sum(known) / len(known))}" if known else ""
+        return f", {metric.word} {metric.as_text(sum(known) / len(known))}" if known else ""
 
     def _times(self) -> str:
         left, elapsed = self.estimate.left(), clock_time(self.estimate.elapsed)

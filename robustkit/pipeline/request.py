@@ -38,7 +38,7 @@ from ..runs.description import without_option
 from .processes import is_follower
 
 if TYPE_CHECKING:
-    from ..evaluations.records import Part
+    from ..evaluations.records import RunPart
     from ..evaluations.subject import Settings
     from ..protocol.card import Card
     from ..protocol.condition import Condition
@@ -369,11 +369,11 @@ class Request:
         return Settings(self.seed, batch, workers, where, dtype, self.compile, self.frost, search)
 
     @cached_property
-    def share(self) -> Part | None:
+    def share(self) -> RunPart | None:
         """The part of the units that is asked for; None for all of them. Raises ProtocolError where it means none."""
-        from ..evaluations.records import Part
+        from ..evaluations.records import RunPart
 
-        return None if self.part is None else Part.of(self.part)
+        return None if self.part is None else RunPart.of(self.part)
 
     @property
     def frost(self) -> str | None:

@@ -28,8 +28,8 @@ from ..common.determinism import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import gather_evidence, look_before
-from ..evaluations.attacks.gradient_masking import checks_of, findings_of
-from ..evaluations.attacks.two_phase.evaluate import Choice, choose
+from ..evaluations.attacks.gradient_masking import checks_of, raised_by
+from ..evaluations.attacks.two_phase.evaluate import PhaseChoice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_findings import setup_findings, setup_notes
@@ -318,7 +318,7 @@ class Worker:
             look_before(*given, self.plan.extents[condition])
             return
         gather_evidence(*given, self.plan.extents[condition], self.watch)
-        for flag in map(str, findings_of(checks_of(self.run.evidence(name, text) or {}))):
+        for flag in map(str, raised_by(checks_of(self.run.evidence(name, text) or {}))):
             self.say(f"⚑ {name}, {text}: {flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
@@ -334,7 +334,7 @@ class Worker:
                 (piece, supply.reader(piece[1][0]), every[piece[0] * size : (piece[0] + 1) * size])
                 for piece in chain([first], pieces)
             )
-            choices, taken = dict[str, Choice](), dict[int, frozenset[str]]()
+            choices, taken = dict[str, PhaseChoice](), dict[int, frozenset[str]]()
             workers, device = subject.settings.workers, subject.settings.device
             with Writer() as writer:
                 for (number, conditions), shard in decoded_shards(cuts, workers, device):

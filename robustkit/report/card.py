@@ -60,10 +60,10 @@ def headline(manifest: Manifest, rows: Sequence[Figure], gap: str = "") -> tuple
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
     worst = "worst-case " if chosen.metric.endswith("_worst") else ""
     what = f"{'estimated ' if _estimated(chosen) else worst}{task.headline_metric.word}"
-    value = task.headline_metric.said(chosen.value)
+    value = task.headline_metric.as_text(chosen.value)
     bounds = ""
     if chosen.has_interval:
-        low, high = (task.headline_metric.said(end) for end in (chosen.low, chosen.high))
+        low, high = (task.headline_metric.as_text(end) for end in (chosen.low, chosen.high))
         bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
     flags = "".join(f"; {line}" for line in [*filter(None, [gap]), *map(str, chosen.findings)])
     where = f"under {chosen.condition}" if attacked else f"on clean {task.samples.many}"

@@ -19,7 +19,7 @@ from ..display.format import number, percent
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.condition import name_of, words_of
-from ..evaluations.maps.gallery import TILE, overlay
+from ..evaluations.maps.gallery import TILE, blended
 from ..evaluations.metrics import is_finite
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
@@ -83,7 +83,7 @@ def under_map(image: bytes, heat: bytes, width: int = TILE) -> Image.Image:
     """Return a kept picture of that width under its map."""
     with opened(image) as picture, opened(heat) as levels:
         pixels, values = np.array(picture.convert("RGB")), np.array(levels.convert("L"), np.float32)
-    return Image.fromarray(overlay(pixels, values / np.float32(255), width))
+    return Image.fromarray(blended(pixels, values / np.float32(255), width))
 
 
 @dataclass(frozen=True)

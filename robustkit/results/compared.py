@@ -15,8 +15,7 @@ from ..errors import RunError
 from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
-from .comparison import Comparison, ComparisonRow, own_flags
-from .comparison import compare as compare_pairs
+from .comparison import Comparison, ComparisonRow, compare_sides, own_flags
 from .flips import KINDS, Flips
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
@@ -56,7 +55,7 @@ class Compared:
         """Return what the file of `robustkit compare --json` holds."""
         reference = self.reference
         placed = [_among(side, each) for side in self.sides if reference for each in found_among(side, reference)]
-        return as_json(self.comparison) | {"unpaired": list(self.unpaired), "among": placed}
+        return comparison_as_json(self.comparison) | {"unpaired": list(self.unpaired), "among": placed}
 
     def to_json(self) -> str:
         """Return the same as JSON."""
@@ -117,16 +116,16 @@ def compare(
         published = published.named_as(dict.fromkeys(row.condition for side in sides for row in side.results))
     lines = () if published is None else published.unmatched
     if single:
-        found = Compared(Comparison((), published), lines, sides)
+        result = Compared(Comparison((), published), lines, sides)
     else:
         unpaired = unpaired_lines(opened, checkpoints, against)
-        found = Compared(compare_pairs(pairs, published), (*lines, *unpaired), sides)
-    if published is None or found.placed:
-        return found
+        result = Compared(compare_sides(pairs, published), (*lines, *unpaired), sides)
+    if published is None or result.placed:
+        return result
     if single:
         lacking = f"{opened[0].path} has no figure that {published.name} has"
         raise RunError("; ".join([lacking, *lines, "audit a condition of it, or give another run"]))
-    return replace(found, unpaired=(*found.unpaired, f"{published.name}: it has no figure of these checkpoints"))
+    return replace(result, unpaired=(*result.unpaired, f"{published.name}: it has no figure of these checkpoints"))
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def _among(side: Side, each: Among) -> dict[str, Any]:
     return {"checkpoint": side.checkpoint, **named, "value": finite, **published}
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
     """Return all that the tables say, and where each side comes from; values that are not finite are None."""
     reference = comparison.reference
     fields = ("name", "summary", "source", "data", "protocol")
@@ -155,13 +154,13 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
 
 
-def _flips(found: Flips) -> dict[str, Any]:
-    shares = {kind: getattr(found, kind) for kind in KINDS}
+def _flips(changes: Flips) -> dict[str, Any]:
+    shares = {kind: getattr(changes, kind) for kind in KINDS}
     parts = {
         kind: {"value": each.share.value, "ci_low": each.share.low, "ci_high": each.share.high, "ids": list(each.ids)}
         for kind, each in shares.items()
     }
-    return {"condition": found.condition, "n": found.negative.share.n, **parts}
+    return {"condition": changes.condition, "n": changes.negative.share.n, **parts}
 
 
 def _side(side: Side) -> dict[str, Any]:

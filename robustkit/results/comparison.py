@@ -38,7 +38,7 @@ from .pairing import (
     comparison_doubts,
     flagged_results,
     intended_differences,
-    names_of,
+    pair_names,
     paired_difference,
     refuse_incomparable,
     same_file,
@@ -51,7 +51,7 @@ MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
 HELD = 200_000
 """Figures of samples that all checkpoints may hold at once under one condition."""
-_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Figure], Tested]] = WeakKeyDictionary()
+_TESTED: WeakKeyDictionary[RunFolder, tuple[Sequence[Figure], Tested]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ComparisonRow:
 @dataclass(frozen=True)
 class Pair:
     """The differences of `second` from `first`. changed: how they differ by intent. flags: doubts about the comparison.
-    own: the results that are compared, with their flags. left_out: lines on conditions that are in no row. flips:
+    concerned: the results that are compared, with their flags. left_out: lines on conditions that are in no row. flips:
     predictions that changed."""
 
     first: Side
@@ -92,12 +92,12 @@ class Pair:
     changed: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    own: tuple[Concerned, ...] = ()
+    concerned: tuple[Concerned, ...] = ()
     flips: tuple[Flips, ...] = ()
 
     @property
     def names(self) -> tuple[str, str]:
-        return names_of(self.first, self.second)
+        return pair_names(self.first, self.second)
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
     names = dict.fromkeys(name for pair in pairs for name in pair.names)
     one = len({side.run.path for pair in pairs for side in (pair.first, pair.second)}) == 1
     called = short_names(names) if one else {name: name for name in names}
-    return [flag.line for flag in raised_once((each for pair in pairs for each in pair.own), called)]
+    return [flag.line for flag in raised_once((each for pair in pairs for each in pair.concerned), called)]
 
 
 @plugin_session()
-def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
+def compare_sides(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
     """Return all differences of these pairs. RunError for other tasks, classes or labels, or nothing in common."""
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
@@ -194,16 +194,16 @@ def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None
 
 def _corrected_within(compared: Sequence[Pair], reference: Published | None, family: Comparison) -> Comparison:
     """Return pairs of a run with its page's p-values; what the page does not test counts in a family with it."""
-    known = {_test(row): row for row in (*family.rows, *family.others)}
-    added = [row for pair in compared for row in pair.rows if _test(row) not in known]
-    adjusted = holm([row.difference.p_value for row in (*known.values(), *added)])
-    p_values = {key: row.p_value for key, row in known.items()}
-    p_values |= zip(map(_test, added), adjusted[len(known) :], strict=True)
+    by_test = {_test(row): row for row in (*family.rows, *family.others)}
+    added = [row for pair in compared for row in pair.rows if _test(row) not in by_test]
+    adjusted = holm([row.difference.p_value for row in (*by_test.values(), *added)])
+    p_values = {key: row.p_value for key, row in by_test.items()}
+    p_values |= zip(map(_test, added), adjusted[len(by_test) :], strict=True)
     pairs = [
         replace(pair, rows=tuple(replace(row, p_value=p_values[_test(row)]) for row in pair.rows)) for pair in compared
     ]
-    shown = {_test(row) for pair in pairs for row in pair.rows}
-    return Comparison(tuple(pairs), reference, tuple(row for key, row in known.items() if key not in shown))
+    in_pairs = {_test(row) for pair in pairs for row in pair.rows}
+    return Comparison(tuple(pairs), reference, tuple(row for key, row in by_test.items() if key not in in_pairs))
 
 
 def _test(row: ComparisonRow) -> tuple[frozenset[str], str, str]:
@@ -244,9 +244,9 @@ def _paired(first: Side, second: Side) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse_incomparable(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
-    shown, singles = flipping(first, second)
+    texts, singles = flipping(first, second)
     flips = [*flips_under(first, second, singles)]  # before what else is read of them, so that each is opened once
-    for condition, metric in _wanted(first, second, common):
+    for condition, metric in _to_compare(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
         except DamagedRecord:
@@ -256,7 +256,7 @@ def _paired(first: Side, second: Side) -> Pair:
             continue
         rows.append(ComparisonRow(first, second, condition, metric, difference))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
-    flips = [*flips_under(first, second, shown), *flips]
+    flips = [*flips_under(first, second, texts), *flips]
     differ = tuple(intended_differences(first.described, second.described))
     return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=tuple(flips))
 
@@ -269,15 +269,15 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
     if reference is not None and published:
         flags += [doubt for side in (first, second) for doubt in reference.doubts(side.manifest, published)]
         unlike = ((text, unlike_published(text)) for text, _, _ in published)
-        flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
-    own = tuple(flagged_results(first, second, {(row.condition, row.metric) for row in rows}))
-    return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
+        flags += [f"{text}: {reason}, which the published figure is of" for text, reason in unlike if reason]
+    concerned = tuple(flagged_results(first, second, {(row.condition, row.metric) for row in rows}))
+    return replace(pair, flags=tuple(dict.fromkeys(flags)), concerned=concerned)
 
 
 # Which rows
 
 
-def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _to_compare(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield conditions and metrics: those of the task's table in the order of the run, then what families compare."""
     task = task_of(first.manifest)
     for condition in common:
@@ -301,18 +301,18 @@ def _published(reference: Published | None, first: Side, second: Side, condition
     return None if of_first is None else figure - of_first
 
 
-def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[str]) -> Iterator[str]:
+def _left_out(first: Side, second: Side, common: Sequence[str], in_rows: Iterable[str]) -> Iterator[str]:
     """Yield lines on the conditions that are in no row: those that the other has, or that its own run.json names."""
-    names = names_of(first, second)
+    names = pair_names(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
-        wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions_of(side.checkpoint)])
-        lacking = [text for text in wanted if text not in side.conditions]
+        expected = dict.fromkeys([*other.conditions, *side.manifest.conditions_of(side.checkpoint)])
+        lacking = [text for text in expected if text not in side.conditions]
         groups = {text: group_of(text) for text in (*lacking, *common)}
         partly = {groups[text] for text in common}
         # A group that is lacking at all levels is named as a group.
         if merged := dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking):
             yield f"{name} has no records under {', '.join(merged)}"
-    yield from not_compared(common, shown)
+    yield from not_compared(common, in_rows)
 
 
 # The family of a run
@@ -322,35 +322,35 @@ def asked_results(results: Results) -> list[Asked]:
     """Return what the first page shows, in its order; of results that some checkpoint has."""
     manifest, headline = results.manifest, task_of(results.manifest).headline_metric
     keys = list(dict.fromkeys((row.condition, row.metric) for row in results))
-    found = []
+    asked = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
-        found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
-    return _strongest_first(found, results, headline.name)
+        asked += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
+    return _strongest_first(asked, results, headline.name)
 
 
-def _strongest_first(found: list[Asked], results: Results, headline: str) -> list[Asked]:
+def _strongest_first(asked: list[Asked], results: Results, headline: str) -> list[Asked]:
     """Return what the first page shows, attacks in the order of what they leave, the least first."""
-    places = [at for at, each in enumerate(found) if is_attack(kind_of(each.condition)) and each.metric == headline]
+    places = [at for at, each in enumerate(asked) if is_attack(kind_of(each.condition)) and each.metric == headline]
 
     def left(each: Asked) -> float:
         rows = (results.cells[name].get(each.key) for name in results.manifest.names)
         values = [row.value for row in rows if row is not None and row.is_finite]
         return sum(values) / len(values) if values else math.inf
 
-    strongest = sorted((found[at] for at in reversed(places)), key=left)  # of equals the last
+    strongest = sorted((asked[at] for at in reversed(places)), key=left)  # of equals the last
     for at, each in zip(places, strongest, strict=True):
-        found[at] = each
-    return found
+        asked[at] = each
+    return asked
 
 
 def pair_tests(results: Results) -> Tested:
     """Return the paired tests of a run's checkpoints: computed once for the same results, kept as long as the run."""
     rows = list(results.rows)
-    known = _FOUND.get(results.run)
-    if known is None or known[0] != rows:
-        known = _FOUND[results.run] = rows, _tested(results)
-    return known[1]
+    entry = _TESTED.get(results.run)
+    if entry is None or entry[0] != rows:
+        entry = _TESTED[results.run] = rows, _tested(results)
+    return entry[1]
 
 
 def _tested(results: Results) -> Tested:

@@ -31,7 +31,7 @@ LIBRARY = "robustkit"
 NAME = "robustkit_metric"
 """The key of a metric's details that holds its name in summary.json."""
 LARGEST, LONGEST = 16 << 20, 500  # bytes of a file, characters of a name
-_SHOWN, _FLAGS = 5, 20  # figures that a line names, flags that a figure keeps
+_NAMES, _FLAGS = 5, 20  # figures that a line names, flags that a figure keeps
 _UNITS = {"nll": "nats"}
 _DISTANCES = ("linf_max", "l2_max", "median_distance")
 
@@ -140,13 +140,13 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
     taken: dict[tuple[str, str], float] = {}
     origins: dict[str, dict[str, Origin]] = {}
     lost, spelled = list[str](), dict[Hashable, str]()
-    own = held.eval_library.name == LIBRARY
-    space = held.eval_library.additional_details.get("space", "") if own else ""
-    known = {metric_id(metric): metric for metric in reversed(metrics().values())} | metrics()
+    is_ours = held.eval_library.name == LIBRARY
+    space = held.eval_library.additional_details.get("space", "") if is_ours else ""
+    by_name = {metric_id(metric): metric for metric in reversed(metrics().values())} | metrics()
     for result in held.evaluation_results:
         config, condition = result.metric_config, result.evaluation_name
         called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
-        metric = _metric(config, own, known)
+        metric = _metric(config, is_ours, by_name)
         if metric is None or (value := _value(result, metric, space)) is None or not _is_condition(condition):
             lost.append(_short(called))
             continue
@@ -155,34 +155,34 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
             lost += [_short(called)] * (1 if taken[key] != taken[key] else 2)
             taken[key] = float("nan")  # unlike each value that may still come
         else:
-            origins.setdefault(condition, {})[metric.name] = _origin(result, own)
+            origins.setdefault(condition, {})[metric.name] = _origin(result, is_ours)
     figures: dict[str, dict[str, float]] = {}
     for (condition, name), value in taken.items():
         if value == value:
             figures.setdefault(condition, {})[name] = value
-    details = held.model_info.additional_details if own else {}
+    details = held.model_info.additional_details if is_ours else {}
     return Evaluated(
         _short(details.get("attention") or held.model_info.id or held.model_info.name),
         _short(held.model_info.name),
         _short(f"{held.source_metadata.source_organization_name}, {held.evaluation_id}"),
         _short(", ".join(dict.fromkeys(result.source_data.dataset_name for result in held.evaluation_results))),
-        _short((held.eval_library.additional_details.get("protocol") if own else "") or "an unknown protocol"),
+        _short((held.eval_library.additional_details.get("protocol") if is_ours else "") or "an unknown protocol"),
         figures,
         origins,
         _line(where, lost, len(held.evaluation_results)),
     )
 
 
-def _origin(result: _Result, own: bool) -> Origin:
-    """Return what a file says about where a figure comes from. own: digests and flags of others mean something else."""
+def _origin(result: _Result, is_ours: bool) -> Origin:
+    """Return what a file says about where a figure comes from. is_ours: else digests and flags mean something else."""
     score, data = result.score_details, result.source_data
-    n, said = score.uncertainty.get("num_samples"), score.details.get("flags") if own else None
+    n, text = score.uncertainty.get("num_samples"), score.details.get("flags") if is_ours else None
     try:
-        flags = json.loads(said) if isinstance(said, str) else []
+        flags = json.loads(text) if isinstance(text, str) else []
     except (ValueError, RecursionError):
         flags = []
     texts = [_short(flag) for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
-    digest = score.details.get("data_digest") if own else None
+    digest = score.details.get("data_digest") if is_ours else None
     return Origin(
         _short(data.dataset_name),
         _short(digest) if isinstance(digest, str) else "",
@@ -199,8 +199,8 @@ def _checked(path: Path, where: str) -> _File:
         raise RunError(f"{where}: {why}; expected a JSON file of Every Eval Ever") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, str) or version.rpartition(".")[0] != SCHEMA.rpartition(".")[0]:
-        said = f"schema_version is {json.dumps(version)[:80]}" if isinstance(data, dict) else "not a JSON object"
-        raise RunError(f"{where}: {said}; expected a file of Every Eval Ever, schema {SCHEMA}")
+        what = f"schema_version is {json.dumps(version)[:80]}" if isinstance(data, dict) else "not a JSON object"
+        raise RunError(f"{where}: {what}; expected a file of Every Eval Ever, schema {SCHEMA}")
     try:
         return msgspec.convert(data, _File)
     except msgspec.ValidationError:
@@ -222,8 +222,8 @@ def meaning_of(condition: str) -> Hashable:
     """Return what is the same for all spellings of a condition: its parameters in any order, numbers by their value to
     ten digits, and what a text may leave out."""
     pattern = pattern_of(condition)
-    given = {**vocabulary_of(pattern.name).defaults, **pattern.given}
-    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in given.items())
+    parameters = {**vocabulary_of(pattern.name).defaults, **pattern.given}
+    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in parameters.items())
 
 
 def _by_value(text: str) -> str:
@@ -233,13 +233,13 @@ def _by_value(text: str) -> str:
         return text
 
 
-def _metric(config: _Config, own: bool, known: Mapping[str, Metric]) -> Metric | None:
-    """Return the metric that a file means, if its direction is ours. known: by their names and by `metric_id`."""
-    if own and (name := config.additional_details.get(NAME)):
+def _metric(config: _Config, is_ours: bool, by_name: Mapping[str, Metric]) -> Metric | None:
+    """Return the metric that a file means, if its direction is ours. by_name: also by `metric_id`."""
+    if is_ours and (name := config.additional_details.get(NAME)):
         metric = find_metric(name)
     else:
         asked = (config.metric_id.removeprefix(f"{LIBRARY}."), config.metric_name)
-        metric = next((known[each] for each in asked if each in known), None)
+        metric = next((by_name[each] for each in asked if each in by_name), None)
         if metric is None and config.metric_id.startswith(f"{LIBRARY}."):  # it may have a parameter
             metric = find_metric(asked[0])
     if metric is None or len(metric.name) > LONGEST:
@@ -251,12 +251,12 @@ def _value(result: _Result, metric: Metric, space: str) -> float | None:
     """Return a score in the unit of records; None where its unit is unclear, or it is no value of that metric."""
     config, unit, most = result.metric_config, metric_unit(metric, space), _whole(result.metric_config)
     usual = {1: unit, 100: "percent"}.get(most) if unit == "proportion" else unit
-    said = config.metric_unit or (None if metric.name in _DISTANCES else usual)
-    if most is not None and (most <= 1 if said == "percent" else said == "proportion" and most > max(metric.ends)):
+    stated = config.metric_unit or (None if metric.name in _DISTANCES else usual)
+    if most is not None and (most <= 1 if stated == "percent" else stated == "proportion" and most > max(metric.ends)):
         return None  # a largest value that the unit contradicts
-    if said == unit:
+    if stated == unit:
         value = float(result.score_details.score)
-    elif unit == "proportion" and said == "percent":
+    elif unit == "proportion" and stated == "percent":
         value = result.score_details.score / 100
     else:
         return None
@@ -276,11 +276,11 @@ def _line(where: str, lost: Sequence[str], of: int) -> str:
     if not of:
         return f"{where}: it has no figures"
     why = "the condition, the metric, its unit or its direction is unclear or none of robustkit's, or values differ"
-    said = f"{where}: {len(lost)} of {of} figures are left out, since {why}"
-    return f"{said}: {listed(lost)}" if lost else ""
+    line = f"{where}: {len(lost)} of {of} figures are left out, since {why}"
+    return f"{line}: {joined(lost)}" if lost else ""
 
 
-def listed(texts: Iterable[str]) -> str:
+def joined(texts: Iterable[str]) -> str:
     """Return the first few of some texts of a file in one line, each once, and how many more there are."""
     each = list(dict.fromkeys(map(_short, texts)))
-    return "; ".join(each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")
+    return "; ".join(each[:_NAMES]) + (f" and {len(each) - _NAMES} more" if len(each) > _NAMES else "")

@@ -23,7 +23,7 @@ from ..evaluations.records import common_ids
 from .pairing import Side
 
 KINDS = ("negative", "positive", "churn")
-_SHOWN = 20  # flipped samples of a condition that a page lists
+_ROWS = 20  # flipped samples of a condition that a page lists
 NOTE = (
     "Negative flip: right before, wrong now. Positive flip: the reverse. Churn: another predicted class. Shares of the "
     "samples that both have, with Wilson's 95 % intervals."
@@ -56,19 +56,19 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
     read = [side.samples(condition, ("correct", "prediction")) for side in (first, second)]
     ids = common_ids([each.ids for each in read])
     right, predicted = ([each.of(name, ids) for each in read] for name in ("correct", "prediction"))
-    known = np.isfinite(right[0]) & np.isfinite(right[1])
+    labelled = np.isfinite(right[0]) & np.isfinite(right[1])
     names = np.array(ids.to_pylist(), dtype=object)
-    n = int(known.sum())
+    n = int(labelled.sum())
     if not n:
         raise RunError(f"no labelled sample is common under {condition}; expected the same labelled data")
 
     def counted(which: npt.NDArray[np.bool_]) -> Flipped:
-        ids = tuple(map(str, names[known & which]))
+        ids = tuple(map(str, names[labelled & which]))
         return Flipped(ids, proportion(len(ids), n))
 
     changed = predicted[0] != predicted[1]
-    shown = known & (changed | (right[0] != right[1]))
-    each = (dict(zip(map(str, names[shown]), part[shown].tolist(), strict=True)) for part in predicted)
+    differing = labelled & (changed | (right[0] != right[1]))
+    each = (dict(zip(map(str, names[differing]), part[differing].tolist(), strict=True)) for part in predicted)
     before, now = ({name: int(place) for name, place in part.items() if math.isfinite(place)} for part in each)
     return Flips(
         condition,
@@ -96,21 +96,21 @@ def flips_under(first: Side, second: Side, conditions: Iterable[str]) -> Iterato
             continue
 
 
-def flip_table(second: Side, names: tuple[str, str], found: Sequence[Flips]) -> TextTable:
+def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> TextTable:
     rows = [
         (
             name_of(each.condition, "table", second.manifest),
             str(each.negative.share.n),
             *(figure_cell(getattr(each, kind).share) for kind in KINDS),
         )
-        for each in found
+        for each in flips
     ]
     title = f"{names[1]} against {names[0]}: predictions that changed"
     headings = ("condition", "n", *(f"{kind} % [95 %]" for kind in KINDS))
     return TextTable(title, headings, tuple(rows), (), NOTE, names[1])
 
 
-def flipped_grid(second: Side, found: Sequence[Flips]) -> Grid | None:
+def flipped_grid(second: Side, flips: Sequence[Flips]) -> Grid | None:
     """Return the first samples with a negative flip, with both predictions; None without any."""
     named = second.described.class_names or second.manifest.data.class_names
 
@@ -124,11 +124,11 @@ def flipped_grid(second: Side, found: Sequence[Flips]) -> Grid | None:
             called(each.before.get(sample)),
             called(each.now.get(sample)),
         )
-        for each in found
-        for sample in each.negative.ids[:_SHOWN]
+        for each in flips
+        for sample in each.negative.ids[:_ROWS]
     ]
     if not rows:
         return None
-    note = f"At most {_SHOWN} samples of each condition."
+    note = f"At most {_ROWS} samples of each condition."
     headings = ("condition", "sample", "before (right)", "now (wrong)")
     return Grid(f"Negative flips of {second.checkpoint}", headings, tuple(rows), 2, note=note, folded=True)

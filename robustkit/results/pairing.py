@@ -100,8 +100,8 @@ def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] |
     return [*lines, *(f"files that {text}{_more(changed)} reads differ" for text in changed[:1])]
 
 
-def _more(found: Collection[object]) -> str:
-    return f" and {len(found) - 1} more" if len(found) > 1 else ""
+def _more(items: Collection[object]) -> str:
+    return f" and {len(items) - 1} more" if len(items) > 1 else ""
 
 
 _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows", "heads")
@@ -159,9 +159,9 @@ def checkpoint_pairs(
         check_plugins(run.manifest)
     names = [run.manifest.names for run in runs]
     for name in checkpoints:
-        _known(name, runs, [checkpoint for group in names for checkpoint in group])
+        _refuse_unknown(name, runs, [checkpoint for group in names for checkpoint in group])
     if against is not None:
-        _known(against, runs[:1], names[0])
+        _refuse_unknown(against, runs[:1], names[0])
     sides: dict[tuple[str, str], Side] = {}  # of a run that is given twice, the records are read once
 
     def side(run: RunFolder, name: str) -> Side:
@@ -182,12 +182,12 @@ def checkpoint_pairs(
         remedy = "expected two: give a second run, or audit another checkpoint into this one"
         raise RunError(f"{runs[0].path} holds one checkpoint, {names[0][0]}; {remedy}")
     if not paired:
-        said = f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}"
-        raise RunError(f"{said}; choose others with --checkpoint or --against")
+        message = f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}"
+        raise RunError(f"{message}; choose others with --checkpoint or --against")
     return paired
 
 
-def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
+def _refuse_unknown(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
     if name not in names:
         where = ", ".join(str(run.path) for run in runs)
         raise RunError(f"{where}: {unknown('checkpoint', name, dict.fromkeys(names))}")
@@ -208,7 +208,7 @@ def unpaired_lines(
     return lines
 
 
-def names_of(first: Side, second: Side) -> tuple[str, str]:
+def pair_names(first: Side, second: Side) -> tuple[str, str]:
     """Return the names of both checkpoints, with their runs where these differ."""
     if first.run.path == second.run.path:
         return first.checkpoint, second.checkpoint
@@ -216,7 +216,7 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
 
 
 def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> None:
-    names, sides = names_of(first, second), (first, second)
+    names, sides = pair_names(first, second), (first, second)
     classes = [(side.manifest.data.classes, side.described.num_classes) for side in sides]
     for what, (before, after) in (
         ("is of", [task_of(side.manifest).name for side in sides]),
@@ -258,15 +258,15 @@ def same_file(first: Side, second: Side) -> Iterator[str]:
         yield f"both are the same file (sha256 {digest[:12]})"
 
 
-def flagged_results(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Concerned]:
+def flagged_results(first: Side, second: Side, compared: Collection[tuple[str, str]]) -> Iterator[Concerned]:
     """Yield the results of both sides that are compared, with their flags and those of what they lack."""
-    for side, name in zip((first, second), names_of(first, second), strict=True):
+    for side, name in zip((first, second), pair_names(first, second), strict=True):
         for row in side.results:
-            if (row.condition, row.metric) in shown:  # `incomplete` is as it was when the summary was made
-                kept = (each for each in row.findings if each.code != INCOMPLETE)
-                yield Concerned(name, row.condition, tuple(kept), side.manifest)
-        for condition in dict.fromkeys(condition for condition, _ in shown):
-            wanted, figures = condition in side.run.manifest.evidence, side.run.evidence(side.checkpoint, condition)
-            missing = missing_evidence(figures, side.run.manifest.arguments) if wanted else None
+            if (row.condition, row.metric) in compared:  # `incomplete` is as it was when the summary was made
+                findings = (each for each in row.findings if each.code != INCOMPLETE)
+                yield Concerned(name, row.condition, tuple(findings), side.manifest)
+        for condition in dict.fromkeys(condition for condition, _ in compared):
+            expected, figures = condition in side.run.manifest.evidence, side.run.evidence(side.checkpoint, condition)
+            missing = missing_evidence(figures, side.run.manifest.arguments) if expected else None
             evidence = [missing.finding] if missing and missing.finding else []
             yield Concerned(name, condition, (*missing_records(side, condition), *evidence), side.manifest)

@@ -51,7 +51,7 @@ FORMATS = ("latex", "markdown", "csv", "html")
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """A figure as a text, and the ends of its 95 % interval, empty where it has none. mark: best of its figure, close
     where no test tells it from the best. flagged: whether a doubt is about it alone. p_value: Holm's, against the best.
     """
@@ -75,7 +75,7 @@ class Markup:
     flagged: str = "{}"
     interval: str = " [{}, {}]"
 
-    def cell(self, cell: Cell, intervals: bool) -> str:
+    def cell(self, cell: PaperCell, intervals: bool) -> str:
         text = {"best": self.best, "close": self.close, "": "{}"}[cell.mark].format(self.escape(cell.value))
         text = self.flagged.format(text) if cell.flagged else text
         bounds = (self.escape(end) for end in (cell.low, cell.high))
@@ -119,7 +119,7 @@ class PaperTable:
     corner: str
     headings: tuple[str, ...]
     names: tuple[str, ...]
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[PaperCell, ...], ...]
     caption: str
     flags: tuple[str, ...] = ()
     intervals: bool = False
@@ -283,12 +283,12 @@ def table(
 
 
 def _axis(
-    option: str, given: Axis, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]
+    option: str, axis: Axis, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]
 ) -> list[str] | tuple[Asked, ...] | None:
     """Return names of checkpoints as a list, or figures as a tuple; None where nothing is given."""
-    if given is None:
+    if axis is None:
         return None
-    items = split_list(given)
+    items = split_list(axis)
     if not items:
         raise ProtocolError(f"--{option} is empty; name checkpoints or conditions, or leave it out")
     names = [line.name for line in lines]
@@ -298,38 +298,38 @@ def _axis(
         return items
     if items == ["conditions"]:
         return tuple(front.values())
-    known = SETS.get(items[0], "") if len(items) == 1 else ""
-    found = dict[tuple[str, str], Asked]()
-    for item in split_list(known or items):
+    group = SETS.get(items[0], "") if len(items) == 1 else ""
+    figures = dict[tuple[str, str], Asked]()
+    for item in split_list(group or items):
         some = {entry.key: entry for entry in _named(item, lines, front)}
-        if not (some or known):
-            there = {
+        if not (some or group):
+            choices = {
                 *names,
                 *SETS,
                 "checkpoints",
                 "conditions",
                 *(kind_of(text) for line in lines for text, _ in line.rows),
             }
-            raise ProtocolError(f"--{option}: {unknown('checkpoint or condition', item, there)}")
-        found |= some
-    if not found:
-        raise ProtocolError(f"--{option} {items[0]}: the runs have none of {known}; audit one of these, or name others")
-    return tuple(found.values())
+            raise ProtocolError(f"--{option}: {unknown('checkpoint or condition', item, choices)}")
+        figures |= some
+    if not figures:
+        raise ProtocolError(f"--{option} {items[0]}: the runs have none of {group}; audit one of these, or name others")
+    return tuple(figures.values())
 
 
 def _named(item: str, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]) -> Iterator[Asked]:
     """Yield the figures that an item names; of a condition without one those of the first page, else its first."""
     text, _, metric = item.rpartition(":")
     text, metric = (text, metric) if metric in metrics() else (item, "")
-    wanted, seen = pattern_of(text), set[str]()
+    pattern, seen = pattern_of(text), set[str]()
     for line in lines:
         for key in line.rows:
             condition, figure = key
             whole = estimated(*key) or condition.replace(f",{ON}={part_of(condition)}", "")
-            if not (matches(wanted, whole) or matches(wanted, condition)):
+            if not (matches(pattern, whole) or matches(pattern, condition)):
                 continue
-            own = key in front or (condition not in seen and not any(condition == text for text, _ in front))
-            if figure == metric if metric else own:
+            is_first = key in front or (condition not in seen and not any(condition == text for text, _ in front))
+            if figure == metric if metric else is_first:
                 seen.add(condition)
                 yield front.get(key) or Asked(*key, name_of(condition, "table", line.side.manifest))
 
@@ -348,29 +348,29 @@ class _Tests:
 
     @classmethod
     def of(cls, lines: Sequence[_Line], figures: Sequence[Asked], may_test: bool) -> _Tests:
-        found, raw = cls({}), dict[tuple[str, tuple[str, str]], float]()
+        tests, raw = cls({}), dict[tuple[str, tuple[str, str]], float]()
         for entry in figures:
             key, better = entry.key, metric_of(entry.metric).better
-            there = [line for line in lines if key in line.rows and is_finite(line.rows[key].value)]
-            if len(there) < 2 or not better:
+            present = [line for line in lines if key in line.rows and is_finite(line.rows[key].value)]
+            if len(present) < 2 or not better:
                 continue
-            values = [better * line.rows[key].value for line in there]
-            best = there[values.index(max(values))]
-            others = [line for line, value in zip(there, values, strict=True) if value < max(values)]
-            found.marks |= {(line.name, key): ("best", math.nan) for line in there if line not in others}
+            values = [better * line.rows[key].value for line in present]
+            best = present[values.index(max(values))]
+            others = [line for line, value in zip(present, values, strict=True) if value < max(values)]
+            tests.marks |= {(line.name, key): ("best", math.nan) for line in present if line not in others}
             p_values = {line.name: _p_value(best, line, key) if may_test else math.nan for line in others}
             if any(map(math.isfinite, p_values.values())):
-                found.count += math.comb(len(there), 2)
+                tests.count += math.comb(len(present), 2)
                 raw |= {(name, key): p_value for name, p_value in p_values.items()}
             elif others:
-                found.left.append(entry)
-            if sum(line.side.manifest.data.n for line in there) > HELD:
-                for line in there:
+                tests.left.append(entry)
+            if sum(line.side.manifest.data.n for line in present) > HELD:
+                for line in present:
                     line.side.forget()
-        adjusted = holm([*raw.values(), *[math.nan] * (found.count - len(raw))])
+        adjusted = holm([*raw.values(), *[math.nan] * (tests.count - len(raw))])
         for place, p_value in zip(raw, adjusted, strict=False):
-            found.marks[place] = ("close" if p_value >= LEVEL else "", p_value)
-        return found
+            tests.marks[place] = ("close" if p_value >= LEVEL else "", p_value)
+        return tests
 
 
 def _p_value(first: _Line, second: _Line, key: tuple[str, str]) -> float:
@@ -400,7 +400,7 @@ def _apart(lines: Sequence[_Line]) -> Iterator[tuple[str, bool]]:
 def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> PaperTable:
     apart = list(dict.fromkeys(_apart(lines)))
     tests = _Tests.of(lines, figures, not any(forbidden for _, forbidden in apart))
-    cells, flagged = list[tuple[Cell, ...]](), list[Concerned]()
+    cells, flagged = list[tuple[PaperCell, ...]](), list[Concerned]()
     for line in lines:
         doubts = {entry.key: line.doubts(entry.key) for entry in figures if entry.key in line.rows}
         shared = set[str]().union(*doubts.values()).intersection(*doubts.values())
@@ -420,17 +420,17 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
         names,
         tuple(cells),
         caption,
-        (*(said for said, _ in apart), *flags),
+        (*(doubt for doubt, _ in apart), *flags),
         intervals,
     )
 
 
-def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool) -> Cell:
+def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool) -> PaperCell:
     row = line.rows.get(key)
     value, _, bounds = figure_cell(row, metric_of(key[1]).scale).partition(" ")
     low, _, high = bounds.strip("[]").partition(", ")
     mark, p_value = tests.marks.get((line.name, key), ("", math.nan))
-    return Cell(value, low, high, mark, flagged, p_value, row)
+    return PaperCell(value, low, high, mark, flagged, p_value, row)
 
 
 def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, str]:
@@ -453,18 +453,18 @@ def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, s
 
 def _radii(lines: Sequence[_Line], figures: Iterable[Asked]) -> list[str]:
     """Return the radii of attacks, each with its norm."""
-    found = dict[str, None]()
+    radii = dict[str, None]()
     for manifest, entry in ((line.side.manifest, entry) for line in lines for entry in figures):
         if (claim := manifest.claims.get(entry.condition)) is not None:
-            found[f"{amount(claim.eps, claim.norm, manifest.protocol.space)} ({claim.norm})"] = None
-    return list(found)
+            radii[f"{amount(claim.eps, claim.norm, manifest.protocol.space)} ({claim.norm})"] = None
+    return list(radii)
 
 
 def _caption(
     lines: Sequence[_Line],
     headings: Mapping[Asked, str],
     tests: _Tests,
-    cells: Sequence[Sequence[Cell]],
+    cells: Sequence[Sequence[PaperCell]],
     intervals: bool,
 ) -> str:
     manifests = [line.side.manifest for line in lines]

@@ -39,7 +39,7 @@ from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
 from ..protocol.card import Card, card_names, load_card
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric, metrics
-from .every_eval_ever import Origin, listed, meaning_of, read_evaluated
+from .every_eval_ever import Origin, joined, meaning_of, read_evaluated
 
 _FIELDS = ("summary", "source", "data", "protocol")
 Figures = Mapping[str, Mapping[str, float]]
@@ -97,7 +97,7 @@ class Published:
         theirs = {meaning_of(text): text for text in conditions}
         names = {text: theirs.get(meaning_of(text), "") for figures in self.figures.values() for text in figures}
         lost = [text for text, name in names.items() if not name]
-        line = f"{self.name}: no condition of the run matches {listed(lost)}"
+        line = f"{self.name}: no condition of the run matches {joined(lost)}"
 
         def renamed(table: Mapping[str, Any]) -> dict[str, Any]:
             return {names[text]: values for text, values in table.items() if names.get(text)}
@@ -114,13 +114,13 @@ class Published:
         figures: condition, metric and n of each that stands next to one of these."""
         tag = manifest.protocol.tag
         here = f"published under {self.protocol}, here {tag.partition('@')[0]}"
-        found: dict[str, dict[str, None]] = {} if self.is_of(tag) else {here: {}}
+        lines: dict[str, dict[str, None]] = {} if self.is_of(tag) else {here: {}}
         for condition, metric, n in figures:
             if (origin := self.origins.get(condition, {}).get(metric)) is not None:
                 for line in origin.doubts(condition, manifest.data, n):
-                    found.setdefault(line, {})[condition] = None
+                    lines.setdefault(line, {})[condition] = None
         every = {condition for condition, _, _ in figures}
-        return [f"{line} ({listed(some)})" if some and len(some) < len(every) else line for line, some in found.items()]
+        return [f"{line} ({joined(some)})" if some and len(some) < len(every) else line for line, some in lines.items()]
 
     def is_of(self, tag: str) -> bool:
         """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were measured under."""

@@ -31,7 +31,7 @@ from .slices import (
     slices_of,
 )
 
-_SHOWN = 10  # weak slices of a condition in a table
+_ROWS = 10  # weak slices of a condition in a table
 _ROWS = 200  # slices of a condition in a table of those that are asked for
 
 
@@ -41,7 +41,7 @@ def slice_sections(results: Results, by: Sequence[str] = ()) -> dict[str, Any]:
     asked = by_tables(results.run, by)
     tables = weak_tables(results)
     grids = [*stacked_grids(tables), *(grid for some in asked for grid in stacked_grids(some))]
-    return {"grids": grids, "said": "" if tables else search_note(results)}
+    return {"grids": grids, "remark": "" if tables else search_note(results)}
 
 
 def weak_tables(results: Results) -> list[TextTable]:
@@ -52,12 +52,12 @@ def weak_tables(results: Results) -> list[TextTable]:
     rows = dict[str, list[tuple[str, ...]]]()
     for each in results.gathered(WeakSlices).searches:
         called = name_of(each.condition, "table", manifest)
-        for weak in each.found[:_SHOWN]:
+        for weak in each.weak[:_ROWS]:
             rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
     title = "slices that do significantly worse"
     return [
-        TextTable(f"{name}: {title}", headings, tuple(own), (), note, name, ("all others %",))
-        for name, own in rows.items()
+        TextTable(f"{name}: {title}", headings, tuple(cells), (), note, name, ("all others %",))
+        for name, cells in rows.items()
     ]
 
 
@@ -76,15 +76,15 @@ def search_note(results: Results) -> str:
         return ""
     columns = dict.fromkeys(name for each in searches for names, _ in each.search.names for name in names)
     tested = sorted({len(each.search.names) for each in searches})
-    found = [len(each.found) for each in searches]
+    counts = [len(each.weak) for each in searches]
     count = " to ".join(dict.fromkeys(map(str, (tested[0], tested[-1]))))
     parts = [
         f"Tested for each checkpoint and condition: {count} slices by {', '.join(columns)}, singly and in pairs, of "
         f"at least {FEWEST} samples each.",
-        "" if any(found) else "None is significantly worse than all other samples.",
-        f"At most {_SHOWN} of a condition are shown." if max(found) > _SHOWN else "",
+        "" if any(counts) else "None is significantly worse than all other samples.",
+        f"At most {_ROWS} of a condition are shown." if max(counts) > _ROWS else "",
     ]
-    if any(found):
+    if any(counts):
         parts.append(
             "p: Fisher's exact test, one-sided, against all other samples; two values together must also be worse than "
             "the rest of each of the two. Holm's correction is over the slices of a checkpoint and condition; "
@@ -156,26 +156,26 @@ def frame_rows(results: Results, by: Sequence[str], metric: str, condition: str)
     run = results.run
     if not divisible(task := task_of(results.manifest)):
         raise RunError(f"{run.path}: samples of {task.name} are not right or wrong, so they have no slices")
-    wanted = check_condition(condition) if condition else None
+    pattern = check_condition(condition) if condition else None
 
     def meant(text: str) -> bool:
-        return wanted is None or matches(wanted, text)
+        return pattern is None or matches(pattern, text)
 
     if not any(map(meant, results.manifest.conditions)):
         raise RunError(f"{run.path} has no {condition}; it has {', '.join(results.manifest.conditions)}")
     searches = results.gathered(WeakSlices).searches
-    columns, there = Columns(run), {(each.checkpoint, each.condition) for each in searches}
+    columns, pairs = Columns(run), {(each.checkpoint, each.condition) for each in searches}
     if not by:
-        sides = [CheckpointRecords(run, name) for name in results.manifest.names] if wanted is not None else []
+        sides = [CheckpointRecords(run, name) for name in results.manifest.names] if pattern is not None else []
         more = [(side, text) for side in sides for text in filter(meant, side.conditions)]
-        searches = [*searches, *(searched(s, columns, t) for s, t in more if (s.checkpoint, t) not in there)]
-        for found in searches:
-            for weak in found.found if meant(found.condition) else ():
-                yield _weak_row(found.checkpoint, found.condition, weak)
+        searches = [*searches, *(searched(s, columns, t) for s, t in more if (s.checkpoint, t) not in pairs)]
+        for search in searches:
+            for weak in search.weak if meant(search.condition) else ():
+                yield _weak_row(search.checkpoint, search.condition, weak)
         return
     for name in results.manifest.names:
         side = CheckpointRecords(run, name)
-        for text in filter(meant, shown_conditions(side.conditions) if wanted is None else side.conditions):
+        for text in filter(meant, shown_conditions(side.conditions) if pattern is None else side.conditions):
             for each in slices_of(side, columns, text, metric, by):
                 yield {**_named(name, text, each), "metric": metric, **_row(each.figure)}
 
@@ -184,8 +184,8 @@ def _row(figure: Figure) -> dict[str, Any]:
     return {"value": figure.value, "n": figure.n, "ci_low": figure.low, "ci_high": figure.high}
 
 
-def _named(checkpoint: str, condition: str, found: Slice) -> dict[str, Any]:
-    return {"checkpoint": checkpoint, "condition": condition, "slice": found.name}
+def _named(checkpoint: str, condition: str, part: Slice) -> dict[str, Any]:
+    return {"checkpoint": checkpoint, "condition": condition, "slice": part.name}
 
 
 def _weak_row(checkpoint: str, condition: str, weak: WeakSlice) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def _weak_row(checkpoint: str, condition: str, weak: WeakSlice) -> dict[str, Any
 def weakest_slice(results: Results) -> tuple[str, str, WeakSlice, int] | None:
     """Return checkpoint and condition of the weak slice with the smallest p-value, the slice, and how many others there
     are; of clean images where they have one. None where none was found."""
-    found = [(each, weak) for each in results.gathered(WeakSlices).searches for weak in each.found]
-    if not found:
+    candidates = [(each, weak) for each in results.gathered(WeakSlices).searches for weak in each.weak]
+    if not candidates:
         return None
-    search, weak = min(found, key=lambda pair: (pair[0].condition != CLEAN.text, pair[1].p_value))
-    return search.checkpoint, search.condition, weak, len(found) - 1
+    search, weak = min(candidates, key=lambda pair: (pair[0].condition != CLEAN.text, pair[1].p_value))
+    return search.checkpoint, search.condition, weak, len(candidates) - 1

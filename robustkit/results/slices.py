@@ -57,7 +57,7 @@ Numbers = NDArray[np.int32]  # of slices: half the memory, read often
 
 
 @dataclass(frozen=True)
-class Column:
+class Attribute:
     """The value of each sample: codes (n,) are places in values. searched: whether weak slices are searched in it."""
 
     name: str
@@ -65,51 +65,51 @@ class Column:
     codes: Ints
     searched: bool = True
 
-    def take(self, places: Ints) -> Column:
-        return Column(self.name, self.values, self.codes[places], self.searched)
+    def take(self, places: Ints) -> Attribute:
+        return Attribute(self.name, self.values, self.codes[places], self.searched)
 
 
-def column_of(name: str, texts: Sequence[str], codes: Ints) -> Column:
+def attribute_of(name: str, texts: Sequence[str], codes: Ints) -> Attribute:
     """Return a column. texts: the different ones, empty for a missing one; codes: (n,) the place of each sample's.
     Numbers are in their order; more than 12 different ones are cut into quarters, named by their least and greatest."""
     if (numbers := _numbers(texts)) is None:
         named = [text or MISSING for text in texts]
         values, places = np.unique(np.array(named, dtype=object), return_inverse=True)
-        return Column(name, tuple(values.tolist()), places.astype(np.int64)[codes], len(values) <= TEXTS)
-    known = np.isfinite(numbers)
-    different, first, own = np.unique(numbers[known], return_index=True, return_inverse=True)
+        return Attribute(name, tuple(values.tolist()), places.astype(np.int64)[codes], len(values) <= TEXTS)
+    finite = np.isfinite(numbers)
+    different, first, ranks = np.unique(numbers[finite], return_index=True, return_inverse=True)
     if len(different) > _NUMBERS:
         return _quarters(name, numbers[codes])
     places = np.full(len(texts), len(different))
-    places[known] = own
-    written = [texts[place] for place in np.flatnonzero(known)[first].tolist()]
-    return Column(name, (*written, *([] if known.all() else [MISSING])), places[codes])
+    places[finite] = ranks
+    written = [texts[place] for place in np.flatnonzero(finite)[first].tolist()]
+    return Attribute(name, (*written, *([] if finite.all() else [MISSING])), places[codes])
 
 
 def _numbers(texts: Sequence[str]) -> Floats | None:
     """Return the finite numbers that texts are, nan for an empty one or NA; None where a text is no number, all are
     empty, or they are codes: `007`, and whole numbers that are one float."""
-    found, exact = np.full(len(texts), math.nan), set[Decimal]()
+    numbers, exact = np.full(len(texts), math.nan), set[Decimal]()
     for place, text in enumerate(texts):
         if not text or text in _NO_NUMBER:
             continue
         if not _NUMBER.fullmatch(text) or not math.isfinite(number := float(text)):
             return None
-        found[place] = number
+        numbers[place] = number
         exact.add(Decimal(text))
-    known = found[np.isfinite(found)]
-    return found if len(known) and len(np.unique(known)) == len(exact) else None
+    finite = numbers[np.isfinite(numbers)]
+    return numbers if len(finite) and len(np.unique(finite)) == len(exact) else None
 
 
-def _quarters(name: str, numbers: Floats) -> Column:
+def _quarters(name: str, numbers: Floats) -> Attribute:
     """Return a column of numbers cut at their quartiles, nan where one is missing; (n,)."""
-    known, codes = np.isfinite(numbers), np.zeros(len(numbers), np.int64)
-    edges = np.quantile(numbers[known], (0.25, 0.5, 0.75))
-    _, codes[known] = np.unique(np.searchsorted(edges, numbers[known]), return_inverse=True)
-    parts = [numbers[known & (codes == code)] for code in range(int(codes[known].max()) + 1)]
+    finite, codes = np.isfinite(numbers), np.zeros(len(numbers), np.int64)
+    edges = np.quantile(numbers[finite], (0.25, 0.5, 0.75))
+    _, codes[finite] = np.unique(np.searchsorted(edges, numbers[finite]), return_inverse=True)
+    parts = [numbers[finite & (codes == code)] for code in range(int(codes[finite].max()) + 1)]
     values = _ranges([(float(some.min()), float(some.max())) for some in parts])
-    codes[~known] = len(values)
-    return Column(name, (*values, *([] if known.all() else [MISSING])), codes)
+    codes[~finite] = len(values)
+    return Attribute(name, (*values, *([] if finite.all() else [MISSING])), codes)
 
 
 def _ranges(ends: Sequence[tuple[float, float]]) -> list[str]:
@@ -125,62 +125,62 @@ class Columns:
     def __init__(self, run: RunFolder) -> None:
         table = metadata_of_run(run)
         self._ids: pa.Array | None = None
-        self._own: list[Column] = []
-        self._kept: list[tuple[pa.Array, Search]] = []  # of the last samples: conditions mostly share them
+        self._columns_of_run: list[Attribute] = []
+        self._last: list[tuple[pa.Array, SliceSearch]] = []  # of the last samples: conditions mostly share them
         if table is not None:
             self._ids = table["sample_id"].combine_chunks()
             for name in table.column_names[1:]:
                 whole = table[name].combine_chunks()
                 codes = whole.indices.to_numpy().astype(np.int64)
-                self._own.append(column_of(name, whole.dictionary.to_pylist(), codes))
+                self._columns_of_run.append(attribute_of(name, whole.dictionary.to_pylist(), codes))
 
-    def of(self, side: CheckpointRecords, condition: str) -> dict[str, Column]:
+    def of(self, side: CheckpointRecords, condition: str) -> dict[str, Attribute]:
         """Return the columns of the samples that could be read under a condition, in the order of their ids."""
-        found = self._without_difficulty(side, condition)
+        columns = self._without_difficulty(side, condition)
         if (difficulty := _difficulty(side, condition)) is not None:
-            found[DIFFICULTY] = difficulty
-        return found
+            columns[DIFFICULTY] = difficulty
+        return columns
 
-    def _without_difficulty(self, side: CheckpointRecords, condition: str) -> dict[str, Column]:
+    def _without_difficulty(self, side: CheckpointRecords, condition: str) -> dict[str, Attribute]:
         read = side.samples(condition, ["label"])
-        found = {}
+        columns = {}
         if self._ids is not None:
             places = _places(read.ids, self._ids)
             if (places < 0).any():
                 raise DamagedRecord(f"{side.run.path}: a sample has no metadata; give them again: {REMEDY}")
-            found = {column.name: column.take(places) for column in self._own}
+            columns = {column.name: column.take(places) for column in self._columns_of_run}
         labels = read.columns["label"]
         if (labels >= 0).all():
-            there, codes = np.unique(labels.astype(np.int64), return_inverse=True)
-            found[CLASS] = Column(CLASS, _class_names(there.tolist(), side.manifest), codes.astype(np.int64))
-        return found
+            classes, codes = np.unique(labels.astype(np.int64), return_inverse=True)
+            columns[CLASS] = Attribute(CLASS, _class_names(classes.tolist(), side.manifest), codes.astype(np.int64))
+        return columns
 
-    def search_in(self, side: CheckpointRecords, condition: str) -> Search:
+    def search_in(self, side: CheckpointRecords, condition: str) -> SliceSearch:
         """Return which slices of the samples that could be read under a condition are tested."""
         ids = side.samples(condition, ["label"]).ids
-        if not (self._kept and self._kept[0][0].equals(ids)):
-            self._kept[:] = [(ids, Search.among([*self._without_difficulty(side, condition).values()], len(ids)))]
-        return self._kept[0][1]
+        if not (self._last and self._last[0][0].equals(ids)):
+            self._last[:] = [(ids, SliceSearch.among([*self._without_difficulty(side, condition).values()], len(ids)))]
+        return self._last[0][1]
 
 
 def _places(ids: pa.Array, among: pa.Array) -> Ints:
     """Return where ids are among others; -1 where they are not."""
     import pyarrow.compute as pc
 
-    found: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy().astype(np.int64)
-    return found
+    places: Ints = pc.fill_null(pc.index_in(ids, value_set=among), -1).to_numpy().astype(np.int64)
+    return places
 
 
 def _class_names(labels: Sequence[int], manifest: Manifest) -> tuple[str, ...]:
     """Return the names of classes; of two classes with one name, followed by their labels."""
-    known = manifest.data.class_names
-    names = [known[label] if label < len(known) else str(label) for label in labels]
+    class_names = manifest.data.class_names
+    names = [class_names[label] if label < len(class_names) else str(label) for label in labels]
     return tuple(
         f"{name} ({label})" if names.count(name) > 1 else name for name, label in zip(names, labels, strict=True)
     )
 
 
-def _difficulty(side: CheckpointRecords, condition: str) -> Column | None:
+def _difficulty(side: CheckpointRecords, condition: str) -> Attribute | None:
     """Return the quarters of the probability of the label on clean images; None where no record has it."""
     try:
         clean = side.samples(CLEAN.text, ["nll"])
@@ -232,10 +232,10 @@ def slices_of(
     """
     task = task_of(side.manifest)
     figures, binary = _figures(task, side, condition, metric), _is_binary(task, metric)
-    known = columns.of(side, condition)
-    if strange := next((name for name in by if name not in known), None):
-        raise RunError(f"there is no column {strange!r}; there are {', '.join(known)}; {REMEDY} adds others")
-    values, codes = _crossed([known[name] for name in by], len(figures))
+    by_name = columns.of(side, condition)
+    if strange := next((name for name in by if name not in by_name), None):
+        raise RunError(f"there is no column {strange!r}; there are {', '.join(by_name)}; {REMEDY} adds others")
+    values, codes = _crossed([by_name[name] for name in by], len(figures))
     order = np.argsort(codes, kind="stable")
     parts = np.split(figures[order], np.cumsum(np.bincount(codes, minlength=len(values)))[:-1])
     z = simultaneous_z(len(values)) if together else Z
@@ -273,13 +273,13 @@ def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -
     return figures
 
 
-def _crossed(columns: Sequence[Column], n: int) -> tuple[list[tuple[str, ...]], Ints]:
+def _crossed(columns: Sequence[Attribute], n: int) -> tuple[list[tuple[str, ...]], Ints]:
     """Return the values that samples have in all columns together, and the place of those of each sample, (n,)."""
     values, codes = [tuple[str, ...]()], np.zeros(n, np.int64)
     for column in columns:
         width = len(column.values)
-        there, codes = np.unique(codes * width + column.codes, return_inverse=True)
-        values = [(*values[place // width], column.values[place % width]) for place in there.tolist()]
+        crosses, codes = np.unique(codes * width + column.codes, return_inverse=True)
+        values = [(*values[place // width], column.values[place % width]) for place in crosses.tolist()]
     return values, codes.astype(np.int64)
 
 
@@ -298,7 +298,7 @@ def _share(hits: int, n: int, z: float = Z) -> Figure:
 
 
 @dataclass(frozen=True)
-class Search:
+class SliceSearch:
     """The m slices that are tested among n samples.
 
     names: columns and values of each. sizes: (m,). parents: (m, 2) the slices of the two values of a pair, -1 for a
@@ -323,15 +323,15 @@ class Search:
         return tuple(name for name in self.single if name not in tested)
 
     @classmethod
-    def among(cls, columns: Sequence[Column], n: int) -> Search:
+    def among(cls, columns: Sequence[Attribute], n: int) -> SliceSearch:
         """Return the slices of at least FEWEST samples, but not of all, by one column and by two; at most MOST."""
         chosen = [column for column in columns if column.searched]
-        found = cls(n, unsearched=tuple(column.name for column in columns if not column.searched))
+        search = cls(n, unsearched=tuple(column.name for column in columns if not column.searched))
         for some in (*((column,) for column in chosen), *combinations(chosen, 2)):
-            found = found.extended(some)
-        return found
+            search = search.extended(some)
+        return search
 
-    def extended(self, columns: Sequence[Column]) -> Search:
+    def extended(self, columns: Sequence[Attribute]) -> SliceSearch:
         """Return the search with the slices of a column, or of two whose own slices it has."""
         alone = len(columns) == 1
         if not (alone or all(column.name in self.single for column in columns)):
@@ -347,31 +347,31 @@ class Search:
             tested &= counts < np.append(self.sizes, 0)[parents].min(axis=1)  # else it is one of its values
         if len(self.names) + int(tested.sum()) > MOST:
             return replace(self, left_out=self.left_out + 1)
-        own = np.where(tested, len(self.names) - 1 + np.cumsum(tested), -1)[codes].astype(np.int32)
+        members = np.where(tested, len(self.names) - 1 + np.cumsum(tested), -1)[codes].astype(np.int32)
         names = tuple(column.name for column in columns)
         return replace(
             self,
             names=(*self.names, *((names, one) for one in compress(values, tested))),
             sizes=np.concatenate([self.sizes, counts[tested]]),
             parents=np.concatenate([self.parents, parents[tested]]),
-            places=(*self.places, own),
-            single={**self.single, names[0]: own} if alone else self.single,
+            places=(*self.places, members),
+            single={**self.single, names[0]: members} if alone else self.single,
         )
 
     def counts(self, some: Ints) -> Ints:
         """Return how many of some samples, given by their places, each slice has; (m,)."""
         m = len(self.names)
         total = np.zeros(m + 1, np.int64)
-        for own in self.places:
-            total += np.bincount(own[some] + 1, minlength=m + 1)
+        for members in self.places:
+            total += np.bincount(members[some] + 1, minlength=m + 1)
         return total[1:]
 
     def within(self, number: int) -> NDArray[np.bool_]:
         """Return which samples a slice has, (n,)."""
-        found = np.zeros(self.n, np.bool_)
-        for own in self.places:
-            found |= own == number
-        return found
+        inside = np.zeros(self.n, np.bool_)
+        for members in self.places:
+            inside |= members == number
+        return inside
 
 
 @dataclass(frozen=True)
@@ -397,19 +397,19 @@ class Searched:
 
     checkpoint: str
     condition: str
-    search: Search
+    search: SliceSearch
     wrong: NDArray[np.bool_]
 
     @cached_property
-    def found(self) -> tuple[WeakSlice, ...]:
+    def weak(self) -> tuple[WeakSlice, ...]:
         """The weak slices, the smallest p-value first. A single value is left out where the pairs found in it explain
         it: without them it is no longer significant."""
         counts = self.search.counts(np.flatnonzero(self.wrong))
         adjusted = self._adjusted(counts)
         numbers = [number for number, p in enumerate(adjusted) if p < _ALPHA]
         pairs = [number for number in numbers if self.search.parents[number, 0] >= 0]
-        kept = [number for number in numbers if number in pairs or not self._explained(number, pairs)]
-        weak = [self._weak(number, int(counts[number]), adjusted[number]) for number in kept]
+        chosen = [number for number in numbers if number in pairs or not self._explained(number, pairs)]
+        weak = [self._weak(number, int(counts[number]), adjusted[number]) for number in chosen]
         return tuple(sorted(weak, key=lambda each: (each.p_value, each.difference)))
 
     @cached_property
@@ -451,9 +451,9 @@ class Searched:
         inside = [pair for pair in pairs if number in self.search.parents[pair]]
         if not inside:
             return False
-        own = self.search.within(number)
-        left = own & ~np.any([self.search.within(pair) for pair in inside], axis=0)
-        n, wrong = int((left | ~own).sum()), int(self.wrong[left | ~own].sum())
+        members = self.search.within(number)
+        left = members & ~np.any([self.search.within(pair) for pair in inside], axis=0)
+        n, wrong = int((left | ~members).sum()), int(self.wrong[left | ~members].sum())
         p_value = float(hypergeometric_tail(n, wrong, int(left.sum()))[int(self.wrong[left].sum())])
         return int(left.sum()) < FEWEST or len(self.search.names) * p_value >= _ALPHA
 
@@ -504,12 +504,12 @@ class WeakSlices(Gatherer):
     def _search(self, side: CheckpointRecords, condition: str) -> None:
         self._columns = self._columns or [Columns(side.run)]
         try:
-            found = searched(side, self._columns[0], condition)
+            result = searched(side, self._columns[0], condition)
         except DamagedRecord:
             raise
         except RunError:  # such as images without labels
             return
-        self.searches += [found] if found.search.names else []
+        self.searches += [result] if result.search.names else []
 
 
 def shown_conditions(conditions: Sequence[str]) -> list[str]:

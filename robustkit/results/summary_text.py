@@ -73,20 +73,20 @@ def _among_known(results: Results, name: str) -> str:
         reference = read_published(spec)
         if reference.data != manifest.data.name or not reference.is_of(manifest.protocol.tag):
             continue
-        known, said, met = reference.resolved(), dict[str, str](), False
+        resolved, clauses, met = reference.resolved(), dict[str, str](), False
         for entry in asked_results(results):
             row = results.cells[name].get(entry.key)
-            levels = {each: known.figure(each, *entry.key) for each in known.figures}
-            given = {each: value for each, value in levels.items() if value is not None}
-            spreads = {each: s for each in given if (s := known.spread(each, *entry.key)) is not None}
-            places = Among(row, given, spreads).places if row is not None and given else None
+            levels = {each: resolved.figure(each, *entry.key) for each in resolved.figures}
+            present = {each: value for each, value in levels.items() if value is not None}
+            spreads = {each: s for each in present if (s := resolved.spread(each, *entry.key)) is not None}
+            places = Among(row, present, spreads).places if row is not None and present else None
             met = met or places is not None
-            if places and 2 * (places[1] - places[0]) < len(given) + 1:
+            if places and 2 * (places[1] - places[0]) < len(present) + 1:
                 ends = (_PLACES[at - 1] if at <= len(_PLACES) else f"{at}th" for at in dict.fromkeys(places))
                 where = name_of(entry.condition, "sentence", manifest)
-                said.setdefault(words_of(entry.condition).area, f"{' to '.join(ends)} of {len(given) + 1} {where}")
-        if said:
-            return f"Among the checkpoints of {spec}, published on the same data: {listed([*said.values()])}."
+                clauses.setdefault(words_of(entry.condition).area, f"{' to '.join(ends)} of {len(present) + 1} {where}")
+        if clauses:
+            return f"Among the checkpoints of {spec}, published on the same data: {listed([*clauses.values()])}."
         if met:
             return f"Too few {manifest.protocol.samples.many} to rank it among the published checkpoints of {spec}."
     return ""
@@ -106,7 +106,7 @@ MOST = 3  # the number of lines
 POWER = 0.8  # how often samples of this number show a difference that a sentence names as one they can show
 _ALPHA = 0.05
 _FEW = 10  # samples below which no number is given
-_SHOWN = 0.0005  # a difference that is not shown as 0.0 points
+_LEAST = 0.0005  # a difference that is not shown as 0.0 points
 _SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
 
 
@@ -147,15 +147,15 @@ def findings(results: Results) -> list[Sentence]:
 
 def _of_slices(results: Results) -> Iterator[Sentence]:
     """Yield `Weakest slice: camera = 3 when clean (accuracy 52.1 %, all others 77.0 %, p < .001, n = 120).`"""
-    if (found := weakest_slice(results)) is None:
+    if (weakest := weakest_slice(results)) is None:
         return
-    name, condition, weak, others = found
+    name, condition, weak, others = weakest
     task, several = task_of(results.manifest), len(results.manifest.checkpoints) > 1
     whose = f" of {shorten_name(name, _LONGEST)}" if several else ""
     where = name_of(condition, "sentence", results.manifest)
-    own, rest = (percent(each.value) for each in (weak.slice.figure, weak.rest))
+    inside, rest = (percent(each.value) for each in (weak.slice.figure, weak.rest))
     figures = (
-        f"{task.headline_metric.noun} {own}, all others {rest}, {p_equals(weak.p_value)}, n = {weak.slice.figure.n}"
+        f"{task.headline_metric.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, n = {weak.slice.figure.n}"
     )
     more = f" {others} more in the report." if others else ""
     text = f"Weakest slice{whose}: {shorten_name(weak.slice.name, 2 * _LONGEST)} {where} ({figures}).{more}"
@@ -172,10 +172,10 @@ def _overall(results: Results) -> list[Sentence]:
     if not tests.rows:
         return [Sentence("The checkpoints cannot be compared yet: no two have records under the same condition.")]
     names = labels(results.manifest.names, _LONGEST)
-    kept = [Sentence(text, (name,)) for name, text in parity_sentences(results)][:MOST]
-    shown = [_sentence(row, results, tests, names) for row in _ranked(results, tests)]
-    whole = Sentence(verdict(results, tests, names))
-    return [*kept, *[whole, *shown][:MOST], *open_difference(results, tests, names)]
+    parities = [Sentence(text, (name,)) for name, text in parity_sentences(results)][:MOST]
+    sentences = [_sentence(row, results, tests, names) for row in _ranked(results, tests)]
+    whole = Sentence(standing_sentence(results, tests, names))
+    return [*parities, *[whole, *sentences][:MOST], *open_difference(results, tests, names)]
 
 
 # The verdict
@@ -199,7 +199,7 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
     for entry in asked_results(results):
         area = words_of(entry.condition).area.format(many=results.manifest.protocol.samples.many)
         areas.setdefault(area, []).extend(row for row in tests.of(entry.key) if math.isfinite(row.p_value))
-    found = []
+    by_area = []
     for area, rows in areas.items():
         above, below = set[str](), set[str]()
         for row in rows:
@@ -209,11 +209,11 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
                 below.add(ends[row.verdict == "better"])
         leaders = tuple(name for name in names if name in above - below)
         if rows:
-            found.append(Standing(area, leaders, bool(above) and not leaders, frozenset(below)))
-    return found
+            by_area.append(Standing(area, leaders, bool(above) and not leaders, frozenset(below)))
+    return by_area
 
 
-def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
+def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
     """Return who is best where, where nothing is significant, and who is not significantly worse anywhere."""
     tested = [row for row in tests.rows if math.isfinite(row.p_value)]
     called = list(names.values())
@@ -222,31 +222,31 @@ def verdict(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
         return f"Too few samples to test any difference between {those}."
     counted = f"n = {max(row.difference.n for row in tested)}"
     every, significant = len(tested), sum(row.significant for row in tested)
-    found = standings(results, tests) if tests.all_pairs else []
+    by_area = standings(results, tests) if tests.all_pairs else []
     best = dict[tuple[str, ...], list[str]]()
-    for each in found:
+    for each in by_area:
         if each.leaders:
             best.setdefault(each.leaders, []).append(each.area)
     clauses = []
     for leaders, areas in best.items():
         whose = listed([names[name] for name in leaders])
         clauses.append(f"{whose} {'is' if len(leaders) == 1 else 'are'} significantly best {listed(areas)}")
-    if mixed := [each.area for each in found if each.mixed]:
+    if mixed := [each.area for each in by_area if each.mixed]:
         clauses.append(f"no single winner {listed(mixed)}")
-    level = [each.area for each in found if not each.leaders and not each.mixed]
+    level = [each.area for each in by_area if not each.leaders and not each.mixed]
     if level and clauses:
         clauses.append(f"no significant difference {listed(level, 'or')}")
     if clauses:
-        said = "; ".join(clauses)
-        said = f"{said[:1].upper()}{said[1:]}" if said.startswith("no ") else said
-        unbeaten = [name for name in names if not any(name in each.beaten for each in found)]
+        sentence = "; ".join(clauses)
+        sentence = f"{sentence[:1].upper()}{sentence[1:]}" if sentence.startswith("no ") else sentence
+        unbeaten = [name for name in names if not any(name in each.beaten for each in by_area)]
         few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
         more = (
             f" {few} {'is' if len(unbeaten) == 1 else 'are'} not significantly worse than any other."
-            if few and len(found) > 1
+            if few and len(by_area) > 1
             else ""
         )
-        return f"{said} ({counted}).{more}"
+        return f"{sentence} ({counted}).{more}"
     if significant:
         how = "is" if significant == 1 else "are"
         return f"{significant} of {every} paired tests between {those} {how} significant ({counted})."
@@ -257,8 +257,8 @@ def listed(texts: Sequence[str], last: str = "and") -> str:
     """Return `a, b and c`, after the third how many more there are; empty for none."""
     if not texts:
         return ""
-    kept = list(texts) if len(texts) < 5 else [*texts[:3], f"{len(texts) - 3} more"]
-    return f" {last} ".join(filter(None, (", ".join(kept[:-1]), kept[-1])))
+    items = list(texts) if len(texts) < 5 else [*texts[:3], f"{len(texts) - 3} more"]
+    return f" {last} ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -> list[Sentence]:
@@ -267,12 +267,12 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
     many = results.manifest.protocol.samples.many
     decided = {each.area for each in standings(results, tests) if each.leaders or each.mixed}
     areas = {entry.key: words_of(entry.condition).area.format(many=many) for entry in asked_results(results)}
-    found = [(row, areas[key]) for row in tests.rows if (key := (row.condition, row.metric)) in areas]
-    found = [(row, area) for row, area in found if not row.significant and is_in_points(row.metric)]
-    reaches = {id(row): _reach(row, tests) for row, _ in found}
-    known = [each for each in found if math.isfinite(reaches[id(each[0])]) and abs(each[0].difference.value) > _SHOWN]
-    if known:
-        row, _ = max(known, key=lambda at: (at[1] not in decided, abs(at[0].difference.value) / reaches[id(at[0])]))
+    pairs = [(row, areas[key]) for row in tests.rows if (key := (row.condition, row.metric)) in areas]
+    pairs = [(row, area) for row, area in pairs if not row.significant and is_in_points(row.metric)]
+    reaches = {id(row): _reach(row, tests) for row, _ in pairs}
+    clear = [each for each in pairs if math.isfinite(reaches[id(each[0])]) and abs(each[0].difference.value) > _LEAST]
+    if clear:
+        row, _ = max(clear, key=lambda at: (at[1] not in decided, abs(at[0].difference.value) / reaches[id(at[0])]))
         n = row.difference.n
         more = math.ceil(n * (reaches[id(row)] / abs(row.difference.value)) ** 2) - n
         where = re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(row.condition, "sentence", results.manifest))
@@ -341,15 +341,15 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
     better, worse = words_of(row.condition).claims
     alike = row.condition == CLEAN.text or _alike_when_clean(row, results, tests)
     if row.verdict in ("better", "worse") and better and alike:
-        said, figure = (
+        predicate, figure = (
             f"{better if row.verdict == 'better' else worse} than {first}",
             f"{_noun(row.metric)} {_size(row)}",
         )
     else:
         how = "higher" if row.difference.value > 0 else "lower"
-        said, figure = f"has a {how} {_noun(row.metric)} than {first}", _size(row)
+        predicate, figure = f"has a {how} {_noun(row.metric)} than {first}", _size(row)
     begun = f"{where[:-1]}; " if where.endswith(")") else f"{where} ("
-    return _of(row, f"{second} {said} {begun}{figure}, {p_equals(row.p_value)}, n = {row.difference.n}).")
+    return _of(row, f"{second} {predicate} {begun}{figure}, {p_equals(row.p_value)}, n = {row.difference.n}).")
 
 
 def _of(row: ComparisonRow, text: str) -> Sentence:
@@ -370,8 +370,8 @@ def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bo
 
 
 def _noun(metric: str) -> str:
-    found = metric_of(metric)
-    return found.noun or found.word
+    definition = metric_of(metric)
+    return definition.noun or definition.word
 
 
 def _size(row: ComparisonRow, whole: bool = False) -> str:

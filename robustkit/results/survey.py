@@ -45,21 +45,21 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
 
 def several_versions(run: RunFolder) -> list[Finding]:
     """Return a finding where the records that were read are of several versions of what computes."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for name, version in sorted(run.made_with):
-        found.setdefault(name, []).append(version)
-    versions = ", ".join(f"{name} {' and '.join(some)}" for name, some in found.items() if len(some) > 1)
+        by_name.setdefault(name, []).append(version)
+    versions = ", ".join(f"{name} {' and '.join(some)}" for name, some in by_name.items() if len(some) > 1)
     return [Finding.of("run/several-versions", versions=versions)] if versions else []
 
 
 def doubts_of(rows: Iterable[Figure]) -> dict[Finding, list[str]]:
     """Return each doubt and limit of results, with the conditions that have it."""
-    found: dict[Finding, dict[str, None]] = {}
+    doubts: dict[Finding, dict[str, None]] = {}
     for row in rows:
         for finding in row.findings:
             if finding.counts:
-                found.setdefault(finding, {})[row.condition] = None
-    return {finding: list(conditions) for finding, conditions in found.items()}
+                doubts.setdefault(finding, {})[row.condition] = None
+    return {finding: list(conditions) for finding, conditions in doubts.items()}
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:

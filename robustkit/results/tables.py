@@ -47,10 +47,10 @@ def _rows(results: Results) -> Iterator[ShortRow]:
     every = [
         row for family, texts in by_family(conditions) for row in family.presenter.short(texts, manifest, headline)
     ]
-    there = {(row.condition, row.metric) for row in results}
-    shown = [row for row in every if (row.condition, row.metric.name) in there]
-    for section in dict.fromkeys(row.section for row in shown):
-        mine = [row for row in shown if row.section == section]
+    keys = {(row.condition, row.metric) for row in results}
+    rows = [row for row in every if (row.condition, row.metric.name) in keys]
+    for section in dict.fromkeys(row.section for row in rows):
+        mine = [row for row in rows if row.section == section]
         labels = [row.label for row in mine]
         for row in mine:  # a label that two share would say nothing
             alike = not row.label.startswith(" ") and labels.count(row.label) > 1
@@ -91,10 +91,10 @@ class Among:
     def places(self) -> tuple[int, int] | None:
         """The best and the worst place that the interval allows, from 1 for the best, if one is better. Levels with a
         spread are those of another training, within two standard deviations; others are taken as exact."""
-        better, own = self.metric.better, self.row.value
+        better, value = self.metric.better, self.row.value
         if not better or not self.row.is_finite:
             return None
-        ends = sorted(better * (end if math.isfinite(end) else own) for end in (self.row.low, self.row.high))
+        ends = sorted(better * (end if math.isfinite(end) else value) for end in (self.row.low, self.row.high))
         levels = [(better * level, 2 * self.spreads.get(name, 0.0)) for name, level in self.levels.items()]
         best = 1 + sum(level - reach > ends[1] for level, reach in levels)
         return best, 1 + sum(level + reach > ends[0] for level, reach in levels)
@@ -103,7 +103,7 @@ class Among:
 def found_among(side: Side, reference: Published) -> list[Among]:
     """Return the figures of a checkpoint that a reference has for some attention, in the order of its results."""
     resolved = reference.resolved()
-    found = []
+    places = []
     for row in side.results:
         condition, metric = row.condition, row.metric
         levels, spreads = (
@@ -111,13 +111,13 @@ def found_among(side: Side, reference: Published) -> list[Among]:
             for take in (resolved.figure, resolved.spread)
         )
         if levels:
-            found.append(Among(row, levels, spreads))
-    return found
+            places.append(Among(row, levels, spreads))
+    return places
 
 
 def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> list[Side]:
-    kept = ((run, name) for run in runs for name in run.manifest.names)
-    return [Side(run, name) for run, name in kept if not checkpoints or name in checkpoints]
+    pairs = ((run, name) for run in runs for name in run.manifest.names)
+    return [Side(run, name) for run, name in pairs if not checkpoints or name in checkpoints]
 
 
 def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
@@ -127,13 +127,13 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
     )
     tables = []
     for side in sides:
-        found = found_among(side, reference)
-        names = list(dict.fromkeys(name for each in found for name in each.levels))
-        rows = tuple(_among_cells(each, names, side.manifest) for each in found)
-        placed = [(each.row.condition, each.row.metric, each.row.n) for each in found]
-        own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
-        title = f"{own}, among {reference.name} on {reference.data}"
-        spread = any(each.spreads for each in found)
+        among = found_among(side, reference)
+        names = list(dict.fromkeys(name for each in among for name in each.levels))
+        rows = tuple(_among_cells(each, names, side.manifest) for each in among)
+        placed = [(each.row.condition, each.row.metric, each.row.n) for each in among]
+        subject = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
+        title = f"{subject}, among {reference.name} on {reference.data}"
+        spread = any(each.spreads for each in among)
         more = " ±: standard deviation over trainings; the place allows for two of them." if spread else ""
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
@@ -147,13 +147,13 @@ def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple
     figures = [row.value, *each.levels.values()]
     small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
     cell = partial(scaled, scale=metric.scale, digits=5 if small else 3)
-    own = figure_cell(row, metric.scale, digits=5 if small else 3) if row.is_finite else MISSING
+    here = figure_cell(row, metric.scale, digits=5 if small else 3) if row.is_finite else MISSING
     place = " to ".join(map(str, sorted(set(each.places or ()))))
     place += f" of {len(each.levels) + 1}" if place else ""
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
     called = name_of(row.condition, "table", manifest)
-    return (called, metric.label, str(row.n), own, *levels, place)
+    return (called, metric.label, str(row.n), here, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
@@ -170,8 +170,8 @@ def tables(comparison: Comparison) -> list[TextTable]:
     """Return a table per pair. Flags of the results that are compared stand under the last one."""
     result = []
     for place, pair in enumerate(comparison.pairs, 1):
-        own = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
-        flags = (*pair.flags, *pair.left_out, *own)
+        of_results = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
+        flags = (*pair.flags, *pair.left_out, *of_results)
         title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by {comparison.sample}", *pair.changed])
         published = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if published else []))
@@ -187,10 +187,10 @@ def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Grid]:
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
     comparison = pair_tests(Results.of(run, results)).comparison
-    shown, lists = flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
+    by_pair, lists = flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
     title = f"Predictions that changed from {run.manifest.names[0]}"
-    parts = [Part(table.checkpoint, table.headings, table.rows) for table in shown]
-    return [*side_by_side(title, parts, note=shown[0].note if shown else ""), *filter(None, lists)]
+    parts = [Part(table.checkpoint, table.headings, table.rows) for table in by_pair]
+    return [*side_by_side(title, parts, note=by_pair[0].note if by_pair else ""), *filter(None, lists)]
 
 
 def flip_tables(comparison: Comparison) -> list[TextTable]:
@@ -211,9 +211,9 @@ def _note(comparison: Comparison) -> str:
         notes.append(f"Intervals and p are per row; p is from {tests}.")
         notes.append(f"Holm's p corrects for all {len(rows)} rows{others}.")
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
-    there = by_family(condition for side in sides for condition in side.conditions)
-    shown = dict(by_family(row.condition for row in rows))
-    notes += (note for family, texts in there for note in family.aggregator.comparison_notes(shown[family], texts))
+    records = by_family(condition for side in sides for condition in side.conditions)
+    in_rows = dict(by_family(row.condition for row in rows))
+    notes += (note for family, texts in records for note in family.aggregator.comparison_notes(in_rows[family], texts))
     if (reference := comparison.reference) is not None:
         what = "their difference, or the figure where both have the same attention"
         notes.append(f"Published: {what}; {reference.summary}, on {reference.data} ({reference.source}).")
@@ -242,10 +242,10 @@ def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
     headings = ("condition", "figure", baseline, *(table.checkpoint for table in tables))
     tell, cannot = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for key in order:
-        found = [rows.get(key, {}) for rows in pairs]
-        base = next(row["baseline"] for row in found if row)
-        cells = (f"{row['difference [95 %]']} {row['at 0.05']}".strip() if row else "–" for row in found)
-        (tell if any(row and row["at 0.05"] for row in found) else cannot).append((*key, base, *cells))
+        matches = [rows.get(key, {}) for rows in pairs]
+        base = next(row["baseline"] for row in matches if row)
+        cells = (f"{row['difference [95 %]']} {row['at 0.05']}".strip() if row else "–" for row in matches)
+        (tell if any(row and row["at 0.05"] for row in matches) else cannot).append((*key, base, *cells))
     grids = [
         Grid(f"Significantly different from {baseline}: {len(tell)} of {len(order)} figures", headings, tuple(tell), 2),
         Grid(f"Inconclusive: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), 2, folded=True),

@@ -38,9 +38,9 @@ class ConditionTable:
             if words_of(row.condition).in_results:
                 every.setdefault((row.checkpoint, row.condition), {})[row.metric] = row
         figures = {key: by_metric for key, by_metric in every.items() if task.headline in by_metric}
-        there = {name for by_metric in figures.values() for name in by_metric} - {*_OF_NORMS}
+        names = {name for by_metric in figures.values() for name in by_metric} - {*_OF_NORMS}
         metrics = (metric for metric in task.metrics if metric.label and not metric.parametric)
-        return cls(task, manifest, tuple(metric for metric in metrics if metric.name in there), figures)
+        return cls(task, manifest, tuple(metric for metric in metrics if metric.name in names), figures)
 
     def cells(self, key: tuple[str, str], whole: bool = False) -> dict[str, str]:
         """Return the texts of a row by heading. whole: every interval; a dash for what is not finite or left early."""
@@ -86,7 +86,7 @@ class ConditionTable:
         for checkpoint in dict.fromkeys(checkpoint for checkpoint, _ in self.figures):
             rows = [self.cells(key) for key in self.figures if key[0] == checkpoint]
             place = [*rows[0]].index(headline.column)
-            shown = {index: row[headline.column].split()[0] for index, row in enumerate(rows)}
-            values = {(index, place): float(text) / 100 for index, text in shown.items() if text[:1].isdigit()}
+            headlines = {index: row[headline.column].split()[0] for index, row in enumerate(rows)}
+            values = {(index, place): float(text) / 100 for index, text in headlines.items() if text[:1].isdigit()}
             parts.append(Part(checkpoint, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), values))
         return with_flags(side_by_side("Clean and attacked", parts, headline=headline.column), flags)

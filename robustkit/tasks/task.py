@@ -14,7 +14,7 @@ from ..errors import ProtocolError, RunError, unknown
 from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
 from ..evaluations.metrics import Cells, Metric, Term, metric_named, terms_next_to, terms_of
-from ..evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, not_paired, nothing_common
+from ..evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, not_paired, nothing_common
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
 
@@ -43,7 +43,7 @@ class Task:
     name: ClassVar[str]
     headline: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
-    compared: ClassVar[Compared]
+    compared: ClassVar[Pairings]
     paired: ClassVar[Mapping[str, str]]
     truth: ClassVar[Sequence[str]] = ("label",)
     differs: ClassVar[str] = "the label of {} is {:.0f} and {:.0f}"
@@ -185,7 +185,7 @@ def glossary(task: Task) -> tuple[Term, ...]:
 
 
 def _about(term: Term, samples: Samples) -> Term:
-    def said(text: str) -> str:
+    def filled(text: str) -> str:
         return text.replace("{one}", samples.one).replace("{many}", samples.many)
 
-    return Term(said(term.name), said(term.definition), tuple(map(said, term.also)))
+    return Term(filled(term.name), filled(term.definition), tuple(map(filled, term.also)))

@@ -308,7 +308,7 @@ def compared(run: Run) -> dict[str, float]:
     """Compare its checkpoints with its first."""
     clock = Clock()
     with clock:
-        tables(comparison.compare(pairing.checkpoint_pairs([run])))
+        tables(comparison.compare_sides(pairing.checkpoint_pairs([run])))
     return clock.seconds("compare")
 
 

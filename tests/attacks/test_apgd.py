@@ -10,7 +10,7 @@ from attack_oracles import Draws, Tagged, apgd_slowly, random_images, tagged, ti
 from torch import Tensor, nn
 
 from attacks import APGD, ThreatModel
-from attacks.apgd import checkpoints
+from attacks.apgd import checkpoint_steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     ],
 )
 def test_checkpoints(steps: int, expected: list[int]) -> None:
-    assert checkpoints(steps) == expected
+    assert checkpoint_steps(steps) == expected
 
 
 def start_of(draws: Draws, images: Tensor, norm: str, eps: float, purpose: str) -> Tensor:

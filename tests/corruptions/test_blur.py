@@ -10,7 +10,7 @@ from torch import Tensor
 
 from corruptions.base import Corruption, Draws
 from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur, disk, glass_walk
-from corruptions.digital import ElasticTransform, pixels
+from corruptions.digital import ElasticTransform, pixels_at
 from corruptions.filters import smooth
 from corruptions.weather import Snow
 from robustkit.common.determinism import SampleRng
@@ -201,5 +201,5 @@ def test_a_picture_of_more_pixels_than_float32_counts_is_left_where_it_is() -> N
     height, width = 4100, 4098  # just above 2 to the 24th
     picture = (torch.arange(height * width, dtype=torch.int32) % 251).to(torch.uint8).view(1, 1, height, width)
     rows, columns = torch.meshgrid(torch.arange(height).float(), torch.arange(width).float(), indexing="ij")
-    found = pixels(picture.expand(1, 3, -1, -1), rows[None], columns[None])
+    found = pixels_at(picture.expand(1, 3, -1, -1), rows[None], columns[None])
     assert torch.equal(found[:, :1], picture)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import BadImageError, DataError
-from robustkit.evaluations.corruptions.tree import CorruptedTree, is_tree, needs_resize, pixels_of
+from robustkit.evaluations.corruptions.tree import CorruptedTree, is_tree, needs_resize, tree_pixels
 
 FISH, SHARK = "n01440764", "n01484850"  # 0 and 2 of the 1000
 
@@ -138,9 +138,9 @@ def test_a_released_image_of_the_models_size_is_taken_as_it_is() -> None:
     model = Preprocessing(input_size=(24, 20), interpolation="bilinear", crop_pct=0.5)
     fitting = picture(0, (20, 24))
     assert not needs_resize(fitting, model)
-    pixels = pixels_of(fitting, model)
+    pixels = tree_pixels(fitting, model)
     assert np.array_equal(pixels.numpy(), np.asarray(fitting).transpose(2, 0, 1)) and pixels.is_contiguous()
     other = picture(1, (48, 30))
     assert needs_resize(other, model) and needs_resize(picture(2, (24, 20)), model)
     squashed = np.asarray(other.resize((20, 24), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    assert np.array_equal(pixels_of(other, model).numpy(), squashed)  # crop_pct has no say
+    assert np.array_equal(tree_pixels(other, model).numpy(), squashed)  # crop_pct has no say

@@ -16,7 +16,7 @@ from robustkit.common.finding import Finding
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.evidence import Extent, extents
 from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import Check, checks_of
+from robustkit.evaluations.attacks.gradient_masking import Sign, checks_of
 from robustkit.protocol.card import load_card
 from robustkit.runs.folder import RunFolder
 
@@ -75,7 +75,7 @@ def test_what_evidence_rests_on_is_said() -> None:
     assert bad.code == "masking/probabilities"
     assert bad.text.startswith("probabilities: ") and bad.text.endswith(" (evidence on 4 samples)")
     rests = checks_of(figures | {"quick": {"passes": 9, "left_out": []}})[0]
-    assert rests == Check("evidence", "evidence on 4 samples")
+    assert rests == Sign("evidence", "evidence on 4 samples")
     (none,) = found({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})
     assert none.code == "evidence/thin"
     assert none.text.startswith("no evidence, since a quarter of the attacks' passes")

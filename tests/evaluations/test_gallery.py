@@ -31,7 +31,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, outlined, overlay, pick, write_page
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, blended, choose, depict, outlined, write_html
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
 from robustkit.pipeline.gallery import Choice, is_picture, make_gallery, write_gallery
@@ -46,7 +46,7 @@ def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:
     image = np.full((8, 8, 3), (200, 40, 40), np.uint8)
     heat = np.zeros((8, 8), np.float32)
     heat[:, 4:] = 1
-    shown = overlay(image, heat).astype(int)
+    shown = blended(image, heat).astype(int)
     assert shown.shape == (224, 224, 3)
     cold, hot = shown[112, 20], shown[112, 200]
     assert hot[0] > 150 and hot[1] > 140 and hot[2] < 110  # cividis ends in yellow
@@ -63,10 +63,10 @@ def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:
 def test_samples_are_picked_by_their_scores() -> None:
     scores = {"a": [0.1, 0.9], "b": [0.5, 0.5], "c": [0.9, 0.8], "d": [math.nan, 0.9], "e": [0.2, 0.15]}
     order = ["e", "d", "c", "b", "a"]
-    assert pick(scores, "best", 2, order) == ["c", "b"]
-    assert pick(scores, "worst", 2, order) == ["e", "b"]
-    assert pick(scores, "disagreement", 2, order) == ["a", "c"]
-    assert pick(scores, "random", 2, order) == ["e", "d"]
+    assert choose(scores, "best", 2, order) == ["c", "b"]
+    assert choose(scores, "worst", 2, order) == ["e", "b"]
+    assert choose(scores, "disagreement", 2, order) == ["a", "c"]
+    assert choose(scores, "random", 2, order) == ["e", "d"]
 
 
 def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
@@ -74,28 +74,28 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
 ) -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     own = np.full((8, 8, 3), 200, np.uint8)
-    tile = Tile("agcam, <u>class</u>", own, np.eye(8, dtype=np.float32), ("<i>cat</i> 90 %",))
+    tile = Panel("agcam, <u>class</u>", own, np.eye(8, dtype=np.float32), ("<i>cat</i> 90 %",))
     row = GalleryRow("<script>alert(1)</script>.png", "cat & dog", image, (tile,), checkpoint="<i>model</i>")
     gallery = Gallery("maps", (row, replace(row, sample_id="other.png")), ("a line",))
-    write_page(gallery, tmp_path / "gallery.html")
+    write_html(gallery, tmp_path / "gallery.html")
     page = (tmp_path / "gallery.html").read_text("utf-8")
     assert page.count("<script>") == 1 and "<script>alert" not in page and "<u>" not in page and "<i>" not in page
     assert "cat &amp; dog" in page and page.count("data:image/webp;base64,") == 4
     assert "<p>Each map is scaled to its own minimum and maximum, so colours cannot" in page
-    sheet = np.asarray(draw(gallery))
+    sheet = np.asarray(depict(gallery))
     assert sheet.shape[1] > 2 * 224 and sheet.shape[0] > 2 * 224
     scale = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[None], cv2.COLORMAP_CIVIDIS)[0, :, ::-1]
     ends = [np.argwhere((sheet == colour).all(axis=2)) for colour in scale[[0, 255]]]
     assert [len(found) >= 10 for found in ends] == [True, True]
     assert 140 < ends[1][:, 1].max() - ends[0][:, 1].min() < 180
-    drawn = overlay(own, np.eye(8, dtype=np.float32))
+    drawn = blended(own, np.eye(8, dtype=np.float32))
     columns = [sheet[:, left : left + 224] for left in (272, 272 + 2 * 236)]  # the two images stand side by side
     for column in columns:
         assert sum(np.array_equal(column[top : top + 224], drawn) for top in range(len(column) - 223)) == 1
-    more = np.asarray(draw(replace(gallery, lines=("a line", "and another that is drawn, too"))))
+    more = np.asarray(depict(replace(gallery, lines=("a line", "and another that is drawn, too"))))
     assert more.shape[0] == sheet.shape[0] + 24
     monkeypatch.setattr("robustkit.evaluations.maps.gallery.SCALE", "")
-    assert draw(gallery).height <= sheet.shape[0] - 24
+    assert depict(gallery).height <= sheet.shape[0] - 24
 
 
 def test_the_page_says_whose_map_is_where_and_its_switches_name_what_they_hide(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_the_page_says_whose_map_is_where_and_its_switches_name_what_they_hide(t
     for checkpoint, under in product(("first net", "second net"), ("", "fog")):
         heat, said = np.zeros((8, 8), np.float32), f"{checkpoint} {under}"
         tiles = tuple(
-            Tile(f"{name}, as asked", grey(next(levels)), heat, (f"{name} {said}",)) for name in ("agcam", "rollout")
+            Panel(f"{name}, as asked", grey(next(levels)), heat, (f"{name} {said}",)) for name in ("agcam", "rollout")
         )
         given = {"checkpoint": checkpoint, "under": under, "lines": (f"says {said}",)}
         rows.append(GalleryRow("1.png", "cat", grey(next(levels)), tiles, **given))
-    write_page(Gallery("maps", tuple(rows)), tmp_path / "gallery.html")
+    write_html(Gallery("maps", tuple(rows)), tmp_path / "gallery.html")
     page = (tmp_path / "gallery.html").read_text("utf-8")
     boxes = re.findall(r'<input type="checkbox" value="(\w+)"[^>]*>([^<]*)</label>', page)
     assert boxes[:2] == [("m0", "agcam, as asked"), ("m1", "rollout, as asked")]
@@ -206,7 +206,7 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
     masks = [found.mask.numpy() for found in truths if found is not None]
     expected = []
     for view, map_, mask in zip(views, (heat, cropped_heat), masks, strict=True):
-        expected += [outlined(view, mask), outlined(overlay(view, map_), mask, 1)]
+        expected += [outlined(view, mask), outlined(blended(view, map_), mask, 1)]
     drawn = re.findall(r'src="data:image/webp;base64,([^"]+)"', page.read_text("utf-8"))
     for text, pixels in zip(drawn, expected, strict=True):
         shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))), float)

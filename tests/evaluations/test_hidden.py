@@ -20,7 +20,7 @@ from robustkit.common.finding import Finding
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
-from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, Check, chance_of, checks_of, findings_of
+from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, Sign, chance_of, checks_of, raised_by
 from robustkit.evaluations.attacks.probes import Asker, hidden_by_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +30,7 @@ def rng(count: int) -> SampleRng:
     return SampleRng.of([f"s{i}" for i in range(count)], seed=0, condition="attention", device="cpu")
 
 
-def of_attention(figures: Mapping[str, Any]) -> Check:
+def of_attention(figures: Mapping[str, Any]) -> Sign:
     return next(check for check in checks_of(figures) if check.name == "attention")
 
 
@@ -118,11 +118,11 @@ def test_checks_that_were_not_measured_for_one_reason_are_one_finding() -> None:
     why = "not measured: none of 3 samples is predicted right"
     unmeasured, differ = "masking/unmeasured", ("masking/graph", "masking/caller")
     found = [
-        Check(name, why, Finding(unmeasured, f"{name}: {why}; run Square", "limit")) for name in ("slope", "slope afar")
+        Sign(name, why, Finding(unmeasured, f"{name}: {why}; run Square", "limit")) for name in ("slope", "slope afar")
     ]
-    found.append(Check("path", "fine"))
-    found += [Check(code[8:], "differs", Finding(code, f"{code[8:]}: differs")) for code in differ]
-    assert findings_of(found) == [
+    found.append(Sign("path", "fine"))
+    found += [Sign(code[8:], "differs", Finding(code, f"{code[8:]}: differs")) for code in differ]
+    assert raised_by(found) == [
         Finding(unmeasured, f"slope, slope afar: {why}; run Square", "limit"),
         Finding("masking/graph", "graph: differs"),
         Finding("masking/caller", "caller: differs"),

@@ -165,7 +165,7 @@ def test_a_pair_with_a_constant_map_is_alike_in_no_way(place: Path, monkeypatch:
 def test_no_checkpoint_compares_controls_with_the_truth_again(
     place: Path, monkeypatch: pytest.MonkeyPatch, rows: int, again: int
 ) -> None:
-    monkeypatch.setattr(control_scores, "_KEPT", {})
+    monkeypatch.setattr(control_scores, "_CACHE", {})
     monkeypatch.setattr(control_scores, "_ROWS", rows)
     made: list[int] = []
 

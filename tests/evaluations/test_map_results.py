@@ -29,7 +29,7 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
-from robustkit.evaluations.maps.results import Counted, Figures, Pooled, map_figures, map_rows, stability_rows
+from robustkit.evaluations.maps.results import Counted, Figures, PooledMaps, map_rows, method_figures, stability_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.presenting import finding_lines, note_lines
 from robustkit.pipeline.gallery import Choice
@@ -174,7 +174,7 @@ def records(**columns: list[Any]) -> pa.Table:
 
 def scored(table: pa.Table, keep: bool = False) -> dict[str, Figure]:
     """The figures of a map with these records, by metric."""
-    figures = map_figures(lambda: iter([table]), Pooled().taken(table), Pooled(), MapSpec("agcam"), keep, ())
+    figures = method_figures(lambda: iter([table]), PooledMaps().taken(table), PooledMaps(), MapSpec("agcam"), keep, ())
     return {row.metric: row for row in map_rows([figures])}
 
 

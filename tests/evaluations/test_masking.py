@@ -20,7 +20,7 @@ import robustkit
 from attacks import ThreatModel
 from robustkit.data import shapes
 from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import Check, checks_of
+from robustkit.evaluations.attacks.gradient_masking import Sign, checks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
@@ -56,7 +56,7 @@ def look(
     return figures
 
 
-def said(check: Check) -> str:
+def said(check: Sign) -> str:
     return check.finding.text if check.finding else ""
 
 

@@ -75,7 +75,7 @@ def test_by_hand() -> None:
     (best,) = ours.optimality(FMN)
     assert best.value == pytest.approx((3 + 1) / (3 + 2.5 + 2)) and best.n == 5 and not best.interval
     for text, broke in ((PGD, 2), (FGSM, 1)):
-        (share,) = ours.found(text)
+        (share,) = ours.broken(text)
         assert (share.value, share.n) == (broke / 3, 3) and share.low < share.value < share.high
 
 
@@ -112,7 +112,7 @@ def test_optimality_is_the_ratio_of_areas_of_curves(seed: int) -> None:
         values[text] = ratio.value
     assert 0 < values[WEAK] < values[FMN] < 1
     broken = [min(some) <= 2 for some in zip(*sizes.values(), strict=True)]
-    (share,) = ours.found(PGD)
+    (share,) = ours.broken(PGD)
     assert share.n == sum(broken) and share.value == pytest.approx(
         sum(size < math.inf for size in sizes[PGD]) / share.n
     )
@@ -122,10 +122,10 @@ def test_nothing_is_said_where_nothing_stands_beside() -> None:
     assert not [*strengths({FMN: HAND[FMN]}).optimality(FMN)]
     assert not [*strengths({FMN: HAND[FMN], L2: HAND[PGD]}).optimality(FMN)]
     assert not [*strengths({FMN: HAND[FMN], FOG: HAND[PGD]}).optimality(FMN)]  # other images
-    assert not [*strengths({PGD: HAND[PGD], NEAR: [1, *[None] * 5]}).found(PGD)]  # another radius says too little
-    assert not [*strengths(HAND, space="normalised").found(PGD)]
+    assert not [*strengths({PGD: HAND[PGD], NEAR: [1, *[None] * 5]}).broken(PGD)]  # another radius says too little
+    assert not [*strengths(HAND, space="normalised").broken(PGD)]
     assert not [*strengths(HAND, clean=[False] * 6).optimality(FMN)]
     none: Column = [None] * 6
-    assert not [*strengths({PGD: none, FGSM: none}).found(PGD)]
-    (share,) = strengths({PGD: HAND[PGD], FGSM: HAND[FGSM], NEAR: [None] * 4 + [1, None]}).found(PGD)
+    assert not [*strengths({PGD: none, FGSM: none}).broken(PGD)]
+    (share,) = strengths({PGD: HAND[PGD], FGSM: HAND[FGSM], NEAR: [None] * 4 + [1, None]}).broken(PGD)
     assert (share.value, share.n) == (2 / 4, 4)  # but what it broke counts

@@ -23,7 +23,7 @@ from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.condition import METRICS, only_boxes
-from robustkit.evaluations.maps.tables import scores
+from robustkit.evaluations.maps.tables import map_scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
 from robustkit.results.survey import survey
 from robustkit.runs.manifest import BadImage
@@ -522,7 +522,7 @@ def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_pat
         *(table.title for table in family_of("cam").presenter.terminal(results)),
     ]
     every += [heading for part in family_of("cam").presenter.card(results) for heading, *_ in part.tables]
-    every += [entry.score for entry in scores(results, only_boxes(run.manifest))]
+    every += [entry.score for entry in map_scores(results, only_boxes(run.manifest))]
     every += [row.label for row in family_of("cam").presenter.short([condition], run.manifest, METRICS[0])]
     text = "\n".join(
         [

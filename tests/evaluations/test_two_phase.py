@@ -25,12 +25,12 @@ from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
-from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
+from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, RIGHT, phases_of
 from robustkit.evaluations.attacks.two_phase.evaluate import choose
 from robustkit.evaluations.attacks.two_phase.results import TwoPhasePresenter, TwoPhaseSummary, two_phase_share
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.records import Part
+from robustkit.evaluations.records import RunPart
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
@@ -190,11 +190,11 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
     with pytest.raises(RunError, match=r"3 of 9 units are missing: part 1/2 lacks 2 \(shapes-vit-quest under two-ph"):
         robustkit.merge(part.path)
     said = "part 1/2 has done its share of the first phase, 2 units of it wait; when all parts have: run it again"
-    assert after_part(Part(1, 2), part) == said
+    assert after_part(RunPart(1, 2), part) == said
     for number in (1, 2):
         audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
         done = f"part {number}/2 is done; when all are: robustkit merge {part.path}"
-        assert after_part(Part(number, 2), part) == done
+        assert after_part(RunPart(number, 2), part) == done
     assert columns(robustkit.merge(part.path), two_phase(3)) == columns(run, two_phase(3))
     part.shard_path("shapes-vit-quest", FIRST, 1).unlink()
     card = load_card("standard")
@@ -272,7 +272,7 @@ class Broken(RecordReader):
 def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
     (row,) = TwoPhaseSummary(Broken(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4))
     assert (row.metric, row.value, row.n, row.low, row.high) == ("estimated_top1", 0, 18, *wilson(0, 18))
-    summary = [each for each in run.summary() if (each.condition, each.metric) != (two_phase(4), KEPT.name)]
+    summary = [each for each in run.summary() if (each.condition, each.metric) != (two_phase(4), RIGHT.name)]
     cells = {
         line[1]: line[4:6] for (table,) in [TwoPhasePresenter().tables(Results.of(run, summary))] for line in table.rows
     }
@@ -293,7 +293,7 @@ def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
 def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: Run) -> None:
     """With m as it is, no --limit makes the interval narrower than those drawn leave it."""
     rows = {(row.condition, row.metric): row for row in run.summary()}
-    for name in (ESTIMATE.name, KEPT.name):
+    for name in (ESTIMATE.name, RIGHT.name):
         low, value = rows[two_phase(3), name].low, rows[two_phase(3), name].value
         found = verdict(run, f"{name} under {two_phase(3)} >= {(low + value) / 2} with 95 % confidence")
         assert (found.state, found.needed) == (UNDECIDED, None) and "a larger second phase (second)" in found.reason

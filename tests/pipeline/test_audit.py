@@ -26,7 +26,7 @@ from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.protocol.card import digest_of_part, load_card
 from robustkit.report import page
 from robustkit.report.run import Run
-from robustkit.results.comparison import compare
+from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.runs.untrusted import PROVENANCE
 
@@ -154,7 +154,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
         return robustkit.audit("zoo:shapes-vit-qnorm", attacks=attacks, **where, **shared | more)
 
     def doubts(first: Run, second: Run) -> list[str]:
-        (pair,) = compare(checkpoint_pairs([first, second])).pairs
+        (pair,) = compare_sides(checkpoint_pairs([first, second])).pairs
         return [flag for flag in pair.flags if not flag.startswith("both are the same file")]
 
     first = go("first", "standard")

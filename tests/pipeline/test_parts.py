@@ -25,7 +25,7 @@ from processes import CONDITIONS, called, everything
 import robustkit
 from robustkit.common.files import in_turn, locked
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
-from robustkit.evaluations.records import Part, part_of
+from robustkit.evaluations.records import RunPart, unit_part
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
 
@@ -37,33 +37,33 @@ SPARE = "fgsm(eps=8/255)"
 def test_each_unit_is_of_one_part_and_parts_are_even() -> None:
     conditions = ["clean", "fgsm(eps=1/255)", "pgd(eps=1/255,steps=2)", "corruption(fog,severity=3)"]
     for shards, parts in ((1, 3), (8, 7), (28, 7), (100, 7), (5, 64)):
-        of = {(text, n): part_of("a", text, n, shards, parts) for text in conditions for n in range(shards)}
+        of = {(text, n): unit_part("a", text, n, shards, parts) for text in conditions for n in range(shards)}
         assert {*of.values()} <= {*range(1, parts + 1)}
         for text in conditions:
             counts = Counter(of[text, shard] for shard in range(shards))
             assert max(counts.values()) - min(counts[part] for part in range(1, parts + 1)) <= 1
         together = all(len({of[text, shard] for text in conditions}) == 1 for shard in range(shards))
         assert together == (shards >= 4 * parts)  # decoded once
-    held = [Part(number, 3).holds("a", "clean", 5, 9) for number in (1, 2, 3)]
+    held = [RunPart(number, 3).holds("a", "clean", 5, 9) for number in (1, 2, 3)]
     assert sorted(held) == [False, False, True]
 
 
 def test_a_unit_is_where_the_images_are_that_it_takes() -> None:
     for shard in range(5):
-        attack = part_of("a", SPARE, shard, 5, 7)
-        assert part_of("a", f"attention({SPARE})", shard, 5, 7) == attack
-        assert part_of("a", f"ledger({SPARE})", shard, 5, 7) == attack
-        assert part_of("b", f"transfer({SPARE},from=a)", shard, 5, 7) == attack
-    fixed = [part_of(name, SPARE, 0, shards, 7) for name in ("a", "b") for shards in (5, 100)]
+        attack = unit_part("a", SPARE, shard, 5, 7)
+        assert unit_part("a", f"attention({SPARE})", shard, 5, 7) == attack
+        assert unit_part("a", f"ledger({SPARE})", shard, 5, 7) == attack
+        assert unit_part("b", f"transfer({SPARE},from=a)", shard, 5, 7) == attack
+    fixed = [unit_part(name, SPARE, 0, shards, 7) for name in ("a", "b") for shards in (5, 100)]
     assert fixed == [7, 1, 2, 2]  # whatever the process, the machine, the version of Python
-    owners = [number for number in range(1, 8) if Part(number, 7).measures("a", SPARE, 5)]
-    assert len(owners) == 1 and any(Part(owners[0], 7).holds("a", SPARE, shard, 5) for shard in range(5))
+    owners = [number for number in range(1, 8) if RunPart(number, 7).measures("a", SPARE, 5)]
+    assert len(owners) == 1 and any(RunPart(owners[0], 7).holds("a", SPARE, shard, 5) for shard in range(5))
 
 
 @pytest.mark.parametrize("text", ["0/7", "8/7", "7", "3/", "a/b", "-1/4", "1/0", "³/4"])
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError, match=rf"--part {re.escape(text)}: expected (1/7 to 7/7|one part of several)"):
-        Part.of(text)
+        RunPart.of(text)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def shared(two: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None
         for name in run.manifest.names:
             for text in texts:
                 for shard in range(run.shard_count):
-                    if Part(number, PARTS).holds(name, text, shard, run.shard_count):
+                    if RunPart(number, PARTS).holds(name, text, shard, run.shard_count):
                         run.shard_path(name, text, shard).unlink()
         audited(two, out, part=f"{number}/{PARTS}")
     return out
@@ -148,7 +148,7 @@ def test_a_missing_part_is_named_with_its_units_and_its_command(place: Path, tmp
         assert status == 0, errors
         assert printed == f"part {number}/3 is done; when all are: robustkit merge {out}\n"
     status, _, errors = called(["merge", str(out)])
-    lost = [(t, n) for t in ("clean", SPARE) for n in range(4) if part_of("net", t, n, 4, 3) == 2]
+    lost = [(t, n) for t in ("clean", SPARE) for n in range(4) if unit_part("net", t, n, 4, 3) == 2]
     assert status == 2 and lost
     assert f"{len(lost)} of 8 units are missing: part 2/3 lacks {len(lost)} (net under {lost[0][0]}, shard" in errors
     assert errors.rstrip().endswith("rerun the program that made the run) --part 2/3") or "--part 2/3" in errors

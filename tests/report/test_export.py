@@ -31,7 +31,7 @@ from robustkit.report.export import _is_shown as is_shown
 from robustkit.report.export import _metric as written_metric
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
-from robustkit.results.every_eval_ever import Origin, listed
+from robustkit.results.every_eval_ever import Origin, joined
 from robustkit.results.published import read_published
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
@@ -505,7 +505,7 @@ def test_texts_of_a_file_are_cut_at_their_limits(tmp_path: Path) -> None:
     path.write_text(json.dumps(other_log(result, model_info={"name": "N" * 201}, eval_library=own)))
     read = read_published(str(path))
     assert [*read.figures] == ["N" * 200] and len(read.origins["clean"]["top1"].flags) == 20
-    assert listed("abcde") == "a; b; c; d; e" and listed("abcdef") == "a; b; c; d; e and 1 more"
+    assert joined("abcde") == "a; b; c; d; e" and joined("abcdef") == "a; b; c; d; e and 1 more"
 
 
 def test_another_spelling_of_a_condition_is_the_same_one(run: Run, tmp_path: Path) -> None:

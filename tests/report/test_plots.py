@@ -32,7 +32,7 @@ from robustkit.display.svg import (
 from robustkit.evaluations.aggregate import Results, readable_rows
 from robustkit.evaluations.attacks.results import Curve, curves, strongest
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
-from robustkit.evaluations.maps.tables import scores
+from robustkit.evaluations.maps.tables import map_scores
 from robustkit.report.page import sections_of
 from robustkit.report.run import Run
 from robustkit.runs.manifest import Claim
@@ -319,7 +319,7 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
         row("cam(agcam,threshold=0.3,mode=mask)", "cam_iou", 0.6),
         row(f"stability(agcam,under={FGSM})", "map_iou", 0.6),
     ]
-    found = scores(rows)
+    found = map_scores(rows)
     assert [(one.kind, one.score, list(one.points)) for one in found] == [
         ("threshold=0.3", "IoU of pixels", ["agcam"]),
         ("", "IoU of boxes", ["agcam"]),

@@ -31,7 +31,7 @@ from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.report.samples import Browser
-from robustkit.results.comparison import compare
+from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import tables
@@ -83,7 +83,7 @@ def test_reading_it_leaves_no_trace(installed: Run, tmp_path: Path) -> None:
     for read in (
         lambda: survey(installed),
         lambda: refresh(installed),
-        lambda: compare(checkpoint_pairs([installed])),
+        lambda: compare_sides(checkpoint_pairs([installed])),
         lambda: draft(installed),
         lambda: judge(policy, installed),
     ):
@@ -126,7 +126,7 @@ def test_its_pictures_share_a_line_of_the_browser(run: Run) -> None:
 
 def test_it_is_compared(run: Run) -> None:
     write_summary(run)
-    comparison = compare(checkpoint_pairs([run]))
+    comparison = compare_sides(checkpoint_pairs([run]))
     own = [(row.metric, row.difference.value) for row in comparison.rows if row.condition == TURNED[0]]
     assert own == [("top1", pytest.approx(-1 / 3)), ("nll", 0.0), ("agreement", pytest.approx(1 / 6))]
     (table,) = tables(comparison)

@@ -13,7 +13,7 @@ from page_runs import FOG, HOSTILE, PGD, make_run
 
 from robustkit.common.intervals import wilson
 from robustkit.display.text import no_formula
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, write_html
 from robustkit.report.refresh import refresh
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -179,14 +179,14 @@ const used = async () => {
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_a_gallery_is_accessible_and_hides_what_is_not_asked_for(tmp_path: Path, width: int, dark: bool) -> None:
     image, heat = np.zeros((8, 8, 3), np.uint8), np.eye(8, dtype=np.float32)
-    tiles = tuple(Tile(f"agcam, {name}", image, heat, ("cat 90 %",)) for name in HOSTILE[:2])
+    tiles = tuple(Panel(f"agcam, {name}", image, heat, ("cat 90 %",)) for name in HOSTILE[:2])
     rows = tuple(
         GalleryRow(sample, "cat", image, tiles, None, checkpoint, under, ("predicts cat 90 %",))
         for sample in ("a.png", HOSTILE[2])
         for checkpoint in HOSTILE[:2]
         for under in ("", PGD)
     )
-    write_page(Gallery("maps", rows), tmp_path / "gallery.html")
+    write_html(Gallery("maps", rows), tmp_path / "gallery.html")
     found = opened((tmp_path / "gallery.html").read_text("utf-8"), tmp_path, width, dark, SWITCHED)
     assert complaints(found) == [] and found["dark"] == dark
     # Of two samples, two checkpoints and two conditions with an image and two maps each: one map, one condition, and

@@ -17,7 +17,7 @@ from compared_runs import (
 )
 
 from robustkit.cli.app import cli
-from robustkit.results.comparison import compare, own_flags
+from robustkit.results.comparison import compare_sides, own_flags
 from robustkit.results.pairing import checkpoint_pairs, unpaired_lines
 from robustkit.results.published import read_published
 from robustkit.results.tables import tables
@@ -34,7 +34,7 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     code, output = command(first.path, second.path, "--json", target, "--reference", "quest")
     assert code == 0
     shown = " ".join(output.split())
-    found = compare(checkpoint_pairs([first, second]), read_published("quest"))
+    found = compare_sides(checkpoint_pairs([first, second]), read_published("quest"))
     (table,) = tables(found)
     for text in (table.title, table.note, *(f"⚑ {flag}" for flag in table.flags), f"json: {target}"):
         assert " ".join(text.split()) in shown

@@ -12,7 +12,7 @@ from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_o
 from robustkit.common.differences import Difference
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.run import Run
-from robustkit.results.comparison import compare, pair_tests
+from robustkit.results.comparison import compare_sides, pair_tests
 from robustkit.results.pairing import checkpoint_pairs as pairs_of
 from robustkit.results.published import Published
 from robustkit.results.summary_text import detectable_difference, findings, summary_sentences
@@ -148,7 +148,7 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
         {"against": "third"},
     ):
         for path in (run, Run(run.path)):
-            found = compare(pairs_of([path], **asked))
+            found = compare_sides(pairs_of([path], **asked))
             assert len(found.rows) == (3 if "checkpoints" in asked else 6)
             for row in found.rows:
                 key = frozenset((row.first.checkpoint, row.second.checkpoint)), row.condition, row.metric
@@ -158,7 +158,7 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
                     assert (row.metric, "against" in asked) == ("nll", True) or row.condition == "clean"
             shown = {(frozenset((r.first.checkpoint, r.second.checkpoint)), r.condition, r.metric) for r in found.rows}
             assert len(found.others) == len(page.keys() - shown)
-    added = [row for row in compare(pairs_of([run], against="third")).rows if row.metric == "nll"]
+    added = [row for row in compare_sides(pairs_of([run], against="third")).rows if row.metric == "nll"]
     assert len(added) == 2 and len({row.p_value for row in added}) == 1  # one of the page's, one that it lacks
 
 

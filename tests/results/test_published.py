@@ -25,7 +25,7 @@ from robustkit.attention.formulas import find_formula
 from robustkit.cli.compare import compare_runs
 from robustkit.common.figure import Figure
 from robustkit.errors import RunError
-from robustkit.results.comparison import compare
+from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.published import read_published, reference_names
 from robustkit.results.tables import Among, among_tables, found_among, sides_of, tables
@@ -46,7 +46,7 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
         records[name, "cam(agcam,threshold=0.3)"] = records[name, "cam(agcam)"]
     run = run_of(tmp_path / "a", records, card("quest-paper@1:d34db12c"))
     paper = read_published("quest")
-    found = compare(checkpoint_pairs([run]), paper)
+    found = compare_sides(checkpoint_pairs([run]), paper)
     reported = {(row.condition, row.metric): row.published for row in found.rows if row.published is not None}
     assert reported == pytest.approx(
         {
@@ -64,13 +64,13 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     assert table.rows[1][-1] == "−0.030"
     assert table.rows[4][:2] == ("PGD, 4/255, 20 steps", "top-1 %") and table.rows[4][-1] == "–"
     assert f"{paper.summary}, on {paper.data} ({paper.source})" in table.note
-    back = compare(checkpoint_pairs([run], against="other"), paper)
+    back = compare_sides(checkpoint_pairs([run], against="other"), paper)
     assert tables(back)[0].rows[0][-1] == "−0.8"
     other = run_of(tmp_path / "b", records)
-    (pair,) = compare(checkpoint_pairs([other]), paper).pairs
+    (pair,) = compare_sides(checkpoint_pairs([other]), paper).pairs
     assert pair.flags == ("published under quest-paper, here standard",)
-    assert not any(pair.flags for pair in compare(checkpoint_pairs([other]), None).pairs)
-    alike = compare(checkpoint_pairs([run, other]), paper)
+    assert not any(pair.flags for pair in compare_sides(checkpoint_pairs([other]), None).pairs)
+    alike = compare_sides(checkpoint_pairs([run, other]), paper)
     assert tables(alike)[0].rows[0][-1] == "72.5" and tables(alike)[1].rows[1][-1] == "1.160"
     assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
 
@@ -162,7 +162,7 @@ def test_a_reference_of_ones_own(tmp_path: Path) -> None:
         + '[standard]\n"corruption(fog)" = { mean_error = 0.5 }\n[quest]\n"corruption(fog)" = { mean_error = 0.25 }\n'
     )
     run = run_of(tmp_path / "a", records_of("clean", *FOG), card("quest-paper@1:d34db12c"))
-    (table,) = tables(compare(checkpoint_pairs([run]), read_published(str(path))))
+    (table,) = tables(compare_sides(checkpoint_pairs([run]), read_published(str(path))))
     assert [cells[-1] for cells in table.rows] == ["–", "–", "−25.0"]
 
 

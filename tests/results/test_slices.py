@@ -23,7 +23,7 @@ from robustkit.report.page import write_report
 from robustkit.report.refresh import keep_metadata
 from robustkit.results import slices
 from robustkit.results.slice_tables import by_tables, search_note, weak_tables
-from robustkit.results.slices import MISSING, Search, Searched, WeakSlices
+from robustkit.results.slices import MISSING, Searched, SliceSearch, WeakSlices
 from robustkit.results.summary_text import summary_sentences
 from robustkit.results.survey import survey
 
@@ -40,10 +40,10 @@ def test_planted_weak_slices_are_found_and_nothing_else(tmp_path: Path) -> None:
     right = outcomes(CELLS, PLANTED, 2)
     run = run_of(tmp_path, CELLS, {"clean": right})
     (found,) = Results(run, []).gathered(WeakSlices).searches
-    assert (len(found.search.names), {weak.slice.name for weak in found.found}) == (43, NAMES)
+    assert (len(found.search.names), {weak.slice.name for weak in found.weak}) == (43, NAMES)
     slow = slow_search(CELLS, right)
     assert len(slow) == 43
-    for weak in found.found:
+    for weak in found.weak:
         pairs = zip(weak.slice.columns, weak.slice.values, strict=True)
         inside = np.all([np.array(CELLS[name]) == value for name, value in pairs], axis=0)
         own, rest = np.array(right)[inside], np.array(right)[~inside]
@@ -59,16 +59,16 @@ def test_a_value_that_its_pairs_explain_is_left_out() -> None:
     """By themselves both values of a weak pair are significant, and without it they are like the others; one that is
     weak without it, too, stays."""
     cells = columns(4000, 5, camera=3, light=3)
-    search = Search.among([column(name, texts) for name, texts in cells.items()], 4000)
+    search = SliceSearch.among([column(name, texts) for name, texts in cells.items()], 4000)
     pair = {"camera": "camera1", "light": "light2"}
     right = outcomes(cells, [pair], 2)
     assert {name for name, p in slow_search(cells, right).items() if p < 0.05} == {
         *("camera = camera1", "light = light2", "camera = camera1, light = light2")
     }
-    found = Searched("vit", "clean", search, ~np.array(right)).found
+    found = Searched("vit", "clean", search, ~np.array(right)).weak
     assert [weak.slice.name for weak in found] == ["camera = camera1, light = light2"]
     both = outcomes(cells, [{"light": "light2"}], 2) & np.array(outcomes(cells, [pair], 3, 1.0))
-    found = Searched("vit", "clean", search, ~both).found
+    found = Searched("vit", "clean", search, ~both).weak
     assert {weak.slice.name for weak in found} == {"light = light2", "camera = camera1, light = light2"}
 
 
@@ -81,8 +81,8 @@ def test_a_value_of_which_a_pair_leaves_few_samples_is_explained(rest: int) -> N
     ]
     kinds, lights = ([part[place] for part in parts for _ in range(part[2])] for place in (0, 1))
     wrong = np.concatenate([np.arange(count) < bad for *_, count, bad in parts])
-    search = Search.among([column("kind", kinds), column("light", lights)], len(wrong))
-    found = {weak.slice.name for weak in Searched("vit", "clean", search, wrong).found}
+    search = SliceSearch.among([column("kind", kinds), column("light", lights)], len(wrong))
+    found = {weak.slice.name for weak in Searched("vit", "clean", search, wrong).weak}
     assert found >= {"kind = a, light = night", "kind = b, light = dusk"}
     assert ("kind = a" in found) == (rest == 20)
 
@@ -90,8 +90,8 @@ def test_a_value_of_which_a_pair_leaves_few_samples_is_explained(rest: int) -> N
 def test_a_value_without_weak_pairs_needs_no_more_than_holms_correction() -> None:
     """The second of three p-values is doubled: 0.0335. Three times it would not be significant."""
     wrong = np.concatenate([np.arange(size) < bad for size, bad in ((40, 30), (40, 11), (200, 0))])
-    search = Search.among([column("kind", ["a"] * 40 + ["b"] * 40 + ["c"] * 200)], 280)
-    found = Searched("vit", "clean", search, wrong).found
+    search = SliceSearch.among([column("kind", ["a"] * 40 + ["b"] * 40 + ["c"] * 200)], 280)
+    found = Searched("vit", "clean", search, wrong).weak
     assert [(weak.slice.values, round(weak.p_value, 4)) for weak in found] == [(("a",), 0.0), (("b",), 0.0335)]
 
 
@@ -100,7 +100,7 @@ def test_a_pair_that_is_one_of_its_values_is_no_slice_of_its_own() -> None:
     country = columns(400, 3, country=2)["country"]
     sites = columns(400, 4, site=2)["site"]
     cells = {"country": country, "site": [f"{one}{other[-1]}" for one, other in zip(country, sites, strict=True)]}
-    search = Search.among([column(name, texts) for name, texts in cells.items()], 400)
+    search = SliceSearch.among([column(name, texts) for name, texts in cells.items()], 400)
     right = outcomes(cells, [], 5)
     assert {slices.name_of_slice(*names) for names in search.names} == {*slow_search(cells, right)}
     assert len(search.names) == 2 + 4
@@ -109,19 +109,19 @@ def test_a_pair_that_is_one_of_its_values_is_no_slice_of_its_own() -> None:
 @pytest.mark.parametrize("weak", [[], PLANTED[:1]], ids=["nothing is weak", "a value is weak"])
 def test_chance_finds_a_slice_in_one_of_twenty_runs_at_most(weak: list[dict[str, str]]) -> None:
     """Where one value is weak, its pairs with others are not: they must be worse than the rest of it."""
-    search = Search.among([column(name, texts) for name, texts in CELLS.items()], 4000)
+    search = SliceSearch.among([column(name, texts) for name, texts in CELLS.items()], 4000)
     false = 0
     for seed in range(200):
         found = Searched("vit", "clean", search, ~np.array(outcomes(CELLS, weak, seed)))
-        false += bool({each.slice.name for each in found.found} - {"lens = lens0"})
-        assert bool(weak) <= ("lens = lens0" in {each.slice.name for each in found.found})
+        false += bool({each.slice.name for each in found.weak} - {"lens = lens0"})
+        assert bool(weak) <= ("lens = lens0" in {each.slice.name for each in found.weak})
     assert false <= 10
 
 
 @pytest.mark.parametrize("count", [120, 200, 280])
 def test_the_control_shuffles_what_was_found(count: int) -> None:
     """Against a slow one, also where more samples are wrong than right."""
-    search = Search.among([column(name, texts[:400]) for name, texts in CELLS.items()], 400)
+    search = SliceSearch.among([column(name, texts[:400]) for name, texts in CELLS.items()], 400)
     wrong = np.arange(400) < count
     found = Searched("vit", "clean", search, wrong)
     generator, slow = np.random.Generator(np.random.PCG64(0)), 0
@@ -130,7 +130,7 @@ def test_the_control_shuffles_what_was_found(count: int) -> None:
         few = generator.permutation(400)[: min(count, 400 - count)]  # of wrong and right ones
         shuffled[few] = True
         shuffled ^= count > 200
-        slow += bool(Searched("vit", "clean", search, shuffled).found)
+        slow += bool(Searched("vit", "clean", search, shuffled).weak)
     assert found.shuffled == (slow, 200)
 
 
@@ -167,19 +167,19 @@ def test_columns_of_numbers_and_texts() -> None:
     mixed = column("code", ["b", "10", "", "a", "10"])
     assert (mixed.values, mixed.codes.tolist()) == ((MISSING, "10", "a", "b"), [3, 1, 0, 2, 1])
     few, many = (column("name", [f"x{n}" for n in range(count)]) for count in (200, 201))
-    assert few.searched and not many.searched and Search.among([many], 201).unsearched == ("name",)
+    assert few.searched and not many.searched and SliceSearch.among([many], 201).unsearched == ("name",)
 
 
 def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     every = [column(name, texts) for name, texts in CELLS.items()]
     monkeypatch.setattr(slices, "MOST", 19)  # ten values, and the nine pairs of one pair of columns
-    search = Search.among(every, 4000)
+    search = SliceSearch.among(every, 4000)
     assert (len(search.names), search.left_out) == (19, 2)
     assert {names for names, _ in search.names} == {("camera",), ("daylight",), ("lens",), ("daylight", "lens")}
     monkeypatch.setattr(slices, "MOST", 9)  # no more values of the last column, and so none of its pairs
-    search = Search.among(every, 4000)
+    search = SliceSearch.among(every, 4000)
     assert (len(search.names), search.left_out) == (7, 4)
-    assert Search.among([column("half", ["a"] * 19 + ["b"] * 20)], 39).names == ((("half",), ("b",)),)
+    assert SliceSearch.among([column("half", ["a"] * 19 + ["b"] * 20)], 39).names == ((("half",), ("b",)),)
 
 
 def test_tables_by_columns_are_those_counted_by_hand(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_loss_that_some_samples_lack_is_one_of_the_slices_that_have_it(tmp_pat
 def test_shuffles_are_as_many_as_the_work_allows(columns: int, made: int) -> None:
     n = 1 << 16
     none = (np.full(n, -1, np.int32),) * columns
-    search = Search(n, ((("camera",), ("a",)),), np.array([n // 2]), np.array([[-1, -1]]), none)
+    search = SliceSearch(n, ((("camera",), ("a",)),), np.array([n // 2]), np.array([[-1, -1]]), none)
     assert Searched("vit", "clean", search, np.arange(n) < 9).shuffled == (0, made)
 
 

@@ -16,10 +16,10 @@ from figures import noted
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
 from robustkit.evaluations.corruptions.results import CorruptionSample
-from robustkit.evaluations.maps.results import Counted, Pooled
+from robustkit.evaluations.maps.results import Counted, PooledMaps
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
-from robustkit.results.comparison import compare, compare_with_first
+from robustkit.results.comparison import compare_sides, compare_with_first
 from robustkit.results.pairing import Side, checkpoint_pairs
 from robustkit.results.survey import survey
 from scripts.bench import scale
@@ -116,7 +116,7 @@ def test_sides_forget_what_no_later_pair_asks(
     run = make(60, checkpoints=3)
     run.write_summary([])
     found = checkpoint_pairs([run])
-    compare(found)
+    compare_sides(found)
     assert not any(side._samples for pair in found for side in pair)
     assert scale.compared(run).keys() == {"compare", "compare CPU"}  # what the benchmark of it measures
     opened.clear()
@@ -162,9 +162,9 @@ def test_counts_in_few_bytes_give_the_sums_of_all() -> None:
     known = [i for i in range(60) if i not in lacks and not 25 <= i < 30]  # a shard without an object has no column
     read = 0
 
-    def taken() -> Pooled:
+    def taken() -> PooledMaps:
         nonlocal read
-        read, pooled = read + 1, Pooled()
+        read, pooled = read + 1, PooledMaps()
         assert [shard.column_names for shard in map(pooled.taken, shards)] == [["a"]] * 4
         return pooled
 
@@ -187,7 +187,7 @@ def test_counts_in_few_bytes_give_the_sums_of_all() -> None:
     assert boxes.figure(boxes.present) == pytest.approx([shares.max(axis=0).mean()], abs=1e-15) and read == 1
     assert levels.figure(levels.present[:30]).tolist() == slow(known[:30]) and read == 2
     assert levels.figure(levels.present[:30]).tolist() == slow(known[:30]) and read == 2  # kept
-    assert Pooled().of("pixel_counts", rows, Pooled) is None
+    assert PooledMaps().of("pixel_counts", rows, PooledMaps) is None
 
 
 def test_sums_hold_a_part_of_the_rows_at_once() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from robustkit.errors import RunError
 from robustkit.slices.text.documents import Words
-from robustkit.slices.text.language_model import Sizes, load_word_model
+from robustkit.slices.text.language_model import ModelShape, load_word_model
 from scripts.studies.language import grid, train
 from scripts.studies.language.run import Corpus, Recipe, Run, attention_logits, batches, loss_of, most_frequent, windows
 from scripts.studies.qana import page as qana
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SMALL = Recipe(
     "small",
     words=6,
-    sizes=Sizes(width=12, depth=1, heads=2, context=4, hidden=8),
+    sizes=ModelShape(width=12, depth=1, heads=2, context=4, hidden=8),
     steps=12,
     batch=2,
     rate=0.02,

@@ -14,7 +14,7 @@ from sealing import seal
 
 from robustkit.cli.app import cli
 from robustkit.report.run import Run
-from robustkit.results.comparison import Comparison, compare
+from robustkit.results.comparison import Comparison, compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 
 PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"
@@ -84,7 +84,7 @@ def figures(records: Mapping[tuple[str, str], Rows], name: str, condition: str, 
 
 
 def compared(*runs: Run, **options: Any) -> Comparison:
-    return compare(checkpoint_pairs(runs, **options))
+    return compare_sides(checkpoint_pairs(runs, **options))
 
 
 def change_of(*path: str, to: Any) -> Change:

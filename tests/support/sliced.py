@@ -14,7 +14,7 @@ from scipy.stats import fisher_exact
 
 from robustkit.report.refresh import keep_metadata
 from robustkit.report.run import Run
-from robustkit.results.slices import Column, column_of
+from robustkit.results.slices import Attribute, attribute_of
 
 Cells = dict[str, list[str]]
 
@@ -25,9 +25,9 @@ def columns(n: int, seed: int, **values: int) -> Cells:
     return {name: [f"{name}{value}" for value in generator.integers(0, k, n)] for name, k in values.items()}
 
 
-def column(name: str, texts: Sequence[str]) -> Column:
+def column(name: str, texts: Sequence[str]) -> Attribute:
     different = sorted({*texts}, reverse=True)  # as the file of a run has them, in any order
-    return column_of(name, different, np.array([different.index(text) for text in texts]))
+    return attribute_of(name, different, np.array([different.index(text) for text in texts]))
 
 
 def outcomes(cells: Cells, weak: Sequence[Mapping[str, str]], seed: int, right: float = 0.85) -> list[bool]:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from robustkit.slices.text.documents import Words
-from robustkit.slices.text.language_model import Sizes, WordModel, metadata_of
+from robustkit.slices.text.language_model import ModelShape, WordModel, word_metadata
 from robustkit.slices.text.subject import by_word
 
 WORDS = ["the", "a", "cat", "dog", "sees", "hears", "big", "small", "AAA", ","]
@@ -30,14 +30,14 @@ PAGE = """
 
 def save_word_model(path: Path, network: WordModel, words: Words, **facts: str) -> None:
     tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    save_file(tensors, path, {**facts, **metadata_of(network, words)})
+    save_file(tensors, path, {**facts, **word_metadata(network, words)})
 
 
 def word_model(path: Path, attention: str = "standard", seed: int = 0, context: int = 16) -> Path:
     """Write a model of words with random weights large enough for its answers to differ from word to word."""
     torch.manual_seed(seed)
     words = Words(["<unk>", *WORDS])
-    model = WordModel(len(words), Sizes(16, 2, 2, context, 16), attention)
+    model = WordModel(len(words), ModelShape(16, 2, 2, context, 16), attention)
     with torch.no_grad():
         for tensor in model.parameters():
             if tensor.ndim > 1:

@@ -41,7 +41,7 @@ from robustkit.models.dense import Windows, build_segmenter
 from robustkit.report import page
 from robustkit.report.run import Run
 from robustkit.tasks.condition_table import ConditionTable
-from robustkit.tasks.segmentation.pictures import Examples, Tile, colour_of, draw, overlay
+from robustkit.tasks.segmentation.pictures import Pane, Panes, collage, colour_of, coloured
 from robustkit.tasks.segmentation.subject import SCENES, SceneImages
 from robustkit.tasks.segmentation.task import TASK
 from scripts.studies.segmenter_attacks.page import sections
@@ -431,14 +431,14 @@ def test_an_overlay_has_the_colour_of_its_class_and_leaves_ignored_pixels_grey()
     image = np.full((240, 240, 3), 100, np.uint8)
     labels = np.zeros((240, 240), np.int16)
     labels[:, 80:160], labels[:, 160:] = 1, -1
-    shown = overlay(Tile(image, labels))
+    shown = coloured(Pane(image, labels))
     for column, place in ((40, 0), (120, 1)):
         expected = [round(0.4 * 100 + 0.6 * part) for part in colour_of(place)]
         assert shown[120, column].tolist() == expected
     assert shown[120, 200].tolist() == [100, 100, 100]
-    assert overlay(Tile(image, labels), plain=[0])[120, 40].tolist() == [100, 100, 100]
+    assert coloured(Pane(image, labels), plain=[0])[120, 40].tolist() == [100, 100, 100]
     assert len({colour_of(place) for place in range(150)}) == 150
-    sheet = draw(Examples("t", "l", (("image", ""), ("truth", "")), ((Tile(image, None), Tile(image, labels)),), NAMES))
+    sheet = collage(Panes("t", "l", (("image", ""), ("truth", "")), ((Pane(image, None), Pane(image, labels)),), NAMES))
     legend = {tuple(pixel) for pixel in np.asarray(sheet)[100:124].reshape(-1, 3).tolist()}
     assert {colour_of(0), colour_of(1)} <= legend and colour_of(2) not in legend
 

@@ -47,7 +47,7 @@ EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
 )
 """Of models that predict a class for each pixel."""
 ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
-FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
+BROKEN = Metric("found_of_broken", "found of all broken %", 100, binary=True)
 TOP1 = of_samples("top1", "top-1 %")
 
 
@@ -55,30 +55,30 @@ UNDER, _KIND = "under", "corruption"
 _OF_IT = ("severity", "preset", "variant", "texture", "source")  # parameters of the corruption, which are no attack's
 
 
-def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
-    """Return the attack's own parameters, whose names are `own`, and the corruption that the others name, if any.
+def parted(text: str, values: Mapping[str, str], names: Container[str]) -> tuple[dict[str, str], Condition | None]:
+    """Return the attack's own parameters, whose names are `names`, and the corruption that the others name, if any.
 
     Raises ProtocolError where there is no such corruption or severity, or its images cannot be attacked.
     """
-    of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
-    if UNDER not in given:
+    of_it = [f"{key}={values[key]}" for key in _OF_IT if key in values and key not in names]
+    if UNDER not in values:
         if of_it:
             raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
-        return dict(given), None
-    called = f"{_KIND}({','.join([given[UNDER], *of_it])})"
+        return dict(values), None
+    called = f"{_KIND}({','.join([values[UNDER], *of_it])})"
     try:
         under = vocabulary_of(_KIND).parse(called)
     except ProtocolError as fault:
         raise ProtocolError(f"condition {text!r}: {fault}") from None
     if under.released:
         raise ProtocolError(f"condition {text!r}: attacked images are corrupted here; leave out source=released")
-    return {key: value for key, value in given.items() if key in own or key not in (UNDER, *_OF_IT)}, under
+    return {key: value for key, value in values.items() if key in names or key not in (UNDER, *_OF_IT)}, under
 
 
 def on_corrupted(attack: Condition, under: Condition) -> Condition:
     """Return the attack on the images of a corruption, in place of those that it attacks so far."""
-    own = attack.text.partition(f",{UNDER}=")[0].removesuffix(")")
-    return replace(attack, text=f"{own},{UNDER}={under.text.removeprefix(f'{_KIND}(')}", under=under)
+    attacking = attack.text.partition(f",{UNDER}=")[0].removesuffix(")")
+    return replace(attack, text=f"{attacking},{UNDER}={under.text.removeprefix(f'{_KIND}(')}", under=under)
 
 
 def starts_from(text: str) -> str:
@@ -144,33 +144,33 @@ class AttackWords(Vocabulary):
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
     in_results = True
-    metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported_name(TOP1), WEIGHT)
+    metrics: ClassVar[tuple[Metric, ...]] = (BROKEN, supported_name(TOP1), WEIGHT)
     published = PublishedNames((*ATTACKS, *DENSE_ATTACKS))
     expected = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place == "axis" or manifest is None:
             return text
-        claim, (name, given), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
-        called, version = attack_name(name), given.get("version", "standard")
+        claim, (name, pairs), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
+        called, version = attack_name(name), pairs.get("version", "standard")
         if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
-            budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+            budget = next((pairs[key] for key in ("steps", "queries") if key in pairs and name != "autoattack"), None)
             # A text names what differs from the card's attack, apart from its radius and budget.
-            on = given.pop(ON, "")
-            modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+            on = pairs.pop(ON, "")
+            modified = pairs.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
             words = ["modified"] * bool(modified)
             words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
             words += ["normalised"] if space == "normalised" else []
             return " ".join(filter(None, words)) + beneath(text, manifest) + (f", {on} samples" if on else "")
         # `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says.
-        eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
+        eps, norm = pairs.pop("eps", ""), pairs.pop("norm", "linf")
         radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
         words = [f"{norm} {radius}" if norm != "linf" else radius]
         words += ["normalised units"] if space == "normalised" else []
-        words += [alone(given.pop("only"))] if "only" in given else []
-        for key, value in given.items():
+        words += [alone(pairs.pop("only"))] if "only" in pairs else []
+        for key, value in pairs.items():
             counted = value.isdigit() and key.endswith("s")
             word = key.removesuffix("s") if value == "1" else key
             if (key, value) != ("version", "standard"):
@@ -182,11 +182,11 @@ class AttackWords(Vocabulary):
         """Yield the strongest attack at each radius, clean and on each corruption; of equally strong ones the last."""
         radii: dict[str, list[str]] = {}
         for text in (text for text, name in values if name == metric):
-            given = {**self.defaults, **pattern_of(text).given}
+            parameters = {**self.defaults, **pattern_of(text).given}
             start = starts_from(text)
             beneath = "" if start == CLEAN.text else f" on {words_of(start).label(start)}"
-            beneath += f", {given[ON]} samples" if ON in given else ""
-            radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip() + beneath, []).append(text)
+            beneath += f", {parameters[ON]} samples" if ON in parameters else ""
+            radii.setdefault(f"{parameters['norm']} {parameters.get('eps', '')}".strip() + beneath, []).append(text)
         for radius, texts in radii.items():
             strongest = min(reversed(texts), key=lambda text: values[text, metric])
             which = f"lowest under {len(texts)} attacks" if len(texts) > 1 else "the attack"
@@ -224,8 +224,8 @@ def supporting(text: str, conditions: Iterable[str]) -> str:
     """
 
     def kind(condition: str) -> tuple[str, str, str]:
-        given = {**VOCABULARY.defaults, **pattern_of(condition).given}
-        return given["norm"], given.get("eps", ""), starts_from(condition)
+        parameters = {**VOCABULARY.defaults, **pattern_of(condition).given}
+        return parameters["norm"], parameters.get("eps", ""), starts_from(condition)
 
     whole = [other for other in conditions if words_of(other) is VOCABULARY and not part_of(other)]
     return next((other for other in reversed(whole) if kind(other) == kind(text)), starts_from(text))

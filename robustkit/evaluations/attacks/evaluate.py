@@ -85,22 +85,22 @@ def parse_condition(
     if name not in attacks_of(card):
         raise ProtocolError(unknown("attack", name, attacks_of(card)))
     default = defaults_of(name, card)
-    own, under = parted(text, split_arguments(name, arguments, default), default)
-    given = {key: _value(name, key, value, default) for key, value in own.items()}
-    given |= {"norm": norm_named(given["norm"])} if "norm" in given else {}
-    known = _norms(name, card)
-    norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
-    default = defaults_of(name, card, str(given.get("norm", norm or default["norm"])))
+    texts, under = parted(text, split_arguments(name, arguments, default), default)
+    values = {key: _value(name, key, value, default) for key, value in texts.items()}
+    values |= {"norm": norm_named(values["norm"])} if "norm" in values else {}
+    norms = _norms(name, card)
+    norm = norm if norm in norms or len(norms) > 1 else None  # of an attack in one norm
+    default = defaults_of(name, card, str(values.get("norm", norm or default["norm"])))
     options = {"eps": eps, "norm": norm, "engine": engine}
-    resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
+    resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | values
     _check_threat(name, resolved, card)
     always = {"eps", "size", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
-    shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
+    stated = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
     if resolved["norm"] not in ("linf", "patch"):
-        shown["norm"] = resolved["norm"]
+        stated["norm"] = resolved["norm"]
 
     def naming(keys: Iterable[str]) -> Condition:
-        inside = ",".join(f"{key}={format_value(shown[key])}" for key in keys)
+        inside = ",".join(f"{key}={format_value(stated[key])}" for key in keys)
         condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
         if under is None:
             return condition
@@ -110,7 +110,7 @@ def parse_condition(
             )
         return on_corrupted(condition, under)
 
-    named = [key for key in default if key in shown]
+    named = [key for key in default if key in stated]
     condition = naming(named)
     whole = [key for key in named if key not in _PARTS]
     if whole != named:  # some samples, and some stages, draw what they do in the whole attack
@@ -143,17 +143,17 @@ def parse_conditions(
 
 def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
     """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
-    attack, known = attacks_of(card)[name], _norms(name, card)
+    attack, norms = attacks_of(card)[name], _norms(name, card)
     in_radius, minimal = bool(getattr(attack, "radius", True)), bool(getattr(attack, "minimal", False))
-    usual = card.norm if card.norm in known else known[0]
+    usual = card.norm if card.norm in norms else norms[0]
     defaults: dict[str, Value] = {"norm": usual} if minimal or not in_radius else {"eps": card.eps, "norm": usual}
     if not in_radius:
         defaults |= {"size": attacks.ThreatModel.size, "where": attacks.ThreatModel.where}
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", usual))
     share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
-    own = [field for field in fields(attack) if field.init and field.name not in ("threat", "chunk")]
-    defaults |= {field.name: cast("Value", field.default) for field in own}
+    parameters = [field for field in fields(attack) if field.init and field.name not in ("threat", "chunk")]
+    defaults |= {field.name: cast("Value", field.default) for field in parameters}
     if in_radius and "step_size" in defaults:
         defaults["step_size"] = f"{share}*eps"
     for key in (key for key in stated if key not in _OF_CARD):
@@ -163,13 +163,13 @@ def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Val
     return defaults | {"engine": "robustkit", ON: 0}
 
 
-def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
-    if key == "step_size" and key in known:
+def _value(name: str, key: str, text: str, defaults: dict[str, Value]) -> Value:
+    if key == "step_size" and key in defaults:
         factor, times, _ = text.partition("*eps")
-        expected = f"a number, such as {key}={format_value(known[key])}"
+        expected = f"a number, such as {key}={format_value(defaults[key])}"
         value = parse_number(factor if times else text, f"{name}: {key}", expected)
         return format_number(value) + times if times else float(value)
-    return parse_value(name, key, text, known)
+    return parse_value(name, key, text, defaults)
 
 
 def _norms(name: str, card: Card) -> tuple[str, ...]:
@@ -191,8 +191,8 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:
-        far, said = format_number(eps), "eps is in units of pixels in [0, 1], where 1 allows any change"
-        raise ProtocolError(f"eps {far}: {said}; did you mean {far}/255?")
+        far, reason = format_number(eps), "eps is in units of pixels in [0, 1], where 1 allows any change"
+        raise ProtocolError(f"eps {far}: {reason}; did you mean {far}/255?")
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -203,22 +203,22 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     """Build the attack with these parameters under the card's bounds; None for all other conditions."""
     if not is_attack(condition.name) and condition.name not in EVERY_ATTACK:
         return None
-    given: dict[str, Any] = {key: value for key, value in condition.parameters if key != ON}
-    eps, norm, engine = float(given.pop("eps", math.inf)), given.pop("norm"), given.pop("engine")
+    parameters: dict[str, Any] = {key: value for key, value in condition.parameters if key != ON}
+    eps, norm, engine = float(parameters.pop("eps", math.inf)), parameters.pop("norm"), parameters.pop("engine")
     options = card.attacks.get(condition.name, {})
     bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds
-    if isinstance(given.get("step_size"), str):
-        given["step_size"] = float(parse_number(given["step_size"].removesuffix("*eps"))) * eps
+    if isinstance(parameters.get("step_size"), str):
+        parameters["step_size"] = float(parse_number(parameters["step_size"].removesuffix("*eps"))) * eps
     try:
-        place = {name: given.pop(name) for name in ("size", "where") if name in given and norm == "patch"}
+        place = {name: parameters.pop(name) for name in ("size", "where") if name in parameters and norm == "patch"}
         threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)
         if engine != "robustkit" and card.task not in ("segmentation", "features"):
-            return peer(str(engine), condition.name, threat, given)
-        if given.get("loss") == EMBEDDING and card.task == "classification" and condition.name == "pgd":
-            if given.pop("early_stop") or not given.pop("random_start"):
+            return peer(str(engine), condition.name, threat, parameters)
+        if parameters.get("loss") == EMBEDDING and card.task == "classification" and condition.name == "pgd":
+            if parameters.pop("early_stop") or not parameters.pop("random_start"):
                 raise ValueError("loss=embedding begins at a random point and takes all steps; leave the others out")
-            return attacks.FeaturePGD(threat, **{**given, "loss": "cosine"})
-        attack: attacks.Attack | attacks.DenseAttack = attacks_of(card)[condition.name](threat, **given)
+            return attacks.FeaturePGD(threat, **{**parameters, "loss": "cosine"})
+        attack: attacks.Attack | attacks.DenseAttack = attacks_of(card)[condition.name](threat, **parameters)
         return attack
     except (TypeError, ValueError) as fault:
         raise ProtocolError(f"condition {condition.text}: {fault}") from None
@@ -271,19 +271,19 @@ def _stage_cost(attack: attacks.Attack, classes: int) -> Cost:
     return Cost(attack.restarts * (attack.queries + 1), at_most=leaves)
 
 
-def score_images(subject: EvaluatedModel, batch: Batch, shown: Tensor) -> dict[str, list[Any]]:
+def score_images(subject: EvaluatedModel, batch: Batch, inputs: Tensor) -> dict[str, list[Any]]:
     """Return the columns of the model's answers, in full precision, to (B, ...) inputs in the card's space."""
     with torch.inference_mode():
-        parts = torch.split(shown, subject.settings.batch_size)
+        parts = torch.split(inputs, subject.settings.batch_size)
         return subject.score(torch.cat([subject.scorer(part) for part in parts]), batch)
 
 
-def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
+def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, view: Shown) -> Evaluation:
     """Return how the model does on what an attack shows, in full precision, and what the attack spent."""
-    result, change = shown.result, shown.change
+    result, change = view.result, view.change
     assert result is not None and change is not None
-    subject.keep(condition, batch.samples, shown.inputs)
-    rows = score_images(subject, batch, shown.inputs)
+    subject.keep(condition, batch.samples, view.inputs)
+    rows = score_images(subject, batch, view.inputs)
     if isinstance(result, attacks.EnsembleResult):
         for run, ends in zip(result.runs, result.ends, strict=True):
             of_run = score_images(subject, batch, ends)
@@ -295,7 +295,7 @@ def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, 
         rows["broken_by"] = [None if correct else condition.name for correct in rows["correct"]]
         rows["broken_at"] = [at if at >= 0 else None for at in broken_at]
     seconds = _stage(rows, result) if isinstance(result, attacks.StagedResult) else {}
-    pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
+    pictures = subject.pictures(batch, image=view.images(), delta=change) if batch.keep else {}
     added = change if subject.card.space != "normalised" else change / subject.classifier.std
     return Evaluation(rows, seconds, result.notes, pictures, change=added)
 
@@ -307,7 +307,7 @@ def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str
     sample that it left standing, and that is wrong all the same, was wrong from the start.
     """
     random, broken_by = result.stages[1:] == ("apgd-ce", "apgd-dlr"), result.broken_by.tolist()
-    held = [right or (random and said >= 0) for right, said in zip(rows["correct"], rows["prediction"], strict=True)]
+    held = [right or (random and top1 >= 0) for right, top1 in zip(rows["correct"], rows["prediction"], strict=True)]
     rows["correct"] = [by < 0 and holds for by, holds in zip(broken_by, held, strict=True)]
     names = [result.stages[max(by, 0)] for by in broken_by]
     rows["broken_by"] = [None if right else name for right, name in zip(rows["correct"], names, strict=True)]

@@ -132,11 +132,11 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
 
     The figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius already has them.
     """
-    wanted = [condition for condition in conditions if wants_evidence(condition, card)]
+    candidates = [condition for condition in conditions if wants_evidence(condition, card)]
     best: dict[_Radius, Condition] = {}
-    for condition in _by_strength(wanted):
+    for condition in _by_strength(candidates):
         best.setdefault(_radius(condition), condition)
-    return [attack for attack in wanted if attack.name == "autoattack" or attack in best.values()]
+    return [attack for attack in candidates if attack.name == "autoattack" or attack in best.values()]
 
 
 _Radius = tuple[str, float | None, Condition | None]
@@ -169,8 +169,8 @@ def look_before(
     if not samples or AFTERWARDS in extent.left_out:
         return
     name, ids = subject.classifier.identity.name, [sample.id for sample in samples]
-    known = run.evidence(name, condition.text) or {}
-    if "awaited" in known and known["sample_ids"] == ids:
+    evidence = run.evidence(name, condition.text) or {}
+    if "awaited" in evidence and evidence["sample_ids"] == ids:
         return
     inputs, labels = attacked_inputs(subject, Batch(torch.stack(images), samples), condition), subject.labels(samples)
     rng, threat = subject.rng(samples, condition), _attack(condition, subject.card).threat
@@ -180,7 +180,7 @@ def look_before(
         figures = subject.steadily(condition.text, rng, asked)
     except _FAULTS as fault:  # the attack will report what is wrong; if it does not, this lack is a flag
         figures = {"failed": in_a_line(fault)}
-    if run.evidence(name, condition.text) in (None, known):  # else another process has gone further
+    if run.evidence(name, condition.text) in (None, evidence):  # else another process has gone further
         run.write_evidence(name, condition.text, {"sample_ids": ids, "awaited": True, **figures})
 
 

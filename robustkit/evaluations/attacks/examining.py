@@ -294,20 +294,20 @@ class _Examiner:
         edge = self.asker.cut(images + change)
         with self.asker.widened():
             for place, points in (("clean", images), ("inside", inside), ("edge", edge)):
-                known = dict(clean or {}) if place == "clean" else {}
+                gradients = dict(clean or {}) if place == "clean" else {}
                 if place == "clean":
-                    if not known:
+                    if not gradients:
                         continue
                     logits = self.asker.plain(points)
-                for name in self.losses if place != "clean" else known:
-                    if name not in known:
-                        logits, known[name] = self._gradient(points, labels, name)
+                for name in self.losses if place != "clean" else gradients:
+                    if name not in gradients:
+                        logits, gradients[name] = self._gradient(points, labels, name)
                 with torch.enable_grad():
                     seen = logits.clone().requires_grad_()
-                    losses = {name: LOSSES[name](seen, labels).sum() for name in known}
-                    pairs = [(torch.autograd.grad(loss, seen)[0], known[name]) for name, loss in losses.items()]
+                    losses = {name: LOSSES[name](seen, labels).sum() for name in gradients}
+                    pairs = [(torch.autograd.grad(loss, seen)[0], gradients[name]) for name, loss in losses.items()]
                 errors = probes.slope_error(self.asker, points, logits, pairs, rng, self.noise)
-                columns |= {f"{_ASIDE}{place} {name}": each for name, each in zip(known, errors, strict=True)}
+                columns |= {f"{_ASIDE}{place} {name}": each for name, each in zip(gradients, errors, strict=True)}
         return columns
 
     def probe(
@@ -371,10 +371,10 @@ class _Examiner:
         if why := probes.why_not_saved(self.threat, images[0].numel()):
             self.unasked["survives saving"] = why
             return {}
-        kept = probes.round_to_8_bits(points, images, self.threat)
+        rounded = probes.round_to_8_bits(points, images, self.threat)
         # Rounding may lead further from the image than PGD went; a point this near to the saved one did not.
-        near = images + _NEARLY * (kept - images)
-        answers = (logits, self.asker.plain(kept), self.asker.plain(near))
+        near = images + _NEARLY * (rounded - images)
+        answers = (logits, self.asker.plain(rounded), self.asker.plain(near))
         right, still, nearly = (x.argmax(dim=1) == labels for x in answers)
         # Changing evenly, the margin may well cross 0 in the last twentieth. NaN counts as sudden.
         start, end, close = (margin(x, labels) for x in (clean, *answers[1:]))

@@ -40,7 +40,7 @@ AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 
 
 @dataclass(frozen=True)
-class Check:
+class Sign:
     name: str
     figure: str
     """What was measured, in words, or `not measured`."""
@@ -53,7 +53,7 @@ _Verdict = tuple[str, bool]
 
 def checks_of(
     figures: Mapping[str, Any], stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
-) -> list[Check]:
+) -> list[Sign]:
     """Return each check, always all of them and in the same order; missing figures are "not measured".
 
     figures: of `examine`. stages: samples standing after each stage of AutoAttack. n: samples; None: as the first stage
@@ -65,18 +65,18 @@ def checks_of(
     failed, quick = figures.get("failed"), isinstance(figures.get("quick"), Mapping)
     first, rests = _extent(figures) if quick and not failed else ([], "")
     if failed:
-        first = [Check("evidence", failed, Finding.of("evidence/failed", why=failed))]
+        first = [Sign("evidence", failed, Finding.of("evidence/failed", why=failed))]
     every = _judged(figures, available, rests)
     return [*first, *(each for each in every if each.name == _STAGES or not quick or failed or figures.get("samples"))]
 
 
-def _judged(figures: Mapping[str, Any], available: Mapping[str, Any], rests: str) -> Iterator[Check]:
+def _judged(figures: Mapping[str, Any], available: Mapping[str, Any], rests: str) -> Iterator[Sign]:
     for name, needed, judge in _CHECKS:
         if why := (figures.get("unmeasured") or {}).get(name):  # a probe failed
             yield _unmeasured(name, f"not measured: {why}", f"could not be measured: {why}")
             continue
         if why := (figures.get("unasked") or {}).get(name):  # it does not apply
-            yield Check(name, f"not measured: {why}")
+            yield Sign(name, f"not measured: {why}")
             continue
         values = [available.get(each) for each in needed]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
@@ -87,18 +87,18 @@ def _judged(figures: Mapping[str, Any], available: Mapping[str, Any], rests: str
         figure, bad = (None if missing else judge(*values)) or ("not measured", False)
         after = "" if name == _STAGES or not rests else f" ({rests})"
         code = f"masking/{name.replace(' ', '-')}"
-        yield Check(name, figure, Finding.of(code, figure=figure, rests=after) if bad else None)
+        yield Sign(name, figure, Finding.of(code, figure=figure, rests=after) if bad else None)
 
 
-def _unmeasured(name: str, figure: str, why: str) -> Check:
-    return Check(name, figure, Finding.of("masking/unmeasured", check=name, why=why))
+def _unmeasured(name: str, figure: str, why: str) -> Sign:
+    return Sign(name, figure, Finding.of("masking/unmeasured", check=name, why=why))
 
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
 _NAMED = 4  # checks that were left out
 
 
-def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Check | None:
+def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Sign | None:
     """Return what is wrong where an attack has no evidence, or only what was taken before it; None where it has.
 
     arguments: of run.json.
@@ -106,30 +106,30 @@ def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, 
     if figures is not None and "awaited" not in figures:
         return None
     if arguments.get("evidence") == "none":
-        return Check("evidence", "not taken", Finding.of("evidence/declined"))
-    return Check("evidence", "not there", Finding.of("evidence/missing"))
+        return Sign("evidence", "not taken", Finding.of("evidence/declined"))
+    return Sign("evidence", "not there", Finding.of("evidence/missing"))
 
 
-def _extent(figures: Mapping[str, Any]) -> tuple[list[Check], str]:
+def _extent(figures: Mapping[str, Any]) -> tuple[list[Sign], str]:
     """Return on how many samples quick evidence rests and what it left out, and the former in words."""
     samples, left_out = figures.get("samples", 0), figures["quick"].get("left_out") or ()
     if not samples:
         what = "no evidence, since a quarter of the attacks' passes is too few for it"
-        return [Check("evidence", what, Finding.of("evidence/thin", what=what))], ""
+        return [Sign("evidence", what, Finding.of("evidence/thin", what=what))], ""
     rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
     without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
     what = f"{rests}, without {without}" if left_out else rests
-    return [Check("evidence", what, Finding.of("evidence/thin", what=what) if left_out else None)], rests
+    return [Sign("evidence", what, Finding.of("evidence/thin", what=what) if left_out else None)], rests
 
 
-def findings_of(checks: Iterable[Check]) -> list[Finding]:
+def raised_by(checks: Iterable[Sign]) -> list[Finding]:
     """Return the findings; one where several checks were not measured for the same reason."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for check in checks:
-        if (found := check.finding) is not None:
-            unmeasured = found.code == "masking/unmeasured" and check.figure.startswith("not measured")
-            alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(found)
-    names = [[found.text.partition(":")[0] for found in some[:-1]] for some in alike.values()]
+        if (finding := check.finding) is not None:
+            unmeasured = finding.code == "masking/unmeasured" and check.figure.startswith("not measured")
+            alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(finding)
+    names = [[finding.text.partition(":")[0] for finding in some[:-1]] for some in alike.values()]
     return [
         replace(some[-1], text=", ".join([*before, some[-1].text]))
         for before, some in zip(names, alike.values(), strict=True)

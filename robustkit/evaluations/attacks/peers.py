@@ -52,21 +52,21 @@ def make_perturb(
     engine: str, stage: PeerStage, model: nn.Module, threat: ThreatModel, seed: int, classes: int
 ) -> Perturb:
     """Make the peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
-    given, eps = stage.parameters, threat.eps
-    targeted = given.get("loss") == "dlr-targeted"
+    values, eps = stage.parameters, threat.eps
+    targeted = values.get("loss") == "dlr-targeted"
     kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
     member = resolve_name(f"{engine}.{_MEMBERS[engine][kind]}")
     attack: Perturb
     if stage.attack in ("fgsm", "pgd"):
-        size = STEP_SHARES[threat.norm] * eps if given.get("step_size") is None else given["step_size"]
-        attack = member(model, eps, *((size, given["steps"], given["random_start"]) if stage.attack == "pgd" else ()))
+        size = STEP_SHARES[threat.norm] * eps if values.get("step_size") is None else values["step_size"]
+        attack = member(model, eps, *((size, values["steps"], values["random_start"]) if stage.attack == "pgd" else ()))
         return attack
     original = engine == "pyautoattack"
     renamed = _RENAMED | ({"steps": "n_iter"} if original else {})
     # early_stop and relinearise only spend passes: peers have one way.
     unsaid = {"early_stop", "relinearise", "targets"} | ({"loss"} if targeted else set())
-    words = {renamed.get(key, key): value for key, value in given.items() if key not in unsaid}
-    targets = min(given.get("targets", 0), classes - 1)
+    words = {renamed.get(key, key): value for key, value in values.items() if key not in unsaid}
+    targets = min(values.get("targets", 0), classes - 1)
     several = targeted or (stage.attack == "fab" and targets > 0)
     if several:  # torchattacks aims at n_classes - 1 targets, whatever the model has
         words |= {"n_target_classes": targets} if original else {"n_classes": targets + 1}
@@ -85,8 +85,8 @@ _SUPPORTED = {
 
 def _parameters(attack: Any) -> dict[str, Any]:
     """Return the parameters of an attack of RobustKit's, by name; given its class, the usual ones."""
-    own = (part.name for part in fields(attack) if part.init and part.name not in ("threat", "chunk"))
-    return {name: getattr(attack, name) for name in own}
+    names = (part.name for part in fields(attack) if part.init and part.name not in ("threat", "chunk"))
+    return {name: getattr(attack, name) for name in names}
 
 
 _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -112,15 +112,15 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     if name not in _SUPPORTED[engine]:
         listed = ", ".join(_SUPPORTED[engine])
         raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
-    known = _parameters(ATTACKS[name])
-    resolved = known | dict(parameters)
+    defaults = _parameters(ATTACKS[name])
+    resolved = defaults | dict(parameters)
     for key, value in resolved.items():
-        if key not in known:
-            raise ProtocolError(unknown(f"parameter of {name}", key, known))
+        if key not in defaults:
+            raise ProtocolError(unknown(f"parameter of {name}", key, defaults))
         able = _ONLY.get(name, {}).get(key, (value,))
         if value not in able:
-            said, expected = str(value).lower(), " or ".join(str(choice).lower() for choice in able)
-            raise ProtocolError(f"engine {engine}, {name}: {key} is {said}; expected {expected}; or {ours}")
+            text, expected = str(value).lower(), " or ".join(str(choice).lower() for choice in able)
+            raise ProtocolError(f"engine {engine}, {name}: {key} is {text}; expected {expected}; or {ours}")
     if threat.bounds != (0.0, 1.0) or threat.cut_images:
         bounds = f"the bounds are {threat.bounds}{' with cut_images' * threat.cut_images}"
         raise ProtocolError(f"engine {engine} attacks images in [0, 1] and cuts to that; {bounds}; {ours}")
@@ -274,13 +274,13 @@ class _PeerTally(Tally):
 
     def result(self, adversarials: Tensor) -> AttackResult:
         self.forwards, self.backwards = self.stage_forwards.sum(dim=0), self.stage_backwards.sum(dim=0)
-        found = super().result(adversarials)
+        result = super().result(adversarials)
         if not self.staged:
-            return found
+            return result
         names = ("clean", *(stage.name for stage in self.attack.stages))
         passes = {"stage_forwards": self.stage_forwards, "stage_backwards": self.stage_backwards}
         seconds = tuple(self.seconds)
-        return StagedResult(**vars(found), stages=names, broken_by=self.broken_by, **passes, seconds=seconds)
+        return StagedResult(**vars(result), stages=names, broken_by=self.broken_by, **passes, seconds=seconds)
 
 
 class _Counter(nn.Module):

@@ -62,8 +62,8 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        found = (value.dtype for value in tree_leaves(result) if isinstance(value, Tensor))
-        self.halves |= {dtype: None for dtype in found if dtype in _HALVES}
+        dtypes = (value.dtype for value in tree_leaves(result) if isinstance(value, Tensor))
+        self.halves |= {dtype: None for dtype in dtypes if dtype in _HALVES}
         return result
 
 
@@ -202,12 +202,12 @@ def under_attack(
 
         def asked(points: Tensor) -> Tensor:
             nonlocal worst
-            shown = points.view_as(points)
-            logits = asker.logits(shown)
+            leaf = points.view_as(points)
+            logits = asker.logits(leaf)
             worst = torch.maximum(worst, answer_difference(logits.detach(), ask(points.clone())).amax())
-            if logits.requires_grad and shown.requires_grad:
+            if logits.requires_grad and leaf.requires_grad:
                 calls.append(call := {"points": points.detach().clone(), "logits": logits.detach()})
-                for name, tensor in (("weights", logits), ("gradient", shown)):  # what a backward pass brings to both
+                for name, tensor in (("weights", logits), ("gradient", leaf)):  # what a backward pass brings to both
                     tensor.register_hook(lambda gradient, name=name: call.update({name: gradient.clone()}))  # type: ignore[no-untyped-call]
             return logits
 
@@ -236,18 +236,18 @@ def slope_error(
     floor = _CLEAR * (torch.finfo(torch.float32).eps * size + noise * size.amax(dim=1, keepdim=True))
     errors = [torch.full((len(points),), math.nan, device=points.device) for _ in pairs]
     for share in _SIDES:
-        moved, found = list[Tensor](), list[Tensor]()
+        moved, changes = list[Tensor](), list[Tensor]()
         for sign in signs:
             ends = [asker.cut(points + way * share * unit * sign) for way in (1, -1)]
             change = torch.stack([asker.plain(end) for end in ends]).double()
-            found.append(change[0] - change[1])
+            changes.append(change[0] - change[1])
             moved.append((ends[0].double() - ends[1].double()).flatten(1))  # what rounding made of the step
         for place, (weights, gradient) in enumerate(pairs):
-            real = torch.stack([(weights.double() * each).sum(dim=1) for each in found])
-            said = torch.stack([(gradient.double().flatten(1) * each).sum(dim=1) for each in moved])
-            clear = torch.maximum(real.abs(), said.abs()).amax(dim=0) >= (floor * weights).norm(dim=1)
+            real = torch.stack([(weights.double() * each).sum(dim=1) for each in changes])
+            foretold = torch.stack([(gradient.double().flatten(1) * each).sum(dim=1) for each in moved])
+            clear = torch.maximum(real.abs(), foretold.abs()).amax(dim=0) >= (floor * weights).norm(dim=1)
             clear &= (weights != 0).any(dim=1)
-            apart = ((real - said).norm(dim=0) / real.norm(dim=0).clamp_min(1e-30)).clamp_max(_WORST)
+            apart = ((real - foretold).norm(dim=0) / real.norm(dim=0).clamp_min(1e-30)).clamp_max(_WORST)
             new = errors[place].isnan() & clear & apart.isfinite()
             errors[place] = torch.where(new, apart.to(errors[place]), errors[place])
         if not any(bool(each.isnan().any()) for each in errors):
@@ -383,8 +383,8 @@ def hidden_by_attention(
         rows, left = standing.nonzero().flatten(), standing.clone()
         for part in torch.split(rows, asker.batch_size) if len(rows) else ():
             attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
-            own = images[part], labels[part]
-            result = attack.run(lambda points: asker.count(model(points)), *own, rng=rng.take(part))
+            inputs = images[part], labels[part]
+            result = attack.run(lambda points: asker.count(model(points)), *inputs, rng=rng.take(part))
             asker.backwards += int(result.backwards.sum())
             left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
         return left

@@ -27,9 +27,9 @@ from ..condition import kind_of
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Outcomes, aligned_outcomes, sign_test
-from .condition import FOUND, TOP1, starts_from, supporting
+from .condition import BROKEN, TOP1, starts_from, supporting
 from .distances.condition import distance_norm
-from .gradient_masking import Check
+from .gradient_masking import Sign
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ class Strengths:
             ends = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value]) if n >= FEWEST else []
         yield Figure(value, n, *ends[0], BOOTSTRAP) if ends else Figure(value, n)
 
-    def found(self, condition: str) -> Iterator[Figure]:
+    def broken(self, condition: str) -> Iterator[Figure]:
         """Yield the share of the n samples broken within an attack's radius that it broke; nothing without others."""
         claims = self.manifest.claims
         claim = claims[condition]
@@ -119,8 +119,8 @@ class Strengths:
         common = sorted(right.intersection(*ids))
         for (text, table), names in zip(tables.items(), ids, strict=True):
             places = dict(zip(names, range(len(names)), strict=True))
-            found = distances_of(table) if "distance" in table.column_names else None
-            size = np.where(Outcomes.of(table).right, np.inf, column_of(table, norm)) if found is None else found
+            far = distances_of(table) if "distance" in table.column_names else None
+            size = np.where(Outcomes.of(table).right, np.inf, column_of(table, norm)) if far is None else far
             sizes[text] = size[[places[name] for name in common]]
         return sizes
 
@@ -163,7 +163,7 @@ def out_of_order(manifest: Manifest, condition: str, rights: Mapping[str, Outcom
 
 
 def contradicted(
-    manifest: Manifest, condition: str, found: Outcomes, figures: Mapping[str, Any] | None
+    manifest: Manifest, condition: str, outcomes: Outcomes, figures: Mapping[str, Any] | None
 ) -> list[Finding]:
     """Return a finding where an attack left standing what the PGD of its evidence broke. figures: not trusted."""
     ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
@@ -176,7 +176,7 @@ def contradicted(
     if not strong or _travel(condition, claim.eps) < _TRAVEL:
         return []
     broke = {str(sample): bool(gone) for sample, gone in zip(ids, fell, strict=True) if gone in (0, 1)}
-    answers = zip(found.ids.to_pylist(), found.right, strict=True)
+    answers = zip(outcomes.ids.to_pylist(), outcomes.right, strict=True)
     both = [(right, broke[sample]) for sample, right in answers if sample in broke]
     more, fewer = sum(right and gone for right, gone in both), sum(not right and not gone for right, gone in both)
     if not (more > fewer and sign_test(more, fewer) < CONTRADICTED):
@@ -185,16 +185,16 @@ def contradicted(
     return [Finding.of(_ORDER, figure=f"{what}, and {fewer} the other way round")]
 
 
-def checks_of_order(findings: Sequence[Finding]) -> list[Check]:
+def checks_of_order(findings: Sequence[Finding]) -> list[Sign]:
     ours = dict.fromkeys(each for each in findings if each.code == _ORDER)
-    return [Check("attacks in order", each.text.split(": ")[1], each) for each in ours]
+    return [Sign("attacks in order", each.text.split(": ")[1], each) for each in ours]
 
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
-    own, other = _STRENGTH.get(kind_of(condition), 0), _STRENGTH.get(kind_of(weaker), math.inf)
+    strength, other = _STRENGTH.get(kind_of(condition), 0), _STRENGTH.get(kind_of(weaker), math.inf)
     claims, start = manifest.claims, starts_from(condition)
-    if condition not in claims or not claims[condition].eps or own <= other or 0 < other < 1:
+    if condition not in claims or not claims[condition].eps or strength <= other or 0 < other < 1:
         return False
     ours = claims[condition].norm, claims[condition].eps, _labels(manifest, condition), start
     if not other:
@@ -242,7 +242,7 @@ class OrderOfAttacks(Overview):
 
     def rows(self) -> Iterator[Figure]:
         for condition, flags in self.noted.items():
-            yield from (figure.of(condition, FOUND.name, flags) for figure in self.strengths.found(condition))
+            yield from (figure.of(condition, BROKEN.name, flags) for figure in self.strengths.broken(condition))
             if part_of(condition):
                 by = supporting(condition, self.manifest.conditions)
                 tables = [self.strengths.table(text) for text in (condition, by)]
@@ -251,10 +251,10 @@ class OrderOfAttacks(Overview):
                     yield from supported_rows(condition, TOP1, table, by, others, flags)
 
     def findings(self) -> dict[str, list[Finding]]:
-        found = {}
+        by_condition = {}
         for condition, right in self.rights.items():
-            own = out_of_order(self.manifest, condition, self.rights)
+            raised = out_of_order(self.manifest, condition, self.rights)
             if condition in self.manifest.evidence:
-                own += contradicted(self.manifest, condition, right, self.evidence(condition))
-            found[condition] = own
-        return {condition: own for condition, own in found.items() if own}
+                raised += contradicted(self.manifest, condition, right, self.evidence(condition))
+            by_condition[condition] = raised
+        return {condition: raised for condition, raised in by_condition.items() if raised}

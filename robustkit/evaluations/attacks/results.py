@@ -28,8 +28,8 @@ from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, is_whole
 from ..presenting import of_family
-from .condition import FOUND, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
-from .gradient_masking import Check, checks_of, findings_of, missing_evidence
+from .condition import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
+from .gradient_masking import Sign, checks_of, missing_evidence, raised_by
 from .ranking import OrderOfAttacks, checks_of_order
 from .two_phase.condition import phases_of
 
@@ -81,7 +81,7 @@ class Stages(Gatherer):
         self.by_unit[checkpoint, condition] = len(read), stages_of(read)
 
 
-def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Check]:
+def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Sign]:
     """Return the checks of an attack on n samples, of which some stand after each stage; empty without evidence."""
     if condition not in run.manifest.evidence:
         return []
@@ -114,7 +114,7 @@ def stage_rows(results: Results) -> Rows:
 
 def strength_rows(results: Results) -> Rows:
     for row in results:
-        if row.metric == FOUND.name:
+        if row.metric == BROKEN.name:
             yield row.checkpoint, row.condition, (figure_cell(row), str(row.n))
 
 
@@ -156,8 +156,8 @@ def curves(results: Sequence[Figure], claims: Mapping[str, Claim]) -> list[Curve
             starts[row.checkpoint, row.condition] = row
         else:
             name, _, inside = row.condition.removesuffix(")").partition("(")
-            kept = (item for item in inside.split(",") if item and not item.startswith(("eps=", "norm=")))
-            attack = ", ".join([name, *kept])
+            items = (item for item in inside.split(",") if item and not item.startswith(("eps=", "norm=")))
+            attack = ", ".join([name, *items])
             begun[attack] = starts_from(row.condition)
             of_attack = by_curve.setdefault((attack, claim.norm), {})
             of_attack.setdefault(row.checkpoint, {})[float(claim.eps)] = row
@@ -199,12 +199,12 @@ def _curve_figure(
 
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(starts), columns=min(2, len(starts)), sharex=True, sharey=True)
-        for axes, (start, shown) in zip(grid, starts.items(), strict=True):
+        for axes, (start, panel) in zip(grid, starts.items(), strict=True):
             series: list[tuple[Style, Sequence[tuple[float, Figure]], Sequence[tuple[float, Figure]]]] = []
             if alone:
-                series += [(alone[line.attack], line.points, ()) for line in shown]
+                series += [(alone[line.attack], line.points, ()) for line in panel]
             for name in names if not alone else ():
-                every = [point for line in shown if line.checkpoint == name for point in line.points]
+                every = [point for line in panel if line.checkpoint == name for point in line.points]
                 lowest = tuple(sorted(strongest(every).items()))
                 series += [(looks[name], lowest, [point for point in every if point not in lowest])] if lowest else []
             for place, (look, line_points, others) in enumerate(series):
@@ -226,7 +226,7 @@ def _curve_figure(
         legend(canvas, keys)
 
     what, title = ("Accuracy", "Robust accuracy") if metric == "top1" else ("mIoU", "mIoU")
-    said = " ".join(
+    sentences = " ".join(
         _description(text, [line for line in lines if line.attack == attack], names, space)
         for attack, text in called.items()
     )
@@ -239,7 +239,7 @@ def _curve_figure(
     rows = -(-len(starts) // 2)
     height = 40 + 18 * -(-len(keys) // 2) + 260 * rows
     title = f"{title} against eps, {norm}"
-    return Plot(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption, chief=True)
+    return Plot(section, title, height, paint, alt=f"{what} against eps. {sentences}", caption=caption, chief=True)
 
 
 def strongest(points: Iterable[tuple[float, Figure]]) -> dict[float, Figure]:
@@ -305,10 +305,10 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Figure]], loo
         sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} are still correct: {standing}")
     eps = re.search(r"\beps=([^,)]+)", condition)
     short = shorten_name(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
-    shown = shorten_name(condition, 150).replace(",", ", ")  # so that a line can break
+    spaced = shorten_name(condition, 150).replace(",", ", ")  # so that a line can break
     title, height = f"Samples still correct after each stage of {short}", 260 + 18 * -(-len(names) // 2)
     alt = f"{shorten_name(condition, 90)}: {list_some(sentences)}."
-    caption = f"{shown}: each stage attacks the samples that earlier stages left correct; 95 % intervals."
+    caption = f"{spaced}: each stage attacks the samples that earlier stages left correct; 95 % intervals."
     return Plot("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
@@ -321,8 +321,8 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     claim, space = manifest.claims[row.condition], manifest.protocol.space
     radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
     radius += " in normalised units" if space == "normalised" else ""
-    on_all, (name, given) = clean is not None and row.n == clean.n, attack_parts(row.condition)
-    stages = f" with {alone(given['only'])}" if "only" in given else ""
+    on_all, (name, parameters) = clean is not None and row.n == clean.n, attack_parts(row.condition)
+    stages = f" with {alone(parameters['only'])}" if "only" in parameters else ""
     call = f"{attack_name(name)}{stages} at {radius}{beneath(row.condition, manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row.n} {manifest.protocol.samples.many}")
     if missing := sum(not is_whole(cells, condition, headline.name) for condition in texts):
@@ -358,7 +358,7 @@ class AttacksAggregator(Aggregator):
         return (Stages,)
 
     def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
-        return findings_of(dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read)))
+        return raised_by(dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read)))
 
     def numbers(self, read: pa.Table) -> Iterable[Figure]:
         n = len(read)
@@ -389,9 +389,9 @@ class AttacksPresenter(Presenter):
             title = "stages: each attacks what earlier stages left correct"
             table = TextTable(title, ("", *STAGE_HEADINGS), tuple(every))
             yield table.under_heads([unit for unit, *_ in every])
-        if found := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
+        if rows := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
             headings = ("", *STRENGTH_HEADINGS[1:])
-            yield TextTable("attack strength", headings, tuple(found), note=STRENGTH_NOTE)
+            yield TextTable("attack strength", headings, tuple(rows), note=STRENGTH_NOTE)
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
@@ -402,8 +402,8 @@ class AttacksPresenter(Presenter):
             stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))
             samples, headline = results.run.manifest.protocol.samples.many.capitalize(), STAGE_HEADINGS[1]
             grids = side_by_side(f"{samples} still correct after each stage", stages, keys=2, headline=headline)
-            found, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "Attack strength"
-            strengths = side_by_side(title, found, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
+            parts, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "Attack strength"
+            strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
             return {"grids": grids, "strengths": [*strengths, *support_grids(results, of_family(self.name))]}
 
         yield Section("stages", "AutoAttack by stage", in_stages, tuple(stage_figures(results, looks)))

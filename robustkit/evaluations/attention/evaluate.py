@@ -55,8 +55,8 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
     try:
         capturable_layers(network)
     except ModelError:
-        known = {"none": "it has no attention", "other": "its attention is of an unsupported kind"}
-        why = known.get(attention_kind(network), "it attends within windows")
+        reasons = {"none": "it has no attention", "other": "its attention is of an unsupported kind"}
+        why = reasons.get(attention_kind(network), "it attends within windows")
         raise ModelError(
             f"{name}: {option} has nothing to record: {why}; expected a model whose attention formula is known "
             "(ViT, DeiT, BEiT, CrossViT of timm, "
@@ -120,8 +120,8 @@ class UnderEvaluator(Evaluator):
         """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
         columns, layers = Columns(), tuple[Layer, ...]()
         for place, part in batch.parts(size):  # an attack may have had the whole shard
-            logits, own, layers = watch(place)
-            for name, values in (subject.score(logits, part) | subject.distance(None, len(part)) | own).items():
+            logits, figures, layers = watch(place)
+            for name, values in (subject.score(logits, part) | subject.distance(None, len(part)) | figures).items():
                 columns.setdefault(name, []).extend(values)
         return Evaluation(columns, metadata={b"attention": encode_layers(layers)} if layers else {})
 
@@ -136,10 +136,10 @@ class AttentionEvaluator(UnderEvaluator):
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         assert condition.under is not None
-        shown = inputs_under(subject, batch, condition.under)
+        inputs = inputs_under(subject, batch, condition.under)
 
         def of_part(place: slice) -> Looked:
-            logits, seen = watch(subject.classifier.network, shown[place], subject.exact)
+            logits, seen = watch(subject.classifier.network, inputs[place], subject.exact)
             return logits, seen.columns(), seen.layers
 
         return self.watched(subject, batch, subject.settings.batch_size, of_part)

@@ -37,22 +37,22 @@ _WIDE_RANGE = 30  # the highest figure over the lowest, above which an axis is l
 Watched = Mapping[str, Mapping[str, Heads]]  # heads by checkpoint and condition, clean first
 
 
-def watched(results: Results) -> Watched:
-    found: dict[str, dict[str, Heads]] = {}
+def watched_heads(results: Results) -> Watched:
+    entries: dict[str, dict[str, Heads]] = {}
     for (checkpoint, condition), heads in results.gathered(WatchedHeads).by_unit.items():
-        found.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
-    return {name: dict(sorted(some.items(), key=lambda item: item[0] != "clean")) for name, some in found.items()}
+        entries.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
+    return {name: dict(sorted(some.items(), key=lambda item: item[0] != "clean")) for name, some in entries.items()}
 
 
 def attention_figures(entries: Watched) -> Iterator[Plot]:
     if not entries:
         return
-    shown = _shown(entries)
-    looks = {condition: style(place) for place, condition in enumerate(shown)}
-    drawn = [heads[condition] for heads in entries.values() for condition in shown if condition in heads]
+    conditions = _drawn_conditions(entries)
+    looks = {condition: style(place) for place, condition in enumerate(conditions)}
+    drawn = [heads[condition] for heads in entries.values() for condition in conditions if condition in heads]
     limits = {name: _limits([heads.figures(name) for heads in drawn], factor) for name, _, factor, _ in PANELS}
-    names, said = labels(entries, 30), _legend(shown)
-    lost = max(map(len, entries.values())) - len(shown)
+    names, words = labels(entries, 30), _legend(conditions)
+    lost = max(map(len, entries.values())) - len(conditions)
     for start in range(0, len(entries), COLUMNS):
         group = dict([*entries.items()][start : start + COLUMNS])
 
@@ -60,25 +60,25 @@ def attention_figures(entries: Watched) -> Iterator[Plot]:
             space_panels(canvas)
             grid = canvas.subplots(len(PANELS), len(group), squeeze=False, sharey="row", sharex="col")
             for column, (checkpoint, heads) in enumerate(group.items()):
-                there = [condition for condition in shown if condition in heads]
+                present = [condition for condition in conditions if condition in heads]
                 for row, (name, title, factor, _) in enumerate(PANELS):
                     axes = grid[row, column]
-                    for condition in there:
+                    for condition in present:
                         _curve(axes, heads[condition].by_layer(name), factor, looks[condition].colour)
-                    for condition in there:
+                    for condition in present:
                         _line(axes, heads[condition].by_layer(name), factor, looks[condition])
                     _finish(axes, name, limits[name])
                     axes.set_xlim(-0.25, max(len(each.layers) for each in heads.values()) - 0.75)
                     axes.set_title(f"{names[checkpoint]}\n{title}" if row == 0 else title)
                 grid[-1, column].set_xlabel("layer")
                 grid[-1, column].xaxis.get_major_locator().set_params(integer=True)
-            legend(canvas, {said[condition]: looks[condition] for condition in shown}, columns=2)
+            legend(canvas, {words[condition]: looks[condition] for condition in conditions}, columns=2)
 
         several = ", ".join(names[checkpoint] for checkpoint in group)
         yield Plot(
             "attention",
             f"Attention over the layers of {several}",
-            50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),
+            50 + 17 * -(-len(conditions) // 2) + 118 * len(PANELS),
             paint,
             alt=" ".join(_description(heads, names[checkpoint]) for checkpoint, heads in group.items()),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
@@ -98,7 +98,7 @@ def _legend(conditions: Sequence[str]) -> dict[str, str]:
     return {text: cut[name] for text, name in names.items()}
 
 
-def _shown(entries: Watched) -> list[str]:
+def _drawn_conditions(entries: Watched) -> list[str]:
     """Return clean, and the conditions with the largest change of entropy in any layer, in their order."""
     every = dict.fromkeys(condition for heads in entries.values() for condition in heads)
     moved = dict.fromkeys(every, 0.0)
@@ -158,7 +158,7 @@ def _bound(name: str, limits: tuple[float, float, bool]) -> float:
 
 
 def _description(by_condition: Mapping[str, Heads], name: str) -> str:
-    said = []
+    clauses = []
     for condition, heads in list(by_condition.items())[:LINES]:
         logits, shares = heads.figures("largest_logits"), heads.shares
         parts = []
@@ -169,8 +169,8 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
             place = int(np.nanargmin(shares))
             lowest = f"{percent(shares[place])} in {heads.name(place)}"
             parts.append(f"mean entropy {percent(float(np.nanmean(shares)))} of log N, lowest {lowest}")
-        said.append(f"{shorten_name(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
-    return f"{name}. {'; '.join(said)}."
+        clauses.append(f"{shorten_name(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
+    return f"{name}. {'; '.join(clauses)}."
 
 
 class HeadsPresenter(Presenter):
@@ -195,7 +195,7 @@ class AttentionPresenter(HeadsPresenter):
         return attention_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        heads = watched(results)
+        heads = watched_heads(results)
         first = [(name, *each) for name, some in heads.items() for each in list(some.items())[:1]]
 
         def values() -> dict[str, Any]:
@@ -207,5 +207,5 @@ class AttentionPresenter(HeadsPresenter):
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
             label = name_of(text, "badge", manifest)
-            shown = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
-            yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
+            plain = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
+            yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)

@@ -21,7 +21,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import Gatherer, RecordReader, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import CheckpointRecords, Compared, Layer, PerSample, common_places, decode_layers, head_name, not_paired
+from ..records import CheckpointRecords, Layer, Pairings, PerSample, common_places, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
@@ -67,23 +67,23 @@ class Heads:
     @property
     def findings(self) -> list[Finding]:
         """Doubts, each with the head that gives the strongest reason for it."""
-        found = []
+        raised = []
         if self.lost:
             first = int(np.flatnonzero(self.broken)[0])
-            found.append(Finding.of("attention/not-finite", count=self.lost, n=self.n, head=self.name(first)))
+            raised.append(Finding.of("attention/not-finite", count=self.lost, n=self.n, head=self.name(first)))
         logits = self.values["largest_logits"]
         high = np.flatnonzero(logits > EXPLOSION)
         if len(high):
             worst = int(high[logits[high].argmax()])
             where = {"head": self.name(worst), "more": _more(high)}
-            found.append(Finding.of("attention/logit-explosion", largest=logits[worst], limit=EXPLOSION, **where))
+            raised.append(Finding.of("attention/logit-explosion", largest=logits[worst], limit=EXPLOSION, **where))
         low = np.flatnonzero(self.shares < COLLAPSE)
         if len(low):
             worst = int(low[self.shares[low].argmin()])
             where = {"head": self.name(worst), "more": _more(low)}
             share, limit = 100 * self.shares[worst], 100 * COLLAPSE
-            found.append(Finding.of("attention/entropy-collapse", share=share, limit=limit, **where))
-        return found
+            raised.append(Finding.of("attention/entropy-collapse", share=share, limit=limit, **where))
+        return raised
 
 
 def _more(places: Any) -> str:
@@ -124,13 +124,13 @@ class HeadSums:
             raise DamagedRecord(f"{self.where}: records with different layers than the rest; delete them and run again")
         values = np.stack([figures[name] for name in self.lists])
         finite = np.isfinite(values)
-        odd, kept = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
+        odd, counted = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
         self.n += values.shape[1]
         self.lost += int(odd.any(axis=1).sum())
         self._broken += odd.sum(axis=0)
         self._counts += finite.sum(axis=1)
         highest = np.where(finite, values, -math.inf).max(axis=1)
-        self._sums = np.where(self._largest[:, None], np.maximum(self._sums, highest), self._sums + kept.sum(axis=1))
+        self._sums = np.where(self._largest[:, None], np.maximum(self._sums, highest), self._sums + counted.sum(axis=1))
 
     def _matrix(self, column: pa.ChunkedArray, width: int) -> Floats:
         import pyarrow.compute as pc
@@ -190,8 +190,8 @@ class Sampled:
     @classmethod
     def of(cls, read: pa.Table) -> Sampled:
         empty = np.full(len(read), math.nan)
-        there = set(read.column_names)
-        columns = [column_of(read, name) if name in there else empty for name in COLUMN_NAMES]
+        names = set(read.column_names)
+        columns = [column_of(read, name) if name in names else empty for name in COLUMN_NAMES]
         return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
 
     def minus(self, other: Sampled) -> Floats:
@@ -240,8 +240,8 @@ class AttentionSummary(Summary):
         table, _ = reading.joined(map(sums.taken, shards))
         sampled = Sampled.of(readable_rows(table))
         heads, flags = sums.heads(), reading.findings(condition, table)
-        if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
-            kept.put(reading.checkpoint, condition, heads)
+        if isinstance(gatherer := reading.gatherers.get(WatchedHeads), WatchedHeads):
+            gatherer.put(reading.checkpoint, condition, heads)
         rows = list(attention_rows(condition, sampled, self.clean, heads, flags))
         if under_of(condition) == "clean":
             self.clean = sampled
@@ -286,8 +286,8 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> T
     counts = {under: next(iter(figures.values())).n for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
     for under, figures in conditions.items():
-        shown = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
-        cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, shown, strict=True))
+        pairs = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
+        cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, pairs, strict=True))
         rows.append((under, *([str(counts[under])] if several else []), *cells))
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
@@ -345,7 +345,7 @@ class AttentionAggregator(Aggregator):
     summary = AttentionSummary
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         yield from ()  # its figures are so closely related that they would only weaken a correction
 
@@ -354,9 +354,9 @@ class AttentionAggregator(Aggregator):
             raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
         return figures
 
-    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
         line = "Recorded attention is not compared here: its figures are in each report and summary.json."
-        return [line] if there else []
+        return [line] if in_records else []
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (WatchedHeads,)

@@ -32,9 +32,9 @@ def depends_on_batch(
     alone = [replace(part, keep=()) for _, part in batch.parts(1)][:_FEW]
     together: Mapping[str, Sequence[Any]] = done.columns
     if len(batch) == 1:
-        own = batch.inputs
-        other = own.flip(-1).bitwise_not() if own.dtype == torch.uint8 else -own.flip(-1)
-        pair = Batch(torch.cat([own, other]), [*batch.samples] * 2, [*batch.truths] * 2)
+        inputs = batch.inputs
+        other = inputs.flip(-1).bitwise_not() if inputs.dtype == torch.uint8 else -inputs.flip(-1)
+        pair = Batch(torch.cat([inputs, other]), [*batch.samples] * 2, [*batch.truths] * 2)
         together = ask(pair).columns
 
     def largest(first: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Sequence[Any]]]) -> float:

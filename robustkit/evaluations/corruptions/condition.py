@@ -90,14 +90,14 @@ def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
         return None
     items = [item for item in rest.removesuffix(")").split(",") if item]
     some = [int(word) for item in items if item.startswith("severity=") for word in item[9:].split("+")]
-    kept = ",".join(item for item in items if not item.startswith("severity="))
-    return name, tuple(some), f"({kept})" if kept else ""
+    others = ",".join(item for item in items if not item.startswith("severity="))
+    return name, tuple(some), f"({others})" if others else ""
 
 
 def definition_of(rest: str) -> str:
     """Return the rest of a set's text, `(preset=cifar,texture=own)`, without frost's texture."""
-    kept = ",".join(item for item in rest[1:-1].split(",") if not item.startswith("texture="))
-    return f"({kept})" if kept else ""
+    items = ",".join(item for item in rest[1:-1].split(",") if not item.startswith("texture="))
+    return f"({items})" if items else ""
 
 
 def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str = "") -> list[str]:
@@ -254,8 +254,8 @@ class Corrupted:
         plug-in."""
         if self.name not in corruptions.CORRUPTIONS:
             return EVERY_CORRUPTION[self.name](self.preset, self.variant)
-        given = {"preset": self.preset, "variant": self.variant, "texture": self.texture}
-        return corruptions.corruption(self.name, frost_dir=frost_dir, **given)
+        options = {"preset": self.preset, "variant": self.variant, "texture": self.texture}
+        return corruptions.corruption(self.name, frost_dir=frost_dir, **options)
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
@@ -267,15 +267,15 @@ def parse_corrupted(text: str) -> Corrupted | None:
         raise ProtocolError(f"condition {text!r}: expected such as corruption(fog,severity=3)")
     if (name := canonical(form[1], corruption_names())) not in corruption_names():
         raise ProtocolError(unknown("corruption", name, corruption_names()))
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     for item in filter(None, form[2].split(",")):
         key, _, value = (word.strip() for word in item.partition("="))
-        given[key] = value
-    severity = given.pop("severity", "0")
+        options[key] = value
+    severity = options.pop("severity", "0")
     choices = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
-    if name == FROST and given.get("source") != "released":
+    if name == FROST and options.get("source") != "released":
         choices["texture"] = TEXTURES
-    for key, value in given.items():
+    for key, value in options.items():
         if key == "constants":
             raise ProtocolError(f"{text}: --constants {value} is written preset={value} in a condition")
         if key not in choices:
@@ -284,7 +284,7 @@ def parse_corrupted(text: str) -> Corrupted | None:
             raise ProtocolError(f"{text}: " + unknown(key, value, choices[key]))
     if severity not in ("0", "1", "2", "3", "4", "5"):
         raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
-    return Corrupted(name, int(severity), **given)
+    return Corrupted(name, int(severity), **options)
 
 
 def corruption_condition(part: Corrupted) -> Condition:
@@ -348,7 +348,7 @@ def shares_of(condition: str) -> dict[str, float]:
     return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}
 
 
-_OWN = "texture=own"
+_OWN_TEXTURE = "texture=own"
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
@@ -385,11 +385,11 @@ def in_short(texts: Iterable[str]) -> list[str]:
 
 def as_published(text: str) -> str:
     """Return the condition with the benchmark's photographs, of which `unlike_published` says that they differ."""
-    return re.sub(rf"\({_OWN}\)|,{_OWN}", "", text) if _OWN in text else ""
+    return re.sub(rf"\({_OWN_TEXTURE}\)|,{_OWN_TEXTURE}", "", text) if _OWN_TEXTURE in text else ""
 
 
 def unlike_published(text: str) -> str:
-    unlike = _OWN in text and words_of(text) is VOCABULARY
+    unlike = _OWN_TEXTURE in text and words_of(text) is VOCABULARY
     return "frost's own textures stand for the benchmark's photographs" if unlike else ""
 
 
@@ -458,11 +458,11 @@ class CorruptionWords(Vocabulary):
             parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        given, name = pattern.given, pattern.what or pattern.name
-        inside = ",".join(f"{key}={given[key]}" for key in ("severity", "texture") if key in given)
+        parameters, name = pattern.given, pattern.what or pattern.name
+        inside = ",".join(f"{key}={parameters[key]}" for key in ("severity", "texture") if key in parameters)
         yield from ("--attacks", "none", "--corruptions", f"{name}({inside})" if inside else name)
         options = {"preset": "--constants", "variant": "--variant"}
-        yield from (word for key, option in options.items() if key in given for word in (option, given[key]))
+        yield from (word for key, option in options.items() if key in parameters for word in (option, parameters[key]))
 
 
 VOCABULARY = CorruptionWords()

@@ -26,8 +26,8 @@ def _place(device: torch.device) -> torch.device:
 def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> list[str]:
     """Return a line where a device cannot make the corruptions among some conditions."""
     made = any(isinstance(each.payload, Corrupted) and not each.payload.released for each in conditions)
-    there = not made or _place(device) == device
-    return [] if there else [f"{device.type} has no float64: corruptions are made on the CPU"]
+    possible = not made or _place(device) == device
+    return [] if possible else [f"{device.type} has no float64: corruptions are made on the CPU"]
 
 
 def corrupt(part: Corrupted, pixels: torch.Tensor, rng: SampleRng, frost_dir: str | None) -> torch.Tensor:
@@ -51,11 +51,11 @@ class CorruptionsEvaluator(Evaluator):
         pixels, corrupted = batch.inputs.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # the files hold them corrupted
-            return subject.show_pixels(batch, pixels, known=False)
-        shown = corrupt(corrupted, pixels, rng, subject.settings.frost_dir)
-        if shown.shape != pixels.shape or shown.dtype != pixels.dtype:
+            return subject.show_pixels(batch, pixels, are_changed=False)
+        view = corrupt(corrupted, pixels, rng, subject.settings.frost_dir)
+        if view.shape != pixels.shape or view.dtype != pixels.dtype:
             raise PluginError(
-                f"{condition.text} gives {shown.dtype} of {tuple(shown.shape)}; expected {pixels.dtype} of "
+                f"{condition.text} gives {view.dtype} of {tuple(view.shape)}; expected {pixels.dtype} of "
                 f"{tuple(pixels.shape)}"
             )
-        return subject.show_pixels(batch, shown)
+        return subject.show_pixels(batch, view)

@@ -20,7 +20,7 @@ _TOGETHER = 6  # checkpoints in a figure
 
 
 @dataclass(frozen=True)
-class Bars:
+class CorruptionBars:
     """A checkpoint under one definition. clean: without corruption, if known. bars: by corruption, with the severities
     of the mean, `""` for all five; only these have intervals. single: by corruption and severity."""
 
@@ -31,7 +31,7 @@ class Bars:
     single: Mapping[str, Mapping[int, Figure]] = field(default_factory=dict)
 
 
-def accuracy_bars(results: Sequence[Figure], metric: str = "top1") -> list[Bars]:
+def accuracy_bars(results: Sequence[Figure], metric: str = "top1") -> list[CorruptionBars]:
     clean: dict[str, Figure] = {}
     means: dict[tuple[str, str], dict[str, Figure]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Figure]]] = {}
@@ -50,7 +50,7 @@ def accuracy_bars(results: Sequence[Figure], metric: str = "top1") -> list[Bars]
     for key in single:
         points = {name: (_mean(some), span(some)) for name, some in single[key].items()}
         points |= {name: (point, "") for name, point in means.get(key, {}).items()}
-        bars.append(Bars(*key, clean.get(key[0]), points, single[key]))
+        bars.append(CorruptionBars(*key, clean.get(key[0]), points, single[key]))
     return bars
 
 
@@ -62,7 +62,7 @@ def _mean(some: Mapping[int, Figure]) -> Figure:
     return Figure(value, min(point.n for point in some.values()))
 
 
-def retention_bars(results: Sequence[Figure]) -> list[Bars]:
+def retention_bars(results: Sequence[Figure]) -> list[CorruptionBars]:
     """Return the share of the clean mIoU that is left, averaged over all five severities or the first three."""
     by_key: dict[tuple[str, str], dict[str, tuple[Figure, str]]] = {}
     for row in results:
@@ -74,11 +74,11 @@ def retention_bars(results: Sequence[Figure]) -> list[Bars]:
         points = by_key.setdefault((row.checkpoint, part.definition), {})
         if some not in row.condition or part.label not in points:
             points[part.label] = (row, "1–3" if some in row.condition else "")
-    return [Bars(*key, None, points) for key, points in by_key.items()]
+    return [CorruptionBars(*key, None, points) for key, points in by_key.items()]
 
 
 def bar_figures(
-    drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
+    drawn: Sequence[CorruptionBars], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Plot]:
     """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure shown."""
     for definition in dict.fromkeys(bars.definition for bars in drawn):
@@ -89,7 +89,7 @@ def bar_figures(
             yield _figure(group, looks, section, f"{title}{f' {definition}' if definition else ''}{several}", what)
 
 
-def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Plot:
+def _figure(group: Sequence[CorruptionBars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Plot:
     rows = list(_rows(group))
     names = labels((bars.checkpoint for bars in group), 22)
     points = [point for bars in group for point, _ in bars.bars.values()]
@@ -125,7 +125,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
 
 
 def severity_figures(
-    drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, what: str = "accuracy"
+    drawn: Sequence[CorruptionBars], looks: Mapping[str, Style], section: str, what: str = "accuracy"
 ) -> Iterator[Plot]:
     """Yield a figure for each definition with several severities: a panel for each category, a line for each
     checkpoint. A point is the mean over the category's corruptions that have all its severities."""
@@ -133,9 +133,9 @@ def severity_figures(
         group = [bars for bars in drawn if bars.definition == definition]
         panes = dict[str, tuple[list[str], list[int]]]()
         for category, members in categories().items():
-            there = [label for name in members for label in (name, f"{name}(texture=own)") if label in group[0].single]
-            severities = sorted({level for bars in group for name in there for level in bars.single.get(name, ())})
-            whole = [name for name in there if all({*severities} <= {*bars.single.get(name, ())} for bars in group)]
+            names = [label for name in members for label in (name, f"{name}(texture=own)") if label in group[0].single]
+            severities = sorted({level for bars in group for name in names for level in bars.single.get(name, ())})
+            whole = [name for name in names if all({*severities} <= {*bars.single.get(name, ())} for bars in group)]
             if whole and len(severities) > 1:
                 panes[category] = whole, severities
         if panes:
@@ -143,7 +143,7 @@ def severity_figures(
 
 
 def _severity_figure(
-    group: Sequence[Bars],
+    group: Sequence[CorruptionBars],
     looks: Mapping[str, Style],
     section: str,
     definition: str,
@@ -152,7 +152,7 @@ def _severity_figure(
 ) -> Plot:
     names, clean = labels(bars.checkpoint for bars in group), any(bars.clean for bars in group)
 
-    def line(bars: Bars, members: Sequence[str], severities: Sequence[int]) -> list[tuple[int, Figure]]:
+    def line(bars: CorruptionBars, members: Sequence[str], severities: Sequence[int]) -> list[tuple[int, Figure]]:
         means = [_mean({k: bars.single[name][level] for k, name in enumerate(members)}) for level in severities]
         return [*([(0, bars.clean)] if bars.clean else []), *zip(severities, means, strict=True)]
 
@@ -175,38 +175,38 @@ def _severity_figure(
             axes.set_ylabel(f"{what} in %")
         legend(canvas, {names[bars.checkpoint]: looks[bars.checkpoint] for bars in group})
 
-    said = []
+    sentences = []
     for bars in group:
         ends = {category: line(bars, *pane)[-1][1] for category, pane in panes.items()}
         worst = min(ends, key=lambda category: ends[category].value)
         value, level = percent(ends[worst].value), panes[worst][1][-1]
-        said.append(f"{names[bars.checkpoint]} has {value} under {worst} at severity {level}")
+        sentences.append(f"{names[bars.checkpoint]} has {value} under {worst} at severity {level}")
     start = what if what[1:2].isupper() else what.capitalize()  # mIoU
     return Plot(
         section,
         f"{start} by severity{f' {definition}' if definition else ''}",
         20 + 18 * -(-len(names) // 2) + 190 * -(-len(panes) // 2),
         paint,
-        alt=f"{start} by severity, lowest: {list_some(said)}.",
+        alt=f"{start} by severity, lowest: {list_some(sentences)}.",
         caption="Means over the corruptions of a category that have all its severities; of one with 95 % intervals.",
         chief=True,
     )
 
 
-def _rows(group: Sequence[Bars]) -> Iterator[tuple[str, str]]:
+def _rows(group: Sequence[CorruptionBars]) -> Iterator[tuple[str, str]]:
     """Yield the text and corruption of each row; a category's heading has an empty corruption."""
     for category, members in categories().items():
-        shown = (label for name in members for label in (name, f"{name}(texture=own)"))
-        present = [label for label in shown if any(label in bars.bars for bars in group)]
+        every = (label for name in members for label in (name, f"{name}(texture=own)"))
+        present = [label for label in every if any(label in bars.bars for bars in group)]
         if present:
             yield category, ""
         for name in present:
             over = {bars.bars[name][1] for bars in group if name in bars.bars} - {""}
-            said = f" ({min(over)})" if len(over) == 1 else " (some)" if over else ""
-            yield name.replace("_", " ") + said, name
+            texture = f" ({min(over)})" if len(over) == 1 else " (some)" if over else ""
+            yield name.replace("_", " ") + texture, name
 
 
-def _bars(axes: Axes, bars: Bars, rows: Sequence[tuple[str, str]], look: Style) -> None:
+def _bars(axes: Axes, bars: CorruptionBars, rows: Sequence[tuple[str, str]], look: Style) -> None:
     places = [place for place, (_, name) in enumerate(rows) if name in bars.bars]
     points = [bars.bars[rows[place][1]][0] for place in places]
     axes.barh(places, [100 * point.value for point in points], height=0.62, color=look.colour)
@@ -218,9 +218,9 @@ def _bars(axes: Axes, bars: Bars, rows: Sequence[tuple[str, str]], look: Style) 
         axes.axvline(100 * bars.clean.value, color=ink, linestyle="--", linewidth=1.2)
 
 
-def _words(bars: Bars, name: str) -> str:
+def _words(bars: CorruptionBars, name: str) -> str:
     order = sorted((point.value, corruption) for corruption, (point, _) in bars.bars.items())
-    said = f"{name}: {percent(bars.clean.value)} clean, " if bars.clean else f"{name}: "
+    start = f"{name}: {percent(bars.clean.value)} clean, " if bars.clean else f"{name}: "
     lowest = ", ".join(f"{percent(value)} under {corruption}" for value, corruption in order[:3])
     best = f"; highest {percent(order[-1][0])} under {order[-1][1]}" if len(order) > 3 else ""
-    return f"{said}lowest {lowest}{best}"
+    return f"{start}lowest {lowest}{best}"

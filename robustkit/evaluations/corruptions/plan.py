@@ -63,7 +63,7 @@ CIFAR_SIZE = (32, 32)
 
 
 @dataclass(frozen=True)
-class Plan:
+class InputPlan:
     conditions: tuple[Condition, ...] = ()
     inputs: CorruptedInputs = field(default_factory=CorruptedInputs)
     lines: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def plan_corruptions(
     constants: str = "auto",
     variant: str = "hendrycks",
     frost_dir: str | None = None,
-) -> Plan:
+) -> InputPlan:
     """Plan a list (None: all that a tree of released files holds). input_sizes: (height, width) of the models.
     constants: `auto` takes CIFAR-10-C's for 32x32 images. Raises ProtocolError for unknown names, DataError for
     files."""
@@ -86,14 +86,14 @@ def plan_corruptions(
         raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
         raise ProtocolError(unknown("variant", variant, VARIANTS))
-    wanted = expand(asked) if asked is not None else tree.present if tree is not None else {}
-    if not wanted:
-        return Plan()
+    levels = expand(asked) if asked is not None else tree.present if tree is not None else {}
+    if not levels:
+        return InputPlan()
     if tree is not None:
         if (constants, variant) != ("auto", "hendrycks"):
             both = f"constants {constants!r}, variant {variant!r}"
             raise ProtocolError(f"{both}: released files are used unchanged; leave both out")
-        return _released(wanted, dataset, tree)
+        return _released(levels, dataset, tree)
     for height, width in input_sizes:
         if min(height, width) < SMALLEST:
             smallest = f"{SMALLEST}x{SMALLEST}"
@@ -103,12 +103,12 @@ def plan_corruptions(
         constants, line = choose_constants(native_size(dataset), input_sizes)
         lines.append(line)
     texture = "photographs"
-    if FROST in wanted:
+    if FROST in levels:
         texture, line = choose_texture("" if asked is None else asked_texture(asked), frost_dir)
         lines.append(line)
     parts = [
         Corrupted(name, severity, constants, variant, texture=texture if name == FROST else "photographs")
-        for name, severities in wanted.items()
+        for name, severities in levels.items()
         for severity in severities
     ]
     try:
@@ -116,11 +116,11 @@ def plan_corruptions(
     except ValueError as fault:  # constants and a variant that do not go together
         raise ProtocolError(str(fault)) from None
     digests = {}
-    if FROST in wanted:
+    if FROST in levels:
         digest = texture_digest(texture, frost_dir)
         digests = {part.text: digest for part in parts if part.name == FROST}
     conditions = tuple(map(corruption_condition, parts))
-    return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
+    return InputPlan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 
 
 def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
@@ -144,9 +144,9 @@ def native_size(dataset: Dataset) -> tuple[int, int] | None:
     return None
 
 
-def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: CorruptedTree) -> Plan:
+def _released(levels: dict[str, tuple[int, ...]], dataset: Dataset, tree: CorruptedTree) -> InputPlan:
     parts, left_out = [], {}
-    for part in (Corrupted(name, severity, source="released") for name, s in wanted.items() for severity in s):
+    for part in (Corrupted(name, severity, source="released") for name, s in levels.items() for severity in s):
         label = f"{part.name}(severity={part.severity})"
         if part.severity not in tree.present.get(part.name, ()):
             left_out[part.text] = f"{label}: not in {tree.root}"
@@ -166,7 +166,7 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
         released[part.text] = {"root": str(tree.root), "image_sizes": sizes}
     where = f"corruptions: {len(parts)} conditions from the released files of {tree.root}"
     lines = (where, *(f"left out {line}" for line in left_out.values()))
-    return Plan(tuple(map(corruption_condition, parts)), CorruptedInputs(digests, released, left_out), lines)
+    return InputPlan(tuple(map(corruption_condition, parts)), CorruptedInputs(digests, released, left_out), lines)
 
 
 def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tuple[str, list[list[int]]]:

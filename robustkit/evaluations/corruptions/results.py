@@ -16,7 +16,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import RecordReader
 from ..condition import words_of
 from ..family import Aggregator, Overview
-from ..records import CheckpointRecords, Compared, PerSample, common_ids, common_places
+from ..records import CheckpointRecords, Pairings, PerSample, common_ids, common_places
 from .condition import (
     CORRUPTIONS,
     SETS,
@@ -183,8 +183,8 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
 def why_no_mce(manifest: Manifest) -> str:
     """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest.data
-    known = data.layout == "imagenet" and data.classes == 1000
-    return "" if known else f"AlexNet's errors are known only for the 1000 ImageNet classes, not for {data.name}"
+    is_imagenet = data.layout == "imagenet" and data.classes == 1000
+    return "" if is_imagenet else f"AlexNet's errors are known only for the 1000 ImageNet classes, not for {data.name}"
 
 
 def tree_doubts(
@@ -193,21 +193,21 @@ def tree_doubts(
     """Return how a mean's images differ from the benchmark's. input_size: zeros where predictions were computed
     elsewhere. released: what run.json says about its trees. compared: whether published figures are of such images."""
     size = f"{input_size[1]}x{input_size[0]}"
-    found = list[Finding]()
+    doubts = list[Finding]()
     if "source=released" in condition:
         odd = {tuple(image) for tree in released for image in tree["image_sizes"] if list(image) != list(input_size)}
         of = "corruptions/released-resized"
-        found += [Finding.of(of, width=width, height=height, size=size) for height, width in sorted(odd)]
+        doubts += [Finding.of(of, width=width, height=height, size=size) for height, width in sorted(odd)]
         roots = sorted({str(tree["root"]) for tree in released})
         if len(roots) > 1:
-            found.append(Finding.of("corruptions/several-trees", roots=", ".join(roots)))
+            doubts.append(Finding.of("corruptions/several-trees", roots=", ".join(roots)))
     elif compared and "preset=cifar" not in condition and any(input_size) and tuple(input_size) != (224, 224):
-        found.append(Finding.of("corruptions/other-size", size=size))
+        doubts.append(Finding.of("corruptions/other-size", size=size))
     if "texture=own" in condition:
-        found.append(Finding.of("corruptions/own-frost"))
+        doubts.append(Finding.of("corruptions/own-frost"))
     if "variant=bethgelab" in condition:
-        found.append(Finding.of("corruptions/variant"))
-    return found
+        doubts.append(Finding.of("corruptions/variant"))
+    return doubts
 
 
 class MeanErrors(Overview):
@@ -228,9 +228,9 @@ class MeanErrors(Overview):
             yield row.having(tree_doubts(row.condition, size, released, compared=not why_no_mce(manifest)))
 
 
-def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
-    """Return a line on the severities in `common` that are in no mean. shown: the conditions of all rows."""
-    averaged = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
+def not_compared(common: Iterable[str], in_rows: Iterable[str]) -> list[str]:
+    """Return a line on the severities in `common` that are in no mean. in_rows: the conditions of all rows."""
+    averaged = {text for condition in dict.fromkeys(in_rows) for text in shares_of(condition)}
     single = [text for text in common if words_of(text) is VOCABULARY and text not in averaged]
     return [f"single severities, which are not averaged, are left out: {', '.join(single)}"] if single else []
 
@@ -240,7 +240,7 @@ class CorruptionsAggregator(Aggregator):
     overview = MeanErrors
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         """Yield the means that `common` allows; single severities would only weaken the correction."""
         for example, members in by_definition(common):

@@ -86,7 +86,7 @@ class CorruptionTable:
         released = "source=released" in self.definition
         where = "released files" if released else "corrupted in memory after resize and crop"
         words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
-        return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
+        return ", ".join([where, *(phrase for key, phrase in words.items() if key in self.definition)])
 
 
 def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTable]:
@@ -98,14 +98,14 @@ def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTable]:
         parts = [part for condition, _ in cells if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.label: part.mean for part in parts if part.definition == definition}
-            found = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
-            lines = [_errors(part, cells) for part in found]
+            ordered = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
+            lines = [_errors(part, cells) for part in ordered]
             ce = ERROR_HEADINGS.index("CE %")
             with_ce = any(row[ce] != "–" for row, _ in lines)  # AlexNet is a yardstick
             headings, *rows = (
                 row if with_ce else row[:ce] + row[ce + 1 :] for row in (ERROR_HEADINGS, *(row for row, _ in lines))
             )
-            kinds, values = (category_of(part.name) for part in found), (each for _, each in lines)
+            kinds, values = (category_of(part.name) for part in ordered), (each for _, each in lines)
             errors, means = tuple(zip(kinds, rows, values, strict=True)), _means(definition, cells)
             tables.append(CorruptionTable(checkpoint, definition, headings, *means, errors))
     return tables
@@ -115,16 +115,16 @@ def _errors(part: Corrupted, cells: Cells) -> tuple[tuple[str, ...], tuple[float
     """Return the row of a corruption, and the fractions behind its errors."""
     texts = [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     values = [None if (right := finite_or_none(cells, text, "top1")) is None else 1 - right for text in texts]
-    there = [text for text, value in zip(texts, values, strict=True) if value is not None]
+    present = [text for text, value in zip(texts, values, strict=True) if value is not None]
     whole = (part.text, "mean_error") in cells
     if whole:
         mean, nll, ece = (finite_or_none(cells, part.text, metric) for metric in ("mean_error", "nll", "ece"))
     else:  # over the severities that were evaluated, which the cells name
         mean = _mean([value for value in values if value is not None])
-        nll, ece = (_mean([finite_or_none(cells, text, metric) for text in there]) for metric in ("nll", "ece"))
+        nll, ece = (_mean([finite_or_none(cells, text, metric) for text in present]) for metric in ("nll", "ece"))
     loss = scaled(nll, 1)
     ends = [scaled(mean), scaled(finite_or_none(cells, part.text, "ce")), loss, scaled(ece)]
-    only = "" if whole or not there else f" ({span(texts.index(text) + 1 for text in there)})"
+    only = "" if whole or not present else f" ({span(texts.index(text) + 1 for text in present)})"
     ends = [cell + only if cell != "–" else cell for cell in ends]
     return (part.label, *map(scaled, values), *ends), (*values, mean)
 
@@ -138,14 +138,14 @@ def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tupl
     """Return headings and rows of the means over sets: a column for each metric that one has, and for losses."""
     texts = {text: set_of(text) for text, metric in figures if metric == "mean_error"}
     sets = {text: parts for text, parts in texts.items() if parts and definition_of(parts[2]) == definition}
-    there = {metric for text, metric in figures if text in sets}
-    metrics = [*(metric for metric in METRICS if metric.name in there), *_LOSSES]
+    names = {metric for text, metric in figures if text in sets}
+    metrics = [*(metric for metric in METRICS if metric.name in names), *_LOSSES]
     rows = []
     for text, (name, some, of) in sets.items():
         only = f", severity {span(some)} only" if some else ""
-        own = (figures.get((text, metric.name)) for metric in metrics)
-        known = (row if row and row.is_finite else None for row in own)
-        cells = (metric.cell(row) for metric, row in zip(metrics, known, strict=True))
+        row_figures = (figures.get((text, metric.name)) for metric in metrics)
+        finite = (row if row and row.is_finite else None for row in row_figures)
+        cells = (metric.cell(row) for metric, row in zip(metrics, finite, strict=True))
         frost = " (frost: texture=own)" if "texture=own" in of else ""
         rows.append((f"{name}{only}{frost}", str(figures[text, "mean_error"].n), *cells))
     return ("mean over", "n", *(metric.column for metric in metrics)), tuple(rows)
@@ -175,9 +175,9 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTabl
     mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
     parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
     labels = {part.label: part.mean for part in parts if part is not None}
-    found = sorted(labels.values(), key=lambda part: corruption_names().index(part.name))
-    lines = [_by_severity(part, mine, finite_or_none(cells, "clean", "miou")) for part in found]
-    rows, values = _with_categories([part.name for part in found], lines)
+    ordered = sorted(labels.values(), key=lambda part: corruption_names().index(part.name))
+    lines = [_by_severity(part, mine, finite_or_none(cells, "clean", "miou")) for part in ordered]
+    rows, values = _with_categories([part.name for part in ordered], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
     yield TextTable(title, SEVERITY_HEADINGS, tuple(rows), values=tuple(values), checkpoint=checkpoint)
@@ -196,16 +196,16 @@ def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tu
     every, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     some = texts[0].replace("severity=1", "severity=1+2+3", 1)
     mean = every if (every, "miou") in cells else some
-    kept = finite_or_none(cells, mean, "retention")
-    fractions = [*(finite_or_none(cells, text, "miou") for text in texts), finite_or_none(cells, mean, "miou"), kept]
-    shown = [scaled(value) for value in fractions]
+    left = finite_or_none(cells, mean, "retention")
+    fractions = [*(finite_or_none(cells, text, "miou") for text in texts), finite_or_none(cells, mean, "miou"), left]
+    columns = [scaled(value) for value in fractions]
     which = "1–3" if mean == some else ""
     if fractions[5] is None:
         those, which = _of_those(fractions[:5], clean)
-        shown[5:] = map(scaled, those)
+        columns[5:] = map(scaled, those)
     if which:
-        shown[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in shown[5:]]
-    return (part.label, *shown), tuple(fractions)
+        columns[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in columns[5:]]
+    return (part.label, *columns), tuple(fractions)
 
 
 def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[float | None], str]:
@@ -264,13 +264,13 @@ class CorruptionsPresenter(Presenter):
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         """Yield the means over sets, else of each corruption (mean error, or the task's metric), then the mCE."""
-        there = dict.fromkeys(keys)
+        present = dict.fromkeys(keys)
         texts = in_short(text for text, _ in keys)
         texts.sort(key=lambda text: kind_of(text) != BENCHMARK)
         for text in texts:
-            mean, own = (text, "mean_error"), (text, headline.name)
-            yield from [mean] if mean in there else [own] if own in there else []
-        yield from (key for key in there if key[1] == "mce")
+            mean, single = (text, "mean_error"), (text, headline.name)
+            yield from [mean] if mean in present else [single] if single in present else []
+        yield from (key for key in present if key[1] == "mce")
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Yield the mean over the benchmark's set, else the worst, and the worst corruption (so far)."""
@@ -285,9 +285,9 @@ class CorruptionsPresenter(Presenter):
                 yield Clause(f"its error under corruption is {share(mean)} ({over}){most}", (mean,))
             elif worst is not None:
                 yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
-        elif (kept := _worst_mean(cells, "retention", -1)) is not None:
+        elif (retention := _worst_mean(cells, "retention", -1)) is not None:
             most = _at(worst, headline, f",{so_far} worst")
-            yield Clause(f"corruption leaves {share(kept)} of it ({kept.condition}){most}", (kept,))
+            yield Clause(f"corruption leaves {share(retention)} of it ({retention.condition}){most}", (retention,))
         elif worst is not None:
             yield Clause(f"under corruption{_at(worst, headline, f' it is{so_far} lowest under')}")
 
@@ -301,8 +301,8 @@ class CorruptionsPresenter(Presenter):
         for table in corruption_tables(results):
             kinds = [f"{kind}:" for kind, _, _ in table.errors]
             rows = tuple((kind, *cells) for kind, cells, _ in table.errors)
-            shown = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
-            yield shown.under_heads(kinds)
+            plain = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
+            yield plain.under_heads(kinds)
             if table.means:
                 title = f"{table.checkpoint}: means over sets of corruptions"
                 spare = ("ECE %", "NLL", "n", "relative mCE %")

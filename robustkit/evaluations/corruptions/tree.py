@@ -86,7 +86,7 @@ class CorruptedTree:
 
         def read(sample: Sample) -> Tensor:
             data = self.read(sample.id, part.name, part.severity)
-            return pixels_of(read_image(data, f"{part.name}/{part.severity}/{sample.id}"), preprocessing)
+            return tree_pixels(read_image(data, f"{part.name}/{part.severity}/{sample.id}"), preprocessing)
 
         return read
 
@@ -139,7 +139,7 @@ def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:
     return image.size != preprocessing.input_size[::-1]
 
 
-def pixels_of(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
+def tree_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
     """Return (3, H, W) uint8: already cropped, so that for another input size it is resized alone."""
     if needs_resize(image, preprocessing):
         return to_pixels(image, replace(preprocessing, crop_pct=1.0, crop_mode="squash"))

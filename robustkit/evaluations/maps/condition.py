@@ -23,7 +23,7 @@ from .methods import (
     check_names,
     method_names,
     method_text,
-    shown,
+    option_texts,
     take_options,
 )
 
@@ -114,7 +114,7 @@ class MapSpec:
         default = MapSpec(self.method)
         keys = ("threshold", "target", "faithfulness", "on", "under")
         odd = (key for key in keys if getattr(self, key) != getattr(default, key))
-        inside = ",".join([self.method, *shown(self.options), *(f"{key}={getattr(self, key)}" for key in odd)])
+        inside = ",".join([self.method, *option_texts(self.options), *(f"{key}={getattr(self, key)}" for key in odd)])
         return f"{'stability' if self.under else 'cam'}({inside})"
 
     @property
@@ -179,19 +179,19 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
     if method not in method_names():
         raise ProtocolError(unknown("map", method, method_names()))
     items = (item.partition("=") for item in arguments.split(",") if item.strip())
-    given = {key.strip(): value.strip() for key, _, value in items}
+    pairs = {key.strip(): value.strip() for key, _, value in items}
     for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
-        if key in given and given[key] not in choices:
-            raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
-    check_names(method, given, SHARED, where)
-    options = take_options(method, given, where)
-    threshold = float(parse_number(given.pop("threshold", "0.5"), f"{where}: threshold", "a number above 0, at most 1"))
+        if key in pairs and pairs[key] not in choices:
+            raise ProtocolError(f"{where}: " + unknown(key, pairs[key], choices))
+    check_names(method, pairs, SHARED, where)
+    options = take_options(method, pairs, where)
+    threshold = float(parse_number(pairs.pop("threshold", "0.5"), f"{where}: threshold", "a number above 0, at most 1"))
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
-    on = parse_number(given.pop("on", "0"), f"{where}: on", "how many samples, such as on=200")
+    on = parse_number(pairs.pop("on", "0"), f"{where}: on", "how many samples, such as on=200")
     if on.denominator != 1 or on < 0:
         raise ProtocolError(f"{where}: on {on}; expected how many samples, such as on=200")
-    return MapSpec(method, threshold, on=int(on), options=options, **given)
+    return MapSpec(method, threshold, on=int(on), options=options, **pairs)
 
 
 _of_built_in = lru_cache(1024)(_explained)
@@ -235,8 +235,8 @@ _KINDS = ("", "-mask", "-faithfulness", "-stability")
 
 def only_boxes(manifest: Named) -> bool:
     """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
-    given = manifest.arguments.get("boxes") is not None
-    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
+    option = manifest.arguments.get("boxes") is not None
+    return option or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
 
 
 def _lead(score: Metric) -> Metric:
@@ -272,7 +272,7 @@ def _is_fixed(name: str) -> bool:
     return method in METHODS or parts_of(name) is not None
 
 
-class MapWords(Vocabulary):
+class CamWords(Vocabulary):
     name = "maps"
     in_sentence = "in its maps ({})"
     area = "on attribution maps"
@@ -291,7 +291,7 @@ class MapWords(Vocabulary):
             return text
         explained, mode = parts
         words = [METHOD_NAMES.get(explained.method, explained.method)]
-        words += [option.replace("=", " ") for option in shown(explained.options)]
+        words += [option.replace("=", " ") for option in option_texts(explained.options)]
         masks = "pixels against boxes" if only_boxes(manifest) else "masks"
         words += [{"box": "boxes", "mask": masks}[mode]] if mode else []
         words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
@@ -318,20 +318,20 @@ class MapWords(Vocabulary):
         return View(text, over=explained.under or "clean", scores=scores, drawn=not explained.is_control)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        given = pattern.given
-        if given.get("mode", "mask") not in MODES:
-            raise ProtocolError(f"{text}: " + unknown("mode", given["mode"], MODES))
-        kept = [pair for pair in pattern.pairs if not pair.startswith("mode=")]
-        parse_explained(f"{pattern.name}({','.join([pattern.what, *kept])})")
-        if "under" in given:
-            other(given["under"])
+        parameters = pattern.given
+        if parameters.get("mode", "mask") not in MODES:
+            raise ProtocolError(f"{text}: " + unknown("mode", parameters["mode"], MODES))
+        pairs = [pair for pair in pattern.pairs if not pair.startswith("mode=")]
+        parse_explained(f"{pattern.name}({','.join([pattern.what, *pairs])})")
+        if "under" in parameters:
+            other(parameters["under"])
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         under = other(pattern.given.get("under", "clean"))
-        kept = ",".join(pair for pair in pattern.pairs if not pair.startswith(("mode=", "under=")))
+        pairs = ",".join(pair for pair in pattern.pairs if not pair.startswith(("mode=", "under=")))
         yield from vocabulary_of(under.name).command(under, other)
-        yield from ("--cams", f"{pattern.what}({kept})" if kept else pattern.what)
+        yield from ("--cams", f"{pattern.what}({pairs})" if pairs else pattern.what)
         yield from ("--stability",) if pattern.name == "stability" else ()
 
 
-VOCABULARY = MapWords()
+VOCABULARY = CamWords()

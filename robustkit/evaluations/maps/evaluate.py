@@ -82,7 +82,7 @@ WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)  # once for all maps: curves
 Columns = dict[str, list[Any]]
 _ROWS = 16384
 """Of about 2 KB each: of three controls 5461 images. The first stay: checkpoints take the images in one order."""
-_KEPT: dict[Hashable, tuple[int, Columns]] = {}
+_CACHE: dict[Hashable, tuple[int, Columns]] = {}
 
 
 def _digest(located: Located | None) -> Hashable:
@@ -116,9 +116,9 @@ def _logits(subject: EvaluatedModel, images: Tensor) -> Tensor:
     return logits
 
 
-def _answers(subject: EvaluatedModel, samples: Sequence[Sample], shown: str, ask: Callable[[SampleRng], T]) -> T:
-    """Return what `ask` gives for images, named by their samples and what they are `shown` as."""
-    condition = Condition("answers", f"answers({shown})")  # so that they do not depend on which map asks first
+def _answers(subject: EvaluatedModel, samples: Sequence[Sample], name: str, ask: Callable[[SampleRng], T]) -> T:
+    """Return what `ask` gives for images, named by their samples and what they are shown as, `name`."""
+    condition = Condition("answers", f"answers({name})")  # so that they do not depend on which map asks first
     rng = subject.rng(samples, condition)
     key = condition.text, *(sample.id for sample in samples)
     return subject.answered(key, lambda: subject.steadily(condition.text, rng, lambda: ask(rng)))
@@ -142,10 +142,10 @@ constant or not finite, all 0 then. pixel_counts: flat, at LEVELS levels. box_hi
 without a label. held: whether the clean prediction stays."""
 
 
-def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -> None:
+def check_explainable(model: Classifier, name: str, specs: Sequence[MapSpec]) -> None:
     """Raise ModelError where a method, with its options, does not work for a model; the message lists those that do."""
     plain = torch.zeros(2, 3, *model.identity.preprocessing.input_size, device=model.mean.device)
-    for method, options in dict.fromkeys((spec.method, spec.options) for spec in wanted):
+    for method, options in dict.fromkeys((spec.method, spec.options) for spec in specs):
         if needs_gradients(method) and not has_gradients(model):
             remedy = f"use rise, or the controls {', '.join(CONTROLS)}"
             raise ModelError(f"{name}: {method} needs gradients, which it does not have; {remedy}")
@@ -158,37 +158,37 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
             raise ModelError(f"{name}: {fault}") from None
 
 
-def explain(
-    subject: EvaluatedModel, inputs: Tensor, batch: Batch, labels: Tensor | None, wanted: MapSpec, rng: SampleRng
+def explain_batch(
+    subject: EvaluatedModel, inputs: Tensor, batch: Batch, labels: Tensor | None, spec: MapSpec, rng: SampleRng
 ) -> tuple[Tensor, Columns, Tensor]:
     """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
-    target, samples = labels if wanted.target == "label" else None, batch.samples
-    if not wanted.is_control:
-        explanation = _maps(subject, inputs, target, wanted, rng)
+    target, samples = labels if spec.target == "label" else None, batch.samples
+    if not spec.is_control:
+        explanation = _maps(subject, inputs, target, spec, rng)
     else:
         answers = clean_answers(subject, samples, inputs)
-        alone = control_map(wanted.method, inputs, rng, answers.argmax(dim=1) if target is None else target)
+        alone = control_map(spec.method, inputs, rng, answers.argmax(dim=1) if target is None else target)
         explanation = replace(alone, logits=answers)
     columns: Columns = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
-        **_located(subject, samples, explanation.maps, batch.truths, wanted),
+        **_located(subject, samples, explanation.maps, batch.truths, spec),
     }
-    if wanted.faithfulness != "none":
-        shared = shared_by_maps(subject, samples, inputs, canvas=wanted.faithfulness == "all")
-        if wanted.method == FULL:
+    if spec.faithfulness != "none":
+        shared = shared_by_maps(subject, samples, inputs, canvas=spec.faithfulness == "all")
+        if spec.method == FULL:
             columns["abpc"] = [0.0] * len(inputs)
         else:
             curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, **shared)
             columns["abpc"] = curves.abpc.tolist()
-        if wanted.faithfulness == "all":
+        if spec.faithfulness == "all":
             fill, size = shared["fill"], shared["batch_size"]
 
             def hide(drawn: SampleRng) -> Squares:
                 return hide_squares(subject.exact, inputs, fill=fill, rng=drawn, batch_size=size)
 
             squares = _answers(subject, samples, "squares", hide)  # the same places for all maps
-            columns |= _of_maps(subject, inputs, explanation, wanted, shared, squares, rng)
+            columns |= _of_maps(subject, inputs, explanation, spec, shared, squares, rng)
     return explanation.logits, columns, explanation.maps
 
 
@@ -196,7 +196,7 @@ def _of_maps(
     subject: EvaluatedModel,
     inputs: Tensor,
     explanation: cam.Explanation,
-    wanted: MapSpec,
+    spec: MapSpec,
     shared: Mapping[str, Any],
     squares: Squares,
     rng: SampleRng,
@@ -205,7 +205,7 @@ def _of_maps(
     maps, target = explanation.maps, explanation.target
     areas = insertion_deletion(subject.exact, inputs, maps, target, **shared)
     imputed = road(subject.exact, inputs, maps, target, rng=rng, batch_size=shared["batch_size"])
-    found = {
+    scores = {
         "insertion": areas.insertion,
         "deletion": areas.deletion,
         "road": imputed.road,
@@ -215,32 +215,32 @@ def _of_maps(
         "map_entropy": entropy(maps),
         "map_gini": gini(maps),
     }
-    if not wanted.is_control:
-        explainer = explainer_of(subject, wanted.method, wanted.options)
+    if not spec.is_control:
+        explainer = explainer_of(subject, spec.method, spec.options)
         redrawn = cascade(explainer, inputs, maps, target, rng=rng)
         moved = sensitivity(explainer, inputs, maps, target, rng=rng)
-        found |= {
+        scores |= {
             "head_correlation": head_correlation(explainer, inputs, maps, target, rng=rng),
             "cascade_correlation": redrawn.correlations.nanmean(dim=1),
             "entropy_rise": redrawn.entropy_rise,
             "max_sensitivity": moved.largest,
             "mean_sensitivity": moved.mean,
         }
-    return {name: _finite(values) for name, values in found.items()}
+    return {name: _finite(values) for name, values in scores.items()}
 
 
 def stability(
     subject: EvaluatedModel,
     clean: Tensor,
-    shown: Tensor,
+    inputs: Tensor,
     batch: Batch,
     labels: Tensor | None,
-    wanted: MapSpec,
+    spec: MapSpec,
     rng: SampleRng,
 ) -> tuple[Tensor, Columns, Tensor]:
     """Return the logits (B, K) of the images shown, how maps of the same class differ, and the maps (B, H, W)."""
-    before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
-    after = _maps(subject, shown, before.target, wanted, rng)
+    before = _maps(subject, clean, labels if spec.target == "label" else None, spec, rng)
+    after = _maps(subject, inputs, before.target, spec, rng)
     predicted, lost = before.logits.argmax(dim=1), before.degenerate | after.degenerate
     columns = {
         "target": subject.classes(before.target),
@@ -248,29 +248,29 @@ def stability(
         "clean_correct": subject.correct(predicted, batch.samples),
         "held": (after.logits.argmax(dim=1) == predicted).tolist(),
         "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
-        "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold).masked_fill(lost, math.nan)),
+        "map_iou": _finite(iou_at(before.maps, after.maps, spec.threshold).masked_fill(lost, math.nan)),
     }
     return after.logits, columns, after.maps
 
 
-def _maps(subject: EvaluatedModel, inputs: Tensor, target: Tensor | None, wanted: MapSpec, rng: Any) -> cam.Explanation:
-    with explainer_of(subject, wanted.method, wanted.options) as explainer:
+def _maps(subject: EvaluatedModel, inputs: Tensor, target: Tensor | None, spec: MapSpec, rng: Any) -> cam.Explanation:
+    with explainer_of(subject, spec.method, spec.options) as explainer:
         return explainer.explain(inputs, target, rng=rng)
 
 
 def _located(
-    subject: EvaluatedModel, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
+    subject: EvaluatedModel, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], spec: MapSpec
 ) -> Columns:
     """Return how maps (B, H, W) agree with the truth; of controls, what was found for another checkpoint."""
     key: Hashable = None
-    if wanted.is_control:
+    if spec.is_control:
         drawn = subject.settings.seed, *(sample.id for sample in samples)
-        key = wanted.method, wanted.threshold, maps.shape, str(maps.device), drawn, *map(_digest, located)
-        if key in _KEPT:
-            return _KEPT[key][1]
-    columns = localised(maps.cpu(), located, wanted.threshold)
-    if key is not None and sum(rows for rows, _ in _KEPT.values()) + len(located) <= _ROWS:
-        _KEPT[key] = len(located), columns
+        key = spec.method, spec.threshold, maps.shape, str(maps.device), drawn, *map(_digest, located)
+        if key in _CACHE:
+            return _CACHE[key][1]
+    columns = localised(maps.cpu(), located, spec.threshold)
+    if key is not None and sum(rows for rows, _ in _CACHE.values()) + len(located) <= _ROWS:
+        _CACHE[key] = len(located), columns
     return columns
 
 
@@ -343,20 +343,20 @@ class MapsEvaluator(Evaluator):
         return total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0)) if constant else total
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        wanted, under = explained_of(condition), condition.under
-        assert wanted is not None
+        spec, under = explained_of(condition), condition.under
+        assert spec is not None
         labels = subject.labels(batch.samples) if all(sample.label >= 0 for sample in batch.samples) else None
         inputs = subject.inputs(batch.inputs)
         if under is None:
-            logits, columns, maps = explain(subject, inputs, batch, labels, wanted, rng)
+            logits, columns, maps = explain_batch(subject, inputs, batch, labels, spec, rng)
             rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
             return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
-        shown = inputs_under(subject, batch, under)
+        view = inputs_under(subject, batch, under)
         merged, pictures = Columns(), dict[str, Picture]()
         for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
             label = None if labels is None else labels[place]
-            own = rng.take(torch.arange(len(batch))[place])
-            logits, columns, maps = stability(subject, inputs[place], shown[place], part, label, wanted, own)
+            streams = rng.take(torch.arange(len(batch))[place])
+            logits, columns, maps = stability(subject, inputs[place], view[place], part, label, spec, streams)
             pictures |= subject.pictures(part, heat=maps)
             rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
             for name, values in rows.items():

@@ -41,7 +41,7 @@ _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
 
 
 @dataclass(frozen=True)
-class Tile:
+class Panel:
     """heading: method, and what comes after a comma. image: (H, W, 3) uint8 as this checkpoint sees it. map: (H, W) in
     [0, 1]. lines: what stands under it. truth: (H, W) bool in the image's frame, where known."""
 
@@ -52,7 +52,7 @@ class Tile:
     truth: NDArray[np.bool_] | None = None
 
     def drawn(self) -> Pixels:
-        return outlined(overlay(self.image, self.map), self.truth, width=1)
+        return outlined(blended(self.image, self.map), self.truth, width=1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GalleryRow:
     sample_id: str
     name: str
     image: Pixels
-    tiles: tuple[Tile, ...]
+    tiles: tuple[Panel, ...]
     truth: NDArray[np.bool_] | None = None
     checkpoint: str = ""
     under: str = ""
@@ -96,7 +96,7 @@ class Gallery:
         """Write a contact sheet (.png), a page (.html) or the maps (.npz); return the path. Raises ProtocolError for
         another kind of file."""
         target = Path(path)
-        kinds = {".png": write_sheet, ".html": write_page, ".npz": write_maps}
+        kinds = {".png": write_sheet, ".html": write_html, ".npz": write_maps}
         if target.suffix.lower() not in kinds:
             raise ProtocolError(f"{path}: expected a file that ends in {', '.join(kinds)}")
         kinds[target.suffix.lower()](self, target)
@@ -121,24 +121,24 @@ class Gallery:
         ]
 
     def _repr_html_(self) -> str:
-        return f'<img src="{_uri(encoded(draw(self), "WEBP", quality=90))}" alt="{escape(self.title)}">'
+        return f'<img src="{_uri(encoded(depict(self), "WEBP", quality=90))}" alt="{escape(self.title)}">'
 
 
-def overlay(image: Pixels, heat: NDArray[np.float32], width: int = TILE) -> Pixels:
+def blended(image: Pixels, heat: NDArray[np.float32], width: int = TILE) -> Pixels:
     """Return the image as a tile of that width, under its map as `cam.overlay` shows it."""
     return blend(_tile(image, width), heat)
 
 
 def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> Pixels:
     """Return the image as a tile, with the outline of its object in white on black, so that it shows on any ground."""
-    shown = _tile(image)
+    tile = _tile(image)
     if truth is None:
-        return shown
-    mask = cv2.resize(truth.astype(np.uint8), shown.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+        return tile
+    mask = cv2.resize(truth.astype(np.uint8), tile.shape[1::-1], interpolation=cv2.INTER_NEAREST)
     contours, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     for colour, wide in ((0, 0, 0), width + 2), (OUTLINE, width):
-        cv2.drawContours(shown, contours, -1, colour, wide)
-    return shown
+        cv2.drawContours(tile, contours, -1, colour, wide)
+    return tile
 
 
 def _tile(pixels: Pixels, width: int = TILE) -> Pixels:
@@ -148,7 +148,7 @@ def _tile(pixels: Pixels, width: int = TILE) -> Pixels:
     return np.array(Image.fromarray(pixels).resize(size, _NEAREST if small else _LANCZOS))
 
 
-def draw(gallery: Gallery) -> Image.Image:
+def depict(gallery: Gallery) -> Image.Image:
     """Draw the contact sheet as an RGB image. Where there is a single map, checkpoints stand side by side."""
     margin, gap, line = 36, 12, 24
     if all(len(row.tiles) == 1 for row in gallery.rows):
@@ -157,8 +157,8 @@ def draw(gallery: Gallery) -> Image.Image:
     beside = min(len(gallery.rows), max(1, _ACROSS // each))  # rows of the gallery in a row of the sheet
     columns = each * beside
     width = 2 * margin + columns * TILE + (columns - 1) * gap
-    said = [part for text in (*gallery.lines, SCALE) for part in _wrapped(text, 17, width - 2 * margin)]
-    head = 70 + line * len(said) + 92
+    notes = [part for text in (*gallery.lines, SCALE) for part in _wrapped(text, 17, width - 2 * margin)]
+    head = 70 + line * len(notes) + 92
     rows = [  # heading, pixels and lines of each tile, the image first
         [
             ("", row.drawn(), (*dict.fromkeys(filter(None, row.named)), *row.lines)),
@@ -172,10 +172,10 @@ def draw(gallery: Gallery) -> Image.Image:
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * under + margin), PAPER)
     pen = ImageDraw.Draw(canvas)
     pen.text((margin, 28), fit_text(gallery.title, 30, width - 2 * margin), INK, font(30))
-    for index, text in enumerate(said):
+    for index, text in enumerate(notes):
         pen.text((margin, 70 + line * index), text, FAINT, font(17))
     bar = Image.fromarray(cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
-    left, low = margin + math.ceil(font(15).getlength("low")) + 8, 78 + line * len(said)
+    left, low = margin + math.ceil(font(15).getlength("low")) + 8, 78 + line * len(notes)
     canvas.paste(bar, (left, low))
     for x, word in ((margin, "low"), (left + bar.width + 8, "high")):
         pen.text((x, low + 6), word, FAINT, font(15), anchor="lm")
@@ -220,7 +220,7 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
-    write_whole(path, encoded(draw(gallery)))
+    write_whole(path, encoded(depict(gallery)))
 
 
 def write_maps(gallery: Gallery, path: Path) -> None:
@@ -239,7 +239,7 @@ def _uri(webp: bytes) -> str:
     return "data:image/webp;base64," + base64.b64encode(webp).decode()
 
 
-def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Sequence[str]) -> list[str]:
+def choose(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Sequence[str]) -> list[str]:
     """Pick ids by `best` or `worst` mean score over checkpoints, `disagreement` (the widest spread), or `random`; nan
     is left out. order: the ids in a random order, which also decides between equals."""
     if how == "random":
@@ -253,7 +253,7 @@ def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Seq
     return sorted(scored, key=lambda sample: keys[how](scores[sample]))[:count]
 
 
-def write_page(gallery: Gallery, path: Path) -> None:
+def write_html(gallery: Gallery, path: Path) -> None:
     """Write one self-contained HTML page, all text escaped. Raises RunError where it cannot be written."""
     from jinja2 import Environment, StrictUndefined
 
@@ -263,14 +263,14 @@ def write_page(gallery: Gallery, path: Path) -> None:
     named = {  # boxes that hide what is not asked for, by the letter before each number in what they hide
         "m": ("Maps", [tile.heading for row in gallery.rows[:1] for tile in row.tiles]),
         "c": ("Checkpoints", list(dict.fromkeys(row.checkpoint for row in gallery.rows))),
-        "u": ("Images", list(dict.fromkeys(_shown(row) for row in gallery.rows))),
+        "u": ("Images", list(dict.fromkeys(_condition_name(row) for row in gallery.rows))),
     }
     switches = [{"key": key, "legend": legend, "names": names} for key, (legend, names) in named.items()]
     script = shared(ENLARGE) + _template("gallery.js")
     page = environment.from_string(_template("gallery.html.j2")).render(
         gallery=gallery,
         switches=switches,
-        shown=_shown,
+        shown=_condition_name,
         scale=SCALE,
         look=shared(LOOK) + _template("gallery.css"),
         script=script,
@@ -279,7 +279,7 @@ def write_page(gallery: Gallery, path: Path) -> None:
     write_whole(path, page.encode())
 
 
-def _shown(row: GalleryRow) -> str:
+def _condition_name(row: GalleryRow) -> str:
     return row.under or "clean"
 
 

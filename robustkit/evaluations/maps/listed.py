@@ -43,8 +43,8 @@ class ListedAggregator(Aggregator):
         return _ListedSummary(self, reading)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        if metric not in (known := [number.name for number in self.words.metrics if number.paired]):
-            raise not_paired(condition, metric, known)
+        if metric not in (names := [number.name for number in self.words.metrics if number.paired]):
+            raise not_paired(condition, metric, names)
         ids, figures = self.of_samples(side, condition, metric)
         counted = np.isfinite(figures)
         return ids.filter(pa.array(counted)), figures[counted]
@@ -78,19 +78,19 @@ class ListedPresenter(Presenter):
 
     def tables(self, results: Sequence[Figure]) -> Sequence[TextTable]:
         ours = of_family(self.name)
-        own = {text for text in dict.fromkeys(row.condition for row in results) if ours(text)}
-        every = by_checkpoint(results, lambda text: text if text in own else None)
+        texts = {text for text in dict.fromkeys(row.condition for row in results) if ours(text)}
+        every = by_checkpoint(results, lambda text: text if text in texts else None)
         return [self._table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
     def _table(self, checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
-        there = {name for figures in conditions.values() for name in figures}
-        shown = [metric for metric in self.words.metrics if metric.name in there or metric not in self.optional]
+        names = {name for figures in conditions.values() for name in figures}
+        columns = [metric for metric in self.words.metrics if metric.name in names or metric not in self.optional]
         rows = []
         for text, figures in conditions.items():
             n = figures[self.counted.name].n if self.counted.name in figures else 0
-            cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in shown)
+            cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in columns)
             rows.append((self.words.label(text), str(n), *cells))
-        headings = (self.first, "n", *(metric.short or metric.label for metric in shown))
+        headings = (self.first, "n", *(metric.short or metric.label for metric in columns))
         title = f"{checkpoint}: {self.section_title[0].lower()}{self.section_title[1:]}"
         return TextTable(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")
 

@@ -26,8 +26,8 @@ FULL = "full"  # the control that is 1 everywhere: removed from both ends are th
 
 
 def method_names() -> tuple[str, ...]:
-    own = [name for name in METHODS if name not in CONTROLS]
-    return tuple(dict.fromkeys((*own, *(one.name for one in declared("explainers")), *CONTROLS)))
+    names = [name for name in METHODS if name not in CONTROLS]
+    return tuple(dict.fromkeys((*names, *(one.name for one in declared("explainers")), *CONTROLS)))
 
 
 def check_method(method: str, where: str) -> None:
@@ -79,46 +79,46 @@ OPTIONS: Mapping[str, Mapping[str, MethodOption]] = {
 Chosen = tuple[tuple[str, Fraction], ...]  # options that differ from the usual ones, in the order of `OPTIONS`
 
 
-def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
-    """Take the method's own options out of `given`. Raises ProtocolError for a value that will not do."""
-    own = OPTIONS.get(method, {})
-    values = {key: option.read(given.pop(key), f"{where}: {key}") for key, option in own.items() if key in given}
-    return tuple((key, value) for key, value in values.items() if value != own[key].usual)
+def take_options(method: str, pairs: dict[str, str], where: str) -> Chosen:
+    """Take the method's own options out of `pairs`. Raises ProtocolError for a value that will not do."""
+    options = OPTIONS.get(method, {})
+    values = {key: option.read(pairs.pop(key), f"{where}: {key}") for key, option in options.items() if key in pairs}
+    return tuple((key, value) for key, value in values.items() if value != options[key].usual)
 
 
 def split_options(text: str, usual: str, kept: Collection[str] = ()) -> tuple[str, Chosen]:
     """Return a condition's text without its map's own options, and these. usual: the method where none is named. kept:
     names that are the condition's, whatever the map has. Raises ProtocolError for a value that will not do."""
     kind, inside = split_condition(text)
-    given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
-    if "map" in given:
-        given["map"] = canonical(given["map"], method_names())
-    rest = {key: value for key, value in given.items() if key not in kept}
-    options = take_options(given.get("map", usual), rest, text)
-    plain = ",".join(f"{key}={value}" for key, value in given.items() if key in kept or key in rest)
+    pairs = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
+    if "map" in pairs:
+        pairs["map"] = canonical(pairs["map"], method_names())
+    rest = {key: value for key, value in pairs.items() if key not in kept}
+    options = take_options(pairs.get("map", usual), rest, text)
+    plain = ",".join(f"{key}={value}" for key, value in pairs.items() if key in kept or key in rest)
     return (f"{kind}({plain})" if plain else kind), options
 
 
 def with_options(text: str, chosen: Chosen) -> str:
     """Return a condition's text, which has parentheses, with its map's own options at the end."""
-    return f"{','.join([text.removesuffix(')'), *shown(chosen)])})"
+    return f"{','.join([text.removesuffix(')'), *option_texts(chosen)])})"
 
 
-def shown(chosen: Chosen) -> list[str]:
+def option_texts(chosen: Chosen) -> list[str]:
     return [f"{key}={format_number(value)}" for key, value in chosen]
 
 
 def method_text(method: str, chosen: Chosen) -> str:
-    return f"{method}({','.join(shown(chosen))})" if chosen else method
+    return f"{method}({','.join(option_texts(chosen))})" if chosen else method
 
 
 def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:
     return {key: int(value) if OPTIONS[method][key].whole else float(value) for key, value in chosen}
 
 
-def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
+def check_names(method: str, pairs: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
     names = (*others, *OPTIONS.get(method, {}))
-    if odd := given.keys() - set(names):
+    if odd := pairs.keys() - set(names):
         raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), names))
 
 
@@ -139,10 +139,10 @@ class MapWords(Vocabulary):
 
     def map_of(self, pattern: ConditionPattern) -> str:
         """Return the map with its own options, as `--cams` names it; empty where there is none."""
-        given = pattern.given
-        own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
-        method = given.get("map", self.usual)
-        return f"{method}({own})" if own and method else method
+        parameters = pattern.given
+        options = ",".join(f"{key}={value}" for key, value in parameters.items() if key not in self.parameters)
+        method = parameters.get("map", self.usual)
+        return f"{method}({options})" if options and method else method
 
 
 CHANNELS = 512  # forwards that Score-CAM is expected to take: ResNet-18's last layer has so many channels

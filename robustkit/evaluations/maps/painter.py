@@ -20,11 +20,11 @@ from ...data.dataset import Sample
 from ...display.format import number, percent
 from ...protocol.condition import Condition
 from ..family import shown_under
-from ..subject import Batch, EvaluatedModel, as_bytes
+from ..subject import Batch, EvaluatedModel, as_levels
 from .condition import TARGETS, MapSpec, map_condition
 from .evaluate import explainer_of, localised, masses
-from .gallery import GalleryRow, Tile
-from .methods import shown
+from .gallery import GalleryRow, Panel
+from .methods import option_texts
 from .truth import Located
 
 _PLAIN = MapSpec("agcam")
@@ -61,10 +61,10 @@ class Target:
 PREDICTED, LABEL = Target("predicted"), Target("label")
 
 
-def label(spec: MapSpec) -> str:
+def brief(spec: MapSpec) -> str:
     """Return the heading of a map: its method, and what differs from the published protocol."""
     differing = [key for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)]
-    odd = [*shown(spec.options), *(f"{key}={getattr(spec, key)}" for key in differing)]
+    odd = [*option_texts(spec.options), *(f"{key}={getattr(spec, key)}" for key in differing)]
     return f"{spec.method}({','.join(odd)})" if odd else spec.method
 
 
@@ -78,10 +78,10 @@ class Painter:
     """Draws maps, and keeps them by name. targets: of each map; empty for the class that it is scored for. under:
     attacks. texts: by checkpoint, the same image tower with a head of sentences that maps are drawn for, too."""
 
-    shown: Sequence[MapSpec]
+    specs: Sequence[MapSpec]
     targets: Sequence[Target]
     under: Sequence[Condition]
-    kept: dict[str, Heat]
+    heats: dict[str, Heat]
     texts: Mapping[str, EvaluatedModel] = field(default_factory=dict)
 
     def rows(
@@ -100,20 +100,20 @@ class Painter:
         for under in (None, *self.under):
             inputs, logits, image = clean, first, pixels
             if under is not None:
-                shown = shown_under(subject, batch, under)
-                inputs, logits, image = shown.inputs, _logits(subject, shown.inputs, sample), shown.images()[0]
-            picture = as_bytes(image)
+                view = shown_under(subject, batch, under)
+                inputs, logits, image = view.inputs, _logits(subject, view.inputs, sample), view.images()[0]
+            picture = as_levels(image)
             drawn = inputs, sample, first, located, scores, under, picture
-            tiles = tuple(chain.from_iterable(self._tiles(subject, spec, *drawn) for spec in self.shown))
+            tiles = tuple(chain.from_iterable(self._tiles(subject, spec, *drawn) for spec in self.specs))
             if (of_texts := self.texts.get(subject.classifier.identity.name)) is not None:
-                maps = [spec for spec in self.shown if not spec.is_control]
+                maps = [spec for spec in self.specs if not spec.is_control]
                 about = inputs, sample, located, under, picture
-                tiles += tuple(chain.from_iterable(self._said(of_texts, spec, *about) for spec in maps))
+                tiles += tuple(chain.from_iterable(self._of_texts(of_texts, spec, *about) for spec in maps))
             name, best = subject.classifier.identity.name, logits.argmax(dim=1)
             right = subject.correct(best, [sample])[0]
-            said = f"predicts {_named(subject, int(best))} {_share(logits, int(best))}{' (wrong)' * (right is False)}"
+            line = f"predicts {_named(subject, int(best))} {_share(logits, int(best))}{' (wrong)' * (right is False)}"
             text = "" if under is None else under.text
-            yield GalleryRow(sample.id, named, picture, tiles, _marked(located), name, text, (said,))
+            yield GalleryRow(sample.id, named, picture, tiles, _marked(located), name, text, (line,))
 
     def _tiles(
         self,
@@ -126,12 +126,12 @@ class Painter:
         scores: Scores,
         under: Condition | None,
         image: NDArray[np.uint8],
-    ) -> Iterator[Tile]:
+    ) -> Iterator[Panel]:
         """Yield the tiles of one map, of all its classes from one explanation."""
         name, objects = subject.classifier.identity.name, None if located is None else located.objects
         both = objects is not None and not self.targets
-        own = Target.of(spec.target)
-        targets = (Target("first object"), Target("second object")) if both else self.targets or (own,)
+        usual = Target.of(spec.target)
+        targets = (Target("first object"), Target("second object")) if both else self.targets or (usual,)
         places = (
             subject.accepted([sample])[0]
             if both
@@ -143,24 +143,24 @@ class Painter:
             with explainer_of(subject, spec.method, spec.options) as explainer:
                 return explainer.explain(inputs, places[None].to(inputs.device), rng=rng)
 
-        explained = subject.steadily(label(spec), rng, explain)
+        explained = subject.steadily(brief(spec), rng, explain)
         maps = explained.maps[0].cpu()
         shares = masses(maps[None], objects[None].to(maps))[2][0].tolist() if both and objects is not None else []
         for index, target in enumerate(targets):
-            place, plain = int(places[index]), not both and target == own
+            place, plain = int(places[index]), not both and target == usual
             text = spec.text if under is None else spec.compared_under(under.text).text
             row = scores.get((name, text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
             lines += [f"{percent(shares[index], 0)} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
-            heading = label(spec) if target == own and not self.targets else f"{label(spec)}, {target.heading}"
+            heading = brief(spec) if target == usual and not self.targets else f"{brief(spec)}, {target.heading}"
             heat = maps[index].numpy()
-            key = [name, label(spec), *([target.name] if both or self.targets else []), sample.id]
+            key = [name, brief(spec), *([target.name] if both or self.targets else []), sample.id]
             key[-1:-1] = [] if under is None else [under.text]
-            self.kept["/".join(key)] = heat
-            yield Tile(heading, image, heat, tuple(lines), truth)
+            self.heats["/".join(key)] = heat
+            yield Panel(heading, image, heat, tuple(lines), truth)
 
-    def _said(
+    def _of_texts(
         self,
         subject: EvaluatedModel,
         spec: MapSpec,
@@ -169,7 +169,7 @@ class Painter:
         located: Located | None,
         under: Condition | None,
         image: NDArray[np.uint8],
-    ) -> Iterator[Tile]:
+    ) -> Iterator[Panel]:
         """Yield the tiles of one map for all sentences, with their scores where the object is known."""
         identity, rng = subject.classifier.identity, subject.rng([sample], map_condition(spec))
         sentences = identity.class_names or ()
@@ -178,14 +178,14 @@ class Painter:
             with explainer_of(subject, spec.method, spec.options) as explainer:
                 return explainer.explain(inputs, torch.arange(len(sentences), device=inputs.device)[None], rng=rng)
 
-        explained = subject.steadily(label(spec), rng, explain)
+        explained = subject.steadily(brief(spec), rng, explain)
         maps = explained.maps[0].cpu()
         for index, sentence in enumerate(sentences):
             scores = {key: values[0] for key, values in localised(maps[index][None], [located], spec.threshold).items()}
-            key = [identity.name, label(spec), f"text: {sentence}", *([] if under is None else [under.text]), sample.id]
-            self.kept["/".join(key)] = heat = maps[index].numpy()
+            key = [identity.name, brief(spec), f"text: {sentence}", *([] if under is None else [under.text]), sample.id]
+            self.heats["/".join(key)] = heat = maps[index].numpy()
             lines = (f"logit {number(explained.logits[0, index].item(), 2)}", *_figures(scores))
-            yield Tile(f"{label(spec)}, {sentence!r}", image, heat, lines, _marked(located))
+            yield Panel(f"{brief(spec)}, {sentence!r}", image, heat, lines, _marked(located))
 
 
 def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
@@ -215,9 +215,9 @@ def _figures(row: Result) -> Iterator[str]:
         {"ABPC": "abpc"},
         {"rank correlation with clean": "rank_correlation"},
     ):
-        found = {word: row[key] for word, key in some.items() if row.get(key) is not None}
-        said = {word: value for word, value in found.items() if math.isfinite(value)}
-        if line := "   ".join(f"{word} {percent(v) if 'IoU' in word else number(v, 2)}" for word, v in said.items()):
+        values = {word: row[key] for word, key in some.items() if row.get(key) is not None}
+        finite = {word: value for word, value in values.items() if math.isfinite(value)}
+        if line := "   ".join(f"{word} {percent(v) if 'IoU' in word else number(v, 2)}" for word, v in finite.items()):
             yield line
 
 

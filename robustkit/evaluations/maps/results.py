@@ -26,7 +26,7 @@ from ...protocol.condition import CLEAN, part_of
 from ..aggregate import RecordReader, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
-from ..records import CheckpointRecords, Compared, PerSample, not_paired
+from ..records import CheckpointRecords, Pairings, PerSample, not_paired
 from .condition import (
     FAITHFUL,
     METRICS,
@@ -77,7 +77,7 @@ class Counted:
         return resampled_sums(floats, len(rows), has_interval(len(rows), self.metric))
 
 
-class Pooled:
+class PooledMaps:
     """The columns of a map with hundreds of whole numbers per sample, taken shard by shard."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Pooled:
                 self._values[name].append(counts.astype(np.uint16 if counts.max(initial=0) < 2**16 else np.int64))
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
-    def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
+    def of(self, column: str, rows: Rows, again: Callable[[], PooledMaps]) -> Counted | None:
         """Return the numbers of some samples; None without any. again: takes all from the shards."""
         if not self._values[column]:
             return None
@@ -123,7 +123,7 @@ def has_interval(n: int, metric: str) -> bool:
     return n >= FEWEST and metric != "max_box_acc"  # resampling biases a maximum upwards
 
 
-_WANTED = {
+_READ = {
     *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", "rank_correlation", "map_iou"),
     *(f"{mode}_{score}" for mode in MODES for score in SCORES),
     *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
@@ -145,18 +145,18 @@ class Figures:
     flags: tuple[Finding, ...] = ()
 
 
-def map_figures(
+def method_figures(
     shards: Callable[[], Iterator[pa.Table]],
     table: pa.Table,
-    pooled: Pooled,
+    pooled: PooledMaps,
     explained: MapSpec,
     keep: bool,
     flags: Sequence[Finding],
 ) -> Figures:
     """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too."""
 
-    def again() -> Pooled:
-        pooled = Pooled()
+    def again() -> PooledMaps:
+        pooled = PooledMaps()
         for shard in shards():
             pooled.taken(shard)
         return pooled
@@ -286,9 +286,9 @@ class MapSummary(Summary):
         self.reading, self.figures = reading, list[Figures]()
 
     def add(self, condition: str) -> Iterable[Figure]:
-        reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
+        reading, explained, pooled = self.reading, parse_explained(condition), PooledMaps()
         assert explained is not None
-        shards = partial(reading.shards, condition, _WANTED)
+        shards = partial(reading.shards, condition, _READ)
         table, notes = reading.joined(map(pooled.taken, shards()))
         if "degenerate" not in table.column_names:  # no sample could be read
             return ()
@@ -297,7 +297,7 @@ class MapSummary(Summary):
         keep = reading.manifest.keep_misclassified
         if explained.under:
             return stability_rows(table, explained, keep, flags)
-        self.figures.append(map_figures(shards, table, pooled, explained, keep, flags))
+        self.figures.append(method_figures(shards, table, pooled, explained, keep, flags))
         return ()
 
     def finish(self) -> Iterator[Figure]:
@@ -351,7 +351,7 @@ class MapsAggregator(Aggregator):
     summary = MapSummary
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         """Yield the scores, not of controls, that some sample has; one not requested is null throughout."""
         for explained in filter(None, map(parse_explained, common)):
@@ -372,8 +372,8 @@ class MapsAggregator(Aggregator):
         text, column, right = _columns(condition, metric)
         read = side.samples(text, [column, right])
         figures = read.columns[column]
-        kept = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
-        return read.ids.take(kept), figures[kept]
+        places = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
+        return read.ids.take(places), figures[places]
 
-    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        return ["Maps are compared on images that both classify correctly."] if shown else []
+    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
+        return ["Maps are compared on images that both classify correctly."] if in_rows else []

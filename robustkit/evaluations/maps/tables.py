@@ -18,7 +18,7 @@ from ..metrics import Cells, Metric, by_checkpoint, is_finite
 from ..presenting import finding_lines, note_lines, of_family
 from .condition import FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
-from .methods import METHOD_NAMES, method_names, shown
+from .methods import METHOD_NAMES, method_names, option_texts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -58,11 +58,11 @@ class Score:
     @property
     def best_control(self) -> str:
         """The name; empty without controls."""
-        known = {name: value for name, value in self.controls.items() if math.isfinite(value)}
-        return (min if "↓" in self.score else max)(known, key=known.__getitem__, default="")
+        finite = {name: value for name, value in self.controls.items() if math.isfinite(value)}
+        return (min if "↓" in self.score else max)(finite, key=finite.__getitem__, default="")
 
 
-def scores(results: Sequence[Figure], only_boxes: bool = False) -> list[Score]:
+def map_scores(results: Sequence[Figure], only_boxes: bool = False) -> list[Score]:
     by_score: dict[tuple[str, str, str, float], dict[str, Figure]] = {}
     controls: dict[tuple[str, str, str, float], dict[str, float]] = {}
     for row in results:
@@ -103,13 +103,13 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
 
 
 def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Plot:
-    shown = list(dict.fromkeys(entry.score for entry in group))
+    score_names = list(dict.fromkeys(entry.score for entry in group))
     methods = sorted({name for entry in group for name in entry.points}, key=_place)
     names = labels(entry.checkpoint for entry in group)
 
     def paint(canvas: Canvas) -> None:
-        grid = panels(canvas, len(shown), sharey=True)
-        for axes, score in zip(grid, shown, strict=True):
+        grid = panels(canvas, len(score_names), sharey=True)
+        for axes, score in zip(grid, score_names, strict=True):
             rivals = [entry for entry in group if entry.score == score]
             for place, entry in enumerate(rivals):
                 rows = [row for row, method in enumerate(methods) if method in entry.points]
@@ -130,18 +130,18 @@ def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Pl
             axes.set_ylim(len(methods) - 0.5, -0.5)
         legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
 
-    said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
+    texts = [_description(score, [entry for entry in group if entry.score == score], names) for score in score_names]
     caption = "With 95 % intervals."
     if any(entry.controls for entry in group):
         caption += " Dashed: the best control, which ignores the image; a map is informative where it is better."
     return Plot(
         "maps",
         f"Scores of maps{f' ({kind})' if kind else ''}",
-        40 + 18 * -(-len(names) // 2) + (52 + max(42, 18 * len(names)) * len(methods)) * -(-len(shown) // 2),
+        40 + 18 * -(-len(names) // 2) + (52 + max(42, 18 * len(names)) * len(methods)) * -(-len(score_names) // 2),
         paint,
-        alt=" ".join(said),
+        alt=" ".join(texts),
         caption=caption
-        + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
+        + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in score_names) else ""),
     )
 
 
@@ -190,14 +190,14 @@ def _tables(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], onl
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(spec.kind for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if key[0].kind == kind}
-        said = " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
+        remark = " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
             against = "pixels against boxes" if only_boxes and mode == "mask" else f"{mode} mode"
-            title = f"maps, {against} at threshold {kind.threshold:g}{said}"
+            title = f"maps, {against} at threshold {kind.threshold:g}{remark}"
             yield from _scores(checkpoint, title, SCORE_HEADINGS, part)
         part = {spec: metrics for (spec, its), metrics in ours.items() if not its}
-        yield from _scores(checkpoint, f"maps, without a threshold{said}", FREE_HEADINGS, part)
+        yield from _scores(checkpoint, f"maps, without a threshold{remark}", FREE_HEADINGS, part)
     stable = {spec: metrics for (spec, _), metrics in figures.items() if spec.under}
     for method in dict.fromkeys(spec.called for spec in stable):
         same = {spec: metrics for spec, metrics in stable.items() if spec.called == method}
@@ -214,9 +214,9 @@ def _scores(
         return
     scales, rows = {metric: _scale(metric) for metric in used}, []
     for spec in sorted(part, key=lambda spec: spec.is_control):
-        found = {metric: part[spec].get(metric) for metric in used}
-        ns = dict.fromkeys(str(row.n) for row in found.values() if row is not None)
-        cells = [figure_cell(row, scales[metric], not spec.is_control) for metric, row in found.items()]
+        figures = {metric: part[spec].get(metric) for metric in used}
+        ns = dict.fromkeys(str(row.n) for row in figures.values() if row is not None)
+        cells = [figure_cell(row, scales[metric], not spec.is_control) for metric, row in figures.items()]
         rows.append((spec.called, " / ".join(ns), *cells))
         leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
         if leads:
@@ -320,15 +320,15 @@ class MapsPresenter(Presenter):
                 control = control_of(row)
                 method = METHOD_NAMES.get(parts[0].method, parts[0].method)
                 if parts[0].options:
-                    method += f" ({', '.join(shown(parts[0].options))})"
+                    method += f" ({', '.join(option_texts(parts[0].options))})"
                 if parts[0].target == "label":
                     method += " of the label's class"
                 odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
                 verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
                 leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
         for method, verbs in leads.items():
-            said = {verb: " and ".join(filter(None, [", ".join(some[:-1]), some[-1]])) for verb, some in verbs.items()}
-            yield Clause(f"{method} {', '.join(f'{verb} on {scores}' for verb, scores in said.items())}")
+            words = {verb: " and ".join(filter(None, [", ".join(some[:-1]), some[-1]])) for verb, some in verbs.items()}
+            yield Clause(f"{method} {', '.join(f'{verb} on {scores}' for verb, scores in words.items())}")
 
     def card(self, results: Results) -> Iterable[CardPart]:
         if maps := map_tables(results, only_boxes(results.manifest)):
@@ -362,4 +362,4 @@ class MapsPresenter(Presenter):
                 grids[0] = replace(grids[0], note=f"{'. '.join(remarks)}.")
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
-        yield Section("maps", "Attribution maps", values, tuple(map_figures(scores(results, boxes), looks)))
+        yield Section("maps", "Attribution maps", values, tuple(map_figures(map_scores(results, boxes), looks)))

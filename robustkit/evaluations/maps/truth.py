@@ -181,8 +181,8 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         if any(_is_outside(placed[sample].boxes, size.upright) for sample, size in sizes.items() if sample in placed):
             read_csv(place, upright, key=bare_path)  # raises an error with the line
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
-    said = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
-    return Truth(dataset, boxes=placed, digest=digest, notes=(said, *notes))
+    note = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
+    return Truth(dataset, boxes=placed, digest=digest, notes=(note, *notes))
 
 
 def _placed(
@@ -193,8 +193,8 @@ def _placed(
     readings = {sample: _readings(annotations[sample], found) for sample, found in sizes.items()}
     for sample, ways in readings.items():
         if not ways:
-            there, here = (f"{w}x{h}" for w, h in (annotations[sample].size or (0, 0), sizes[sample].upright))
-            both = f"the annotation of {sample} is of {there} pixels, the image of {here}"
+            annotated, here = (f"{w}x{h}" for w, h in (annotations[sample].size or (0, 0), sizes[sample].upright))
+            both = f"the annotation of {sample} is of {annotated} pixels, the image of {here}"
             raise DataError(f"{place}: {both}; expected the same, or the same proportions")
     turned = {sample for sample, found in sizes.items() if found.turn is not None}
     decided = {readings[sample][0] for sample in turned if len(readings[sample]) == 1}
@@ -346,20 +346,20 @@ def _look(path: Path) -> _Look:
     return _Look(digest, light, bool(mask.pixels.any()))
 
 
-def _sizes(dataset: Dataset, known: Collection[str]) -> dict[str, Sizes]:
-    found = {}
+def _sizes(dataset: Dataset, ids: Collection[str]) -> dict[str, Sizes]:
+    by_id = {}
     for sample in dataset.samples:
-        if sample.id in known:
+        if sample.id in ids:
             with suppress(BadImageError):
                 if (sizes := image_sizes(dataset.read(sample))) is not None:
-                    found[sample.id] = sizes
-    return found
+                    by_id[sample.id] = sizes
+    return by_id
 
 
 def _check_size(sample: Sample, what: str, size: tuple[int, int] | None, image: tuple[int, int]) -> None:
     if size is not None and size != image:
-        there, here = (f"{width}x{height}" for width, height in (size, image))
-        raise BadImageError(f"{sample.id}: the {what} is of {there} pixels, the image of {here}; expected the same")
+        size_text, here = (f"{width}x{height}" for width, height in (size, image))
+        raise BadImageError(f"{sample.id}: the {what} is of {size_text} pixels, the image of {here}; expected the same")
 
 
 def _digest(parts: Iterable[bytes]) -> str:

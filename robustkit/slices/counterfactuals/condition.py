@@ -10,7 +10,15 @@ from ...errors import ProtocolError, unknown
 from ...evaluations.condition import Named, Place, View
 from ...evaluations.family import LazyFamily
 from ...evaluations.maps.condition import methods_of
-from ...evaluations.maps.methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
+from ...evaluations.maps.methods import (
+    Chosen,
+    MapWords,
+    chosen_of,
+    method_text,
+    option_texts,
+    split_options,
+    with_options,
+)
 from ...evaluations.metrics import Metric, of_samples
 from ...protocol.condition import Condition, ConditionPattern, Value, parse_parameters
 
@@ -75,5 +83,5 @@ FAMILY = LazyFamily(VOCABULARY)
 
 
 def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:
-    with_map = ",".join(["", f"map={method}", *shown(options)]) if method else ""
+    with_map = ",".join(["", f"map={method}", *option_texts(options)]) if method else ""
     return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)

@@ -12,7 +12,7 @@ from ...common.finding import Finding
 from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
-from ...evaluations.records import CheckpointRecords, Compared
+from ...evaluations.records import CheckpointRecords, Pairings
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
 _MASSES = ("mass_before", "mass_after")
@@ -55,7 +55,7 @@ class CounterfactualsAggregator(ListedAggregator):
         return read.ids, np.where(read.columns["clean_correct"] > 0, figures, np.nan)
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         for text in common:
             given = dict(VOCABULARY.parse(text).parameters)

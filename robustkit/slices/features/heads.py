@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -57,10 +57,10 @@ def nearest_answers(
         block = slice(start, start + size)
         similarity, order = (unit[block] @ gallery.T).sort(dim=1, descending=True, stable=True)
         near = places[order]
-        for k, found in voted.items():
-            found.append(votes(similarity, near, k, temperature, classes))
+        for k, answers in voted.items():
+            answers.append(votes(similarity, near, k, temperature, classes))
         precisions.append(average_precision(similarity, near == labels[block, None]))
-    return {k: torch.cat(found) for k, found in voted.items()}, torch.cat(precisions)
+    return {k: torch.cat(answers) for k, answers in voted.items()}, torch.cat(precisions)
 
 
 STRENGTHS = tuple(10.0**-power for power in range(-1, 5))  # what cross-validation chooses from, strongest first
@@ -118,8 +118,8 @@ def best_strength(features: Tensor, places: Tensor, ids: Sequence[str], classes:
         weights: Tensor | None = None
         for which, strength in enumerate(STRENGTHS):
             weights = fit(features[fold != out], places[fold != out], classes, strength, weights)
-            found = logits(features[fold == out], weights).argmax(dim=1)
-            right[which] += int((found == places[fold == out]).sum())
+            predicted = logits(features[fold == out], weights).argmax(dim=1)
+            right[which] += int((predicted == places[fold == out]).sum())
     return STRENGTHS[right.index(max(right))]
 
 
@@ -156,7 +156,7 @@ CROSS_VALIDATION = "cv"
 
 
 @dataclass(frozen=True)
-class Asked:
+class HeadChoice:
     """How the heads are made; part of a checkpoint in run.json. training: digest of its images. neighbours: k of votes;
     k: the one that stands for all. draws: of few-shot images. few_shot, probe: strengths, or `cv` for cross-validation.
     """
@@ -177,12 +177,12 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadSet:
     """Heads fitted to training features (N, D) of classes[places], (C,) labels. weights: (D + 1, C) by linear head, for
     centred, scaled features. strength: the probe's.
     """
 
-    asked: Asked
+    asked: HeadChoice
     features: Tensor
     places: Tensor
     classes: Tensor
@@ -190,7 +190,7 @@ class Heads:
     strength: float
 
     @classmethod
-    def fitted(cls, asked: Asked, features: Tensor, labels: Sequence[int], ids: Sequence[str], seed: int) -> Heads:
+    def fitted(cls, asked: HeadChoice, features: Tensor, labels: Sequence[int], ids: Sequence[str], seed: int) -> Self:
         """Return the heads for features (N, D) of training images. Raises ModelError where some are not finite."""
         odd = int((~features.isfinite().all(dim=1)).sum())
         if odd:
@@ -200,8 +200,8 @@ class Heads:
                 "and --std"
             )
         where = features.device if has_float64(features.device) else torch.device("cpu")
-        known = sorted(set(labels))
-        classes = torch.tensor(known, device=where)
+        distinct = sorted(set(labels))
+        classes = torch.tensor(distinct, device=where)
         places = torch.searchsorted(classes, torch.tensor(labels, device=where))
         made = cls(asked, features, places, classes, {}, 0.0)
         scaled, count = made._scaled(features.to(where, torch.float64)), len(classes)
@@ -211,13 +211,13 @@ class Heads:
         weights = {"probe": fit(scaled, places, count, float(strength))}
         for shots, draw, chosen in few_shot_draws(places, ids, asked.shots, asked.draws, seed):
             weights[few_shot(shots, draw)] = fit(scaled[chosen], places[chosen], count, asked.few_shot)
-        kept = {name: each.float() for name, each in weights.items()}
-        return cls(asked, features, places, classes, kept, float(strength))
+        single = {name: each.float() for name, each in weights.items()}
+        return cls(asked, features, places, classes, single, float(strength))
 
-    def to(self, device: torch.device) -> Heads:
+    def to(self, device: torch.device) -> HeadSet:
         weights = {name: each.to(device) for name, each in self.weights.items()}
         features, places, classes = (each.to(device) for each in (self.features, self.places, self.classes))
-        return Heads(self.asked, features, places, classes, weights, self.strength)
+        return HeadSet(self.asked, features, places, classes, weights, self.strength)
 
     def tensors(self) -> dict[str, Tensor]:
         held = {"features": self.features, "places": self.places, "classes": self.classes}
@@ -225,7 +225,7 @@ class Heads:
         return {**held, **self.weights, "strength": strength}
 
     @classmethod
-    def of(cls, asked: Asked, tensors: Mapping[str, Tensor]) -> Heads:
+    def of(cls, asked: HeadChoice, tensors: Mapping[str, Tensor]) -> HeadSet:
         rest = dict(tensors)
         features, places, classes = (rest.pop(name) for name in ("features", "places", "classes"))
         strength = float(rest.pop("strength"))
@@ -236,13 +236,13 @@ class Heads:
         `labels`. Of features that are not finite: -1 and 0.
         """
         asked, finite = self.asked, features.isfinite().all(dim=1)
-        known = features.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        own = torch.searchsorted(self.classes, torch.tensor(labels, device=features.device))
+        numbers = features.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        targets = torch.searchsorted(self.classes, torch.tensor(labels, device=features.device))
         voted, precision = nearest_answers(
-            known, own, self._gallery, self.places, asked.neighbours, asked.temperature, len(self.classes)
+            numbers, targets, self._gallery, self.places, asked.neighbours, asked.temperature, len(self.classes)
         )
         places = {f"knn {k}": found for k, found in voted.items()} | {"knn": voted[asked.k]}
-        scaled = self._scaled(known)
+        scaled = self._scaled(numbers)
         names = "probe", *(few_shot(shots, draw) for shots in asked.shots for draw in range(asked.draws))
         places |= {name: logits(scaled, self.weights[name]).argmax(dim=1) for name in names}
         predicted = {name: self.classes[found].masked_fill(~finite, -1) for name, found in places.items()}

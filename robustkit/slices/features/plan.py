@@ -44,7 +44,7 @@ from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import Images
-from .heads import CROSS_VALIDATION, Asked, Heads
+from .heads import CROSS_VALIDATION, HeadChoice, HeadSet
 from .request import FeatureRequest
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class FeatureSubject(ImageSubject):
     schema = FEATURES
 
     def __init__(
-        self, model: Classifier, card: Card, settings: Settings, heads: Callable[[Callable[[Tensor], Tensor]], Heads]
+        self, model: Classifier, card: Card, settings: Settings, heads: Callable[[Callable[[Tensor], Tensor]], HeadSet]
     ) -> None:
         super().__init__(model, card, settings, None)
         self._clean: dict[tuple[str, ...], Tensor] = {}
@@ -128,10 +128,10 @@ def kept_heads(
     run: Run,
     entry: CheckpointEntry,
     supply: Images,
-    asked: Asked,
+    asked: HeadChoice,
     settings: Settings,
     features: Callable[[Tensor], Tensor],
-) -> Heads:
+) -> HeadSet:
     """Return the heads of a checkpoint: the run folder's where this run made them, else new ones, which one process
     makes. features: (B, D) of pixels. Raises DataError for an unreadable training image, ModelError for features not
     finite.
@@ -141,37 +141,37 @@ def kept_heads(
     refuse_link(path, run.path)
     with in_turn(path.parent):
         with contextlib.suppress(OSError):
-            if (kept := _read(bytes_of(path, _LARGEST), of, asked)) is not None:
-                return kept
+            if (stored := _read(bytes_of(path, _LARGEST), of, asked)) is not None:
+                return stored
             _LOG.info(f"{path} is not what was written for this run; it is made again")
         _LOG.info(f"{entry.name}: features of {asked.images} training images")
-        found = _all(supply, settings, features)
+        training_features = _all(supply, settings, features)
         samples = supply.dataset.samples
         labels, ids = [sample.label for sample in samples], [sample.id for sample in samples]
-        heads = Heads.fitted(asked, found, labels, ids, settings.seed)
+        heads = HeadSet.fitted(asked, training_features, labels, ids, settings.seed)
         _LOG.info(f"{entry.name}: heads fitted; strength of the probe {heads.strength:g}")
         tensors = {name: tensor.cpu().contiguous() for name, tensor in heads.tensors().items()}
-        said = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
-        run.write(path, safetensors.torch.save(tensors, {_KEY: said}))
+        metadata = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
+        run.write(path, safetensors.torch.save(tensors, {_KEY: metadata}))
         return heads
 
 
-def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
+def _read(data: bytes, of: str, asked: HeadChoice) -> HeadSet | None:
     """Return the heads that a file holds; None where it is another's, or was altered."""
     try:
         tensors = safetensors.torch.load(data)
         size = int.from_bytes(data[:8], "little")
-        said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
+        metadata = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or said.get("of") != of or said.get("digest") != digest_of(tensors):
+    if not isinstance(metadata, dict) or metadata.get("of") != of or metadata.get("digest") != digest_of(tensors):
         return None
-    return Heads.of(asked, tensors)
+    return HeadSet.of(asked, tensors)
 
 
 def _all(supply: Images, settings: Settings, features: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the features (N, D) of all training images, in their order. Raises DataError for one without."""
-    found, samples = [], supply.dataset.samples
+    parts, samples = [], supply.dataset.samples
     for start in range(0, len(samples), _AT_ONCE):
         some = samples[start : start + _AT_ONCE]
         read = decoded(supply.reader(CLEAN), some, settings.workers, settings.device)
@@ -180,8 +180,8 @@ def _all(supply: Images, settings: Settings, features: Callable[[Tensor], Tensor
             raise DataError(f"{supply.dataset.root}: training image {lost} cannot be read; repair or remove it")
         pixels = [each for _, each in read]
         batches = (pixels[place : place + settings.batch_size] for place in range(0, len(pixels), settings.batch_size))
-        found += [features(torch.stack(batch)) for batch in batches]
-    return torch.cat(found)
+        parts += [features(torch.stack(batch)) for batch in batches]
+    return torch.cat(parts)
 
 
 _MOST_SHARED = 0.01  # the share of images that may be training images, too: public data sets hold a few files twice
@@ -198,12 +198,12 @@ def plan(request: FeatureRequest) -> Plan:
     models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
     under = [evaluated_under(model, card.attention) for model in models]
     distinct_names(models)
-    shown = [card.preprocess(model.identity.preprocessing) for model in models]
-    sizes = [preprocessing.input_size for preprocessing, _ in shown]
+    prepared = [card.preprocess(model.identity.preprocessing) for model in models]
+    sizes = [preprocessing.input_size for preprocessing, _ in prepared]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
-    said = [(model, line) for model, (_, line) in zip(models, shown, strict=True)]
-    said += zip(models, under, strict=True)
-    lines = [f"{model.identity.name}: {line}" for model, line in said if line]
+    remarks = [(model, line) for model, (_, line) in zip(models, prepared, strict=True)]
+    remarks += zip(models, under, strict=True)
+    lines = [f"{model.identity.name}: {line}" for model, line in remarks if line]
     lines += (*(f"training images: {note}" for note in training.notes), *dataset.notes, *more)
     run = Run(request.folder(models[0].identity.name))
 
@@ -220,7 +220,7 @@ def plan(request: FeatureRequest) -> Plan:
             entry, subject, Images(dataset, preprocessing), best_batch=best, question=partial(ask_image, model)
         )
 
-    contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, shown, strict=True))
+    contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, prepared, strict=True))
     conditions = (*attacked, *corruptions, *request.evaluation_conditions())
     return assemble_plan(request, models, contenders, conditions, dataset, lines, run, inputs)
 
@@ -244,8 +244,8 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
     images = images.select(limit=request.limit, ids=ids, seed=request.seed)
     if not images.samples:
         raise NothingEvaluated(f"{images.root}: no sample is left to evaluate; relax --limit or --ids")
-    there = {training.class_names[sample.label] for sample in training.samples}
-    strange = sorted({images.class_names[sample.label] for sample in images.samples} - there)
+    names = {training.class_names[sample.label] for sample in training.samples}
+    strange = sorted({images.class_names[sample.label] for sample in images.samples} - names)
     if strange:
         more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
         raise DataError(
@@ -280,22 +280,22 @@ def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, str]:
 # What is asked of the features
 
 
-def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
+def _asked(request: FeatureRequest, card: Card, training: Dataset) -> HeadChoice:
     """Return how heads are made, by the options, else the card. ProtocolError for an invalid value, or for more
     training images than there are.
     """
-    said = card.scoring
+    defaults = card.scoring
     counts: dict[int, int] = {}
     for sample in training.samples:
         counts[sample.label] = counts.get(sample.label, 0) + 1
-    given = said.get("neighbours", [20]) if request.neighbours is None else request.neighbours
-    neighbours = _numbers("--neighbours", given)
+    stated = defaults.get("neighbours", [20]) if request.neighbours is None else request.neighbours
+    neighbours = _numbers("--neighbours", stated)
     if max(neighbours) > len(training):
         raise ProtocolError(
             f"--neighbours {max(neighbours)}: {training.root} has {len(training)} training images; expected at most as "
             "many, such as --neighbours 5"
         )
-    shots = _numbers("--shots", said.get("shots", [1]) if request.shots is None else request.shots)
+    shots = _numbers("--shots", defaults.get("shots", [1]) if request.shots is None else request.shots)
     rarest = min(counts, key=lambda label: counts[label])
     if max(shots) > counts[rarest]:
         raise ProtocolError(
@@ -304,36 +304,36 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
         )
     if len(counts) < 2:
         raise DataError(f"{training.root} has training images of one class; expected two classes or more")
-    usual = int(said.get("k", 20))
-    probe = said.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe
-    return Asked(
+    usual = int(defaults.get("k", 20))
+    probe = defaults.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe
+    return HeadChoice(
         training="",
         images=len(training),
         classes=len(counts),
         neighbours=neighbours,
         k=usual if usual in neighbours else neighbours[0],
-        temperature=_positive("temperature", said.get("temperature", 0.07)),
+        temperature=_positive("temperature", defaults.get("temperature", 0.07)),
         shots=shots,
-        draws=int(_positive("draws", said.get("draws", 5))),
-        few_shot=_positive("few_shot", said.get("few_shot", 0.01)),
+        draws=int(_positive("draws", defaults.get("draws", 5))),
+        few_shot=_positive("few_shot", defaults.get("few_shot", 0.01)),
         probe=CROSS_VALIDATION if str(probe) == CROSS_VALIDATION else _positive("--probe, cv or", probe),
     )
 
 
-def _numbers(name: str, given: str | Sequence[int]) -> tuple[int, ...]:
-    parts = re.split(r"[\s,]+", given.strip()) if isinstance(given, str) else [str(part) for part in given]
+def _numbers(name: str, numbers: str | Sequence[int]) -> tuple[int, ...]:
+    parts = re.split(r"[\s,]+", numbers.strip()) if isinstance(numbers, str) else [str(part) for part in numbers]
     if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**9 for part in parts):
-        raise ProtocolError(f"{name} {given!r}: expected whole numbers from 1 on, such as 5,20")
+        raise ProtocolError(f"{name} {numbers!r}: expected whole numbers from 1 on, such as 5,20")
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _positive(name: str, given: object) -> float:
+def _positive(name: str, number: object) -> float:
     try:
-        value = float(str(given))
+        value = float(str(number))
     except ValueError:
         value = 0.0
     if not 0 < value < 1e12:
-        raise ProtocolError(f"{name} {given!r}: expected a number above 0")
+        raise ProtocolError(f"{name} {number!r}: expected a number above 0")
     return value
 
 

@@ -32,7 +32,7 @@ _NAMED = re.compile(r"(knn|few_shot)\((\d+)\)")
 _FEW_SHOT = re.compile(r"few_shot (\d+) \d+")
 _KNN = re.compile(r"knn \d+")
 _NONE = math.nan, math.nan
-Kept = tuple["pa.Array", dict[str, Floats], list[Finding]]
+ConditionFigures = tuple["pa.Array", dict[str, Floats], list[Finding]]
 """Ids, figures by metric, and flags of the images under one condition."""
 
 
@@ -41,20 +41,20 @@ def few_shot(shots: int, draw: int) -> str:
     return f"few_shot {shots} {draw}"
 
 
-def columns_of(metric: str, draws: int) -> list[str]:
+def columns_behind(metric: str, draws: int) -> list[str]:
     """Return the columns that a metric is made of; none where there is no such metric. draws: of few-shot heads."""
     if metric in ("knn", "probe"):
         return ["label", metric]
     if metric in ("retrieval", "moved"):
         return [{"retrieval": "precision"}.get(metric, metric)]
-    if (said := _NAMED.fullmatch(metric)) is None:
+    if (match := _NAMED.fullmatch(metric)) is None:
         return []
-    if said[1] == "knn":
-        return ["label", f"knn {said[2]}"]
-    return ["label", *(few_shot(int(said[2]), draw) for draw in range(draws))]
+    if match[1] == "knn":
+        return ["label", f"knn {match[2]}"]
+    return ["label", *(few_shot(int(match[2]), draw) for draw in range(draws))]
 
 
-def figures(columns: Mapping[str, Floats]) -> Floats:
+def per_image(columns: Mapping[str, Floats]) -> Floats:
     """Return the figure (n,) of each image from the columns that `columns_of` names; (n, D) for D few-shot draws."""
     if "label" not in columns:
         (only,) = columns.values()
@@ -67,15 +67,15 @@ def figures(columns: Mapping[str, Floats]) -> Floats:
 
 def metrics_of(columns: Iterable[str]) -> list[str]:
     """Return the metrics that records with these columns have, in the order of tables."""
-    there = list(columns)
-    sweep = [name.replace(" ", "(") + ")" for name in there if _KNN.fullmatch(name)]
-    shots = dict.fromkeys(f"few_shot({found[1]})" for name in there if (found := _FEW_SHOT.fullmatch(name)))
+    names = list(columns)
+    sweep = [name.replace(" ", "(") + ")" for name in names if _KNN.fullmatch(name)]
+    shots = dict.fromkeys(f"few_shot({found[1]})" for name in names if (found := _FEW_SHOT.fullmatch(name)))
     return ["knn", "probe", "retrieval", "moved", *sweep, *shots]
 
 
 def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
-    draws = draws_of(reading.manifest.checkpoint(reading.checkpoint).heads)
-    rows, kept = list[Figure](), dict[str, Kept]()
+    draws = few_shot_draw_count(reading.manifest.checkpoint(reading.checkpoint).heads)
+    rows, by_condition = list[Figure](), dict[str, ConditionFigures]()
     for condition in conditions:
         table, notes = reading.joined(reading.shards(condition, _is_wanted))
         read = readable_rows(table)
@@ -85,7 +85,7 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
         if odd := int((column_of(read, "knn") < 0).sum()):
             flags.append(Finding.of("features/non-finite", count=odd, n=len(read)))
         values = {
-            metric: figures({name: column_of(read, name) for name in columns_of(metric, draws)})
+            metric: per_image({name: column_of(read, name) for name in columns_behind(metric, draws)})
             for metric in metrics_of(read.column_names)
             if metric != "moved" or condition != CLEAN.text
         }
@@ -94,13 +94,13 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
             if (largest := float(column_of(read, norm).max())) > 0:
                 rows.append(Figure(largest, len(read)).of(condition, f"{norm}_max", flags))
         if words_of(condition).in_means:
-            kept[condition] = read["sample_id"].combine_chunks(), values, flags
-    return reading.figures(rows), reading.figures(_means(kept, reading.manifest.data.n)), []
+            by_condition[condition] = read["sample_id"].combine_chunks(), values, flags
+    return reading.figures(rows), reading.figures(_means(by_condition, reading.manifest.data.n)), []
 
 
-def draws_of(heads: object) -> int:
-    said = heads.get("draws") if isinstance(heads, Mapping) else None
-    return said if isinstance(said, int) else 0
+def few_shot_draw_count(heads: object) -> int:
+    draws = heads.get("draws") if isinstance(heads, Mapping) else None
+    return draws if isinstance(draws, int) else 0
 
 
 def _is_wanted(column: str) -> bool:
@@ -142,34 +142,34 @@ def is_binary(metric: str) -> bool:
     return definition is not None and definition.binary
 
 
-def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Figure]:
-    for mean in possible_means(kept):
+def _means(single: Mapping[str, ConditionFigures], expected: int) -> Iterator[Figure]:
+    for mean in possible_means(single):
         shares = shares_of(mean)
-        if not all(text in kept for text in shares):
+        if not all(text in single for text in shares):
             continue
-        ids = common_ids([kept[text][0] for text in shares])
+        ids = common_ids([single[text][0] for text in shares])
         if not len(ids):
             continue
-        every = dict.fromkeys(flag for text in shares for flag in kept[text][2])
+        every = dict.fromkeys(flag for text in shares for flag in single[text][2])
         flags = [each for each in every if each.code not in (INCOMPLETE, "data/unreadable")]
         if len(ids) < expected:
             flags.append(Finding.of("data/lacks-conditions", count=expected - len(ids), expected=expected))
-        sums = {metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()}
+        sums = {metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in single[next(iter(shares))][1].items()}
         for text, share in shares.items():
-            there, values, _ = kept[text]
+            present, values, _ = single[text]
             for metric in sums:
-                sums[metric] += share * align(there, values[metric], ids)
+                sums[metric] += share * align(present, values[metric], ids)
         yield from _rows(mean, sums, flags, single=False)
 
 
 def recorded(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
     """Return a figure of each image under a condition, or a mean over conditions; of few-shot heads for each draw."""
-    columns, shares = columns_of(metric, draws_of(side.described.heads)), shares_of(condition)
+    columns, shares = columns_behind(metric, few_shot_draw_count(side.described.heads)), shares_of(condition)
     if not columns:
         raise not_paired(condition, metric, ["knn", "probe", "retrieval", "moved", "knn(K)", "few_shot(N)"])
     read = {text: side.samples(text, columns) for text in shares}
     ids = common_ids([each.ids for each in read.values()])
-    parts = [share * figures({name: read[text].of(name, ids) for name in columns}) for text, share in shares.items()]
+    parts = [share * per_image({name: read[text].of(name, ids) for name in columns}) for text, share in shares.items()]
     return ids, np.sum(parts, axis=0)
 
 
@@ -178,7 +178,7 @@ _SWEPT = re.compile(r"knn\((\d+)\)|few_shot\((\d+)\)")
 _HEADLINE = _MAIN[0][1]
 
 
-def table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tuple[str, ...]]:
+def head_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tuple[str, ...]]:
     rows = []
     for text in texts:
         norm, knn = manifest.norm(text), cells[text, "knn"]
@@ -205,25 +205,25 @@ def _swept(cells: Cells, texts: Sequence[str], metrics: Sequence[str]) -> list[t
     """Return a row for each condition: kNN at each k, and few-shot accuracy with its spread."""
     rows = []
     for text in texts:
-        shown = []
+        columns = []
         for metric in metrics:
             value = finite_or_none(cells, text, metric)
             spread = finite_or_none(cells, text, metric.replace("few_shot(", "few_shot_spread("))
-            shown.append(
+            columns.append(
                 scaled(value) + (f" ± {scaled(spread)}" if spread is not None and metric.startswith("few") else "")
             )
-        rows.append((text, *shown))
+        rows.append((text, *columns))
     return rows
 
 
 def _heading(metric: str) -> str:
-    said = _SWEPT.fullmatch(metric)
-    assert said is not None
-    return f"kNN %, k {said[1]}" if said[1] else f"{said[2]}-shot %"
+    match = _SWEPT.fullmatch(metric)
+    assert match is not None
+    return f"kNN %, k {match[1]}" if match[1] else f"{match[2]}-shot %"
 
 
-def _texts(cells: Cells, wanted: Callable[[str], bool] = lambda text: True) -> list[str]:
-    return [text for text in dict.fromkeys(text for text, metric in cells if metric == "knn") if wanted(text)]
+def _texts(cells: Cells, is_meant: Callable[[str], bool] = lambda text: True) -> list[str]:
+    return [text for text in dict.fromkeys(text for text, metric in cells if metric == "knn") if is_meant(text)]
 
 
 def _is_shown(text: str) -> bool:
@@ -238,13 +238,13 @@ def in_short(cells: Cells) -> list[str]:
     return [text for text in every if _is_shown(text) or text in sets or (not sets and text not in covered)]
 
 
-def heads_of(entry: CheckpointEntry) -> str:
-    said = entry.heads if isinstance(entry.heads, dict) else {}
-    chosen = "chosen by cross-validation" if said.get("probe") == "cv" else f"{said.get('probe')}"
+def heads_in_words(entry: CheckpointEntry) -> str:
+    setup = entry.heads if isinstance(entry.heads, dict) else {}
+    chosen = "chosen by cross-validation" if setup.get("probe") == "cv" else f"{setup.get('probe')}"
     return (
-        f"{said.get('images')} training images of {said.get('classes')} classes; kNN with k {said.get('k')}, "
-        f"temperature {said.get('temperature')}; strength of the probe {chosen}, of few-shot heads "
-        f"{said.get('few_shot')}, {said.get('draws')} draws"
+        f"{setup.get('images')} training images of {setup.get('classes')} classes; kNN with k {setup.get('k')}, "
+        f"temperature {setup.get('temperature')}; strength of the probe {chosen}, of few-shot heads "
+        f"{setup.get('few_shot')}, {setup.get('draws')} draws"
     )
 
 
@@ -253,23 +253,23 @@ def terminal_tables(results: Results) -> Iterator[TextTable]:
     swept, under, metrics = list[tuple[str, ...]](), list[str](), _sweep(results)
     for entry in manifest.checkpoints:
         cells = results.cells[entry.name]
-        own = table_rows(cells, in_short(cells), manifest)
-        rows += [(entry.name, *row) for row in own]
-        heads += [f"{entry.name}, {entry.attention} attention"] * len(own)
+        entries = head_rows(cells, in_short(cells), manifest)
+        rows += [(entry.name, *row) for row in entries]
+        heads += [f"{entry.name}, {entry.attention} attention"] * len(entries)
         more = _swept(cells, _texts(cells, _is_shown), metrics)
         swept += [(entry.name, *row) for row in more]
         under += [entry.name] * len(more)
     if rows:
-        title = f"protocol {manifest.protocol.tag}: {heads_of(manifest.checkpoints[0])}"
+        title = f"protocol {manifest.protocol.tag}: {heads_in_words(manifest.checkpoints[0])}"
         spare = (HEADINGS[6], HEADINGS[4], "n")
         yield TextTable(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare).said_once("n").under_heads(heads)
         title = "kNN by k, and few-shot accuracy ± its spread over draws"
         yield TextTable(title, ("checkpoint", "condition", *map(_heading, metrics)), tuple(swept)).under_heads(under)
 
 
-def result_grids(results: Results) -> list[Grid]:
+def head_grids(results: Results) -> list[Grid]:
     """Return clean and attacked, corrupted, and the figures of every head, of all checkpoints side by side."""
-    manifest, note = results.manifest, f"{heads_of(results.manifest.checkpoints[0])}."
+    manifest, note = results.manifest, f"{heads_in_words(results.manifest.checkpoints[0])}."
     grids = [
         *_grids(results, "Clean and under attack", _is_shown, note),
         *_grids(results, "Under corruption", lambda text: not _is_shown(text), ""),
@@ -283,10 +283,10 @@ def result_grids(results: Results) -> list[Grid]:
     return with_flags(grids, finding_lines(results, lambda text: True))
 
 
-def _grids(results: Results, title: str, wanted: Callable[[str], bool], note: str) -> list[Grid]:
+def _grids(results: Results, title: str, is_meant: Callable[[str], bool], note: str) -> list[Grid]:
     parts = []
     for entry in results.manifest.checkpoints:
         cells = results.cells[entry.name]
-        rows = table_rows(cells, _texts(cells, wanted), results.manifest)
+        rows = head_rows(cells, _texts(cells, is_meant), results.manifest)
         parts += [Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in rows))] if rows else []
     return side_by_side(title, parts, headline=_HEADLINE, note=note)

@@ -13,18 +13,18 @@ from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import shares_of
 from ...evaluations.metrics import Metric, mean_share, of_samples
-from ...evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, nothing_common
 from ...protocol.card import Samples
 from ...tasks.task import Task
 from .results import (
     HEADINGS,
     feature_rows,
-    heads_of,
+    head_grids,
+    head_rows,
+    heads_in_words,
     in_short,
     is_binary,
     recorded,
-    result_grids,
-    table_rows,
     terminal_tables,
 )
 
@@ -50,7 +50,7 @@ class Features(Task):
     """One class per image, which heads read from features."""
 
     name, headline, metrics = "features", "knn", METRICS
-    compared = Compared(shown=_COMPARED, ended=_COMPARED, groups=(), sets=_COMPARED)
+    compared = Pairings(shown=_COMPARED, ended=_COMPARED, groups=(), sets=_COMPARED)
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "features", "features", "image-feature-extraction"
@@ -84,16 +84,16 @@ class Features(Task):
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)
-        if rows := table_rows(cells, in_short(cells), results.manifest):
-            shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
-            note = f"95 % intervals in brackets; n is the number of images. {heads_of(entry)}."
-            yield CardPart("Accuracy of heads on its features", note, [("", HEADINGS[:-1], shown)])
+        if rows := head_rows(cells, in_short(cells), results.manifest):
+            parts = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
+            note = f"95 % intervals in brackets; n is the number of images. {heads_in_words(entry)}."
+            yield CardPart("Accuracy of heads on its features", note, [("", HEADINGS[:-1], parts)])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         return terminal_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        yield Section("results", "Results", lambda: {"grids": result_grids(results)}, template="features")
+        yield Section("results", "Results", lambda: {"grids": head_grids(results)}, template="features")
 
 
 TASK = Features()

@@ -32,7 +32,7 @@ from ...display.svg import INK, Plot, dots, labels, legend, series_shift, shorte
 from ...display.text import no_controls
 from ...errors import RunError
 from ...report.pages import environment, render_page
-from ...results.comparison import compare
+from ...results.comparison import compare_sides
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import flip_tables, tables
 from ...runs.folder import RunFolder
@@ -283,7 +283,7 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
 def comparison_page(folder: Path, first: str, second: str) -> str:
     """Return the page on the second run's figures less those of the first. Raises RobustkitError."""
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    found, alone = compare(checkpoint_pairs(opened)), unpaired_lines(opened)
+    found, alone = compare_sides(checkpoint_pairs(opened)), unpaired_lines(opened)
     shown = [*tables(found), *flip_tables(found)]
     return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
 

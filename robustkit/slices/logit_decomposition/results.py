@@ -20,7 +20,7 @@ from ...evaluations.attention.results import Heads, WatchedHeads, heads_of
 from ...evaluations.condition import words_of
 from ...evaluations.family import Aggregator, Summary
 from ...evaluations.metrics import by_checkpoint
-from ...evaluations.records import CheckpointRecords, Compared, PerSample, not_paired
+from ...evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
 from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class LogitLedgerAggregator(Aggregator):
     summary = LedgerSummary
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 

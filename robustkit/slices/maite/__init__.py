@@ -55,19 +55,19 @@ class MaiteModel:
         return list(probabilities.cpu().numpy())
 
     def _pixels(self, image: Any, name: str) -> Tensor:
-        tensor, wanted = _image(image, name), self.classifier.identity.preprocessing
+        tensor, preprocessing = _image(image, name), self.classifier.identity.preprocessing
         if not tensor.numel():
             raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected (3, H, W) with pixels")
         if tensor.dtype == torch.uint8:
             picture = Image.fromarray(tensor.permute(1, 2, 0).contiguous().numpy())
-            return to_unit_range(to_pixels(picture, wanted, name))
+            return to_unit_range(to_pixels(picture, preprocessing, name))
         low, high = (float(value) for value in tensor.aminmax())
         if not (tensor.is_floating_point() and 0 <= low <= high <= 1):  # also where there is a NaN
             what = f"{name} is {tensor.dtype} from {low:.4g} to {high:.4g}"
             raise ModelError(f"{what}; expected uint8, or floats in [0, 1]: the model normalises by itself")
-        if tuple(tensor.shape[1:]) != wanted.input_size:
-            shown, size = (" x ".join(map(str, each)) for each in (tensor.shape[1:], wanted.input_size))
-            raise ModelError(f"{name} is {shown} in floats; expected {size}: give uint8, which is resized and cropped")
+        if tuple(tensor.shape[1:]) != preprocessing.input_size:
+            actual, size = (" x ".join(map(str, each)) for each in (tensor.shape[1:], preprocessing.input_size))
+            raise ModelError(f"{name} is {actual} in floats; expected {size}: give uint8, which is resized and cropped")
         return tensor.float()
 
 
@@ -159,24 +159,24 @@ class MaiteNetwork(nn.Module):
         if self.outputs == "logits" and shares and off <= (_ROUNDED if rounded else SUM):
             raise ModelError("the MAITE model returned probabilities; expected logits, or give outputs='probabilities'")
         if self.outputs == "probabilities" and not shares:
-            found = f"{low:.4g} to {high:.4g}"
-            raise ModelError(f"the MAITE model returned {found}; expected probabilities, or give outputs='logits'")
+            outputs = f"{low:.4g} to {high:.4g}"
+            raise ModelError(f"the MAITE model returned {outputs}; expected probabilities, or give outputs='logits'")
         if self.outputs == "probabilities" and not off <= max(SUM, torch.finfo(rows.dtype).eps):
-            found = f"rows that sum to {float(sums.min()):.4g} to {float(sums.max()):.4g}"
-            raise ModelError(f"the MAITE model returned {found}; expected 1: return them unrounded, or return logits")
+            outputs = f"rows that sum to {float(sums.min()):.4g} to {float(sums.max()):.4g}"
+            raise ModelError(f"the MAITE model returned {outputs}; expected 1: return them unrounded, or return logits")
 
     def _rows(self, batch: Tensor) -> Tensor:
-        found = self._held[0](list(batch))
+        outputs = self._held[0](list(batch))
         try:
-            rows = [each.cpu() if isinstance(each, Tensor) else torch.tensor(np.asarray(each)) for each in found]
+            rows = [each.cpu() if isinstance(each, Tensor) else torch.tensor(np.asarray(each)) for each in outputs]
         except (TypeError, ValueError):
-            what = f"the MAITE model returned {type(found).__name__}, which is not"
+            what = f"the MAITE model returned {type(outputs).__name__}, which is not"
             raise ModelError(f"{what} one row of numbers for each image; expected a sequence of arrays") from None
         shapes = {tuple(row.shape) for row in rows}
         if len(rows) != len(batch) or len(shapes) != 1 or rows[0].ndim != 1:
-            shown = ", ".join(map(str, sorted(shapes))) or "nothing"
+            forms = ", ".join(map(str, sorted(shapes))) or "nothing"
             expected = f"expected {len(batch)} of one shape (classes,)"
-            raise ModelError(f"the MAITE model returned {len(rows)} predictions of shape {shown}; {expected}")
+            raise ModelError(f"the MAITE model returned {len(rows)} predictions of shape {forms}; {expected}")
         stacked = torch.stack(rows)
         return stacked if stacked.is_floating_point() else stacked.float()
 
@@ -213,15 +213,15 @@ def _attributes(model: Any) -> dict[str, Any]:
 
 
 def _weights(model: Any) -> dict[str, Tensor]:
-    found = dict[str, Tensor]()
+    weights = dict[str, Tensor]()
     for name, each in _attributes(model).items():
         if isinstance(each, nn.Module):
-            found |= {f"{name}.{key}": part for key, part in each.state_dict().items() if isinstance(part, Tensor)}
+            weights |= {f"{name}.{key}": part for key, part in each.state_dict().items() if isinstance(part, Tensor)}
         elif isinstance(each, Tensor):
-            found[name] = each
+            weights[name] = each
         elif isinstance(each, np.ndarray) and each.dtype.kind in "biuf":
-            found[name] = torch.tensor(each)
-    return found
+            weights[name] = torch.tensor(each)
+    return weights
 
 
 def _code(kind: type) -> bytes:
@@ -273,10 +273,10 @@ def dataset_of(dataset: Any, *, classes: Sequence[str] | None = None) -> Dataset
 
     Raises DataError where ids repeat, a target has no single largest entry, a name is unknown, or an image is not such.
     """
-    count, said = len(dataset), getattr(dataset, "metadata", None) or {}
+    count, metadata = len(dataset), getattr(dataset, "metadata", None) or {}
     target, about = _field(dataset, "get_target", 1), _field(dataset, "get_metadata", 2)
     labels = [_label(target(place), f"target {place}") for place in range(count)]
-    names = _names(said.get("index2label") or {})
+    names = _names(metadata.get("index2label") or {})
     if classes is not None:
         labels = [_place(label, names, classes) for label in labels]
     held = open_held(_Labelled(dataset, labels))
@@ -286,24 +286,24 @@ def dataset_of(dataset: Any, *, classes: Sequence[str] | None = None) -> Dataset
         raise DataError(f"the id {repeated!r} stands for {times} images; expected another one for each")
     samples = sorted(map(Sample, ids, labels), key=lambda sample: sample.id)
     places = {one: sample.id for one, sample in zip(ids, held.samples, strict=True)}
-    known = len(names) > max(labels) and set(names) == set(range(len(names)))
-    shown = classes or (tuple(names[place] for place in range(len(names))) if known else held.class_names)
+    is_named = len(names) > max(labels) and set(names) == set(range(len(names)))
+    class_names = classes or (tuple(names[place] for place in range(len(names))) if is_named else held.class_names)
     assert isinstance(held.source, MemorySource)
     return replace(
         held,
-        name=str(said.get("id") or held.name),
-        class_names=tuple(shown),
+        name=str(metadata.get("id") or held.name),
+        class_names=tuple(class_names),
         samples=tuple(samples),
-        source=_NamedSource(held.source, places, tuple(shown) if classes or known else ()),
+        source=_NamedSource(held.source, places, tuple(class_names) if classes or is_named else ()),
     )
 
 
-def _names(given: Any) -> dict[int, str]:
+def _names(index: Any) -> dict[int, str]:
     try:
-        return {int(number): str(name) for number, name in given.items()}
+        return {int(number): str(name) for number, name in index.items()}
     except (AttributeError, TypeError, ValueError):
-        shown = f"{str(given)[:60]!r}"
-        raise DataError(f"index2label is {shown}; expected a mapping of class numbers to names") from None
+        text = f"{str(index)[:60]!r}"
+        raise DataError(f"index2label is {text}; expected a mapping of class numbers to names") from None
 
 
 def _field(dataset: Any, accessor: str, part: int) -> Callable[[int], Any]:
@@ -321,8 +321,8 @@ def _image(image: Any, name: str) -> Tensor:
 def _label(target: Any, name: str) -> int:
     row = np.asarray(target.detach().cpu() if isinstance(target, Tensor) else target)
     if row.ndim != 1 or not len(row) or np.isnan(row).any() or (row == row.max()).sum() != 1:
-        shown = f"shape {row.shape}" if row.ndim != 1 else f"no single largest entry among {len(row)}"
-        raise DataError(f"{name} has {shown}; expected one number for each class, one-hot or probabilities")
+        form = f"shape {row.shape}" if row.ndim != 1 else f"no single largest entry among {len(row)}"
+        raise DataError(f"{name} has {form}; expected one number for each class, one-hot or probabilities")
     return int(row.argmax())
 
 

@@ -32,7 +32,7 @@ from ...errors import ModelError, ProtocolError, unknown
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class HeadRows:
     """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on."""
 
     weight: nn.Parameter
@@ -92,7 +92,7 @@ class Projections:
     name: str
     layer: nn.Module
     kind: str  # mha: rows `query`, `key`; mla: `uq`, `uk`, `qr` by head, and `dq`, `dkv`, `kr`, one block each
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, HeadRows]
 
     def norms(self, kind: str) -> dict[str, Tensor]:
         return {name: rows.norms(kind) for name, rows in self.rows.items()}
@@ -140,36 +140,36 @@ def _foreign(module: nn.Module) -> bool:
     return looks and not any(isinstance(part, tuple(READERS)) for part in nn.Module.modules(module))
 
 
-def _of_timm(layer: Any) -> dict[str, Rows]:
+def _of_timm(layer: Any) -> dict[str, HeadRows]:
     heads, size = layer.num_heads, layer.head_dim
     starts = {"query": 0, "key": heads * size}
-    return {name: Rows(layer.qkv.weight, layer.qkv.bias, at, heads, size, at) for name, at in starts.items()}
+    return {name: HeadRows(layer.qkv.weight, layer.qkv.bias, at, heads, size, at) for name, at in starts.items()}
 
 
-def _of_torch(layer: Any) -> dict[str, Rows]:
+def _of_torch(layer: Any) -> dict[str, HeadRows]:
     heads, width, bias = layer.num_heads, layer.embed_dim, layer.in_proj_bias  # the bias is one for all three
     if layer.in_proj_weight is not None:
         weights, starts = (layer.in_proj_weight,) * 2, (0, width)
     else:
         weights, starts = (layer.q_proj_weight, layer.k_proj_weight), (0, 0)
-    query, key = (Rows(weights[part], bias, starts[part], heads, width // heads, part * width) for part in (0, 1))
+    query, key = (HeadRows(weights[part], bias, starts[part], heads, width // heads, part * width) for part in (0, 1))
     return {"query": query, "key": key}
 
 
-def _of_linear(linear: Any, heads: int) -> Rows:
-    return Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0)
+def _of_linear(linear: Any, heads: int) -> HeadRows:
+    return HeadRows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0)
 
 
-def _of_separate(layer: Any) -> dict[str, Rows]:
+def _of_separate(layer: Any) -> dict[str, HeadRows]:
     return {"query": _of_linear(layer.wq, layer.num_heads), "key": _of_linear(layer.wk, layer.num_heads)}
 
 
-def _of_latent(layer: LatentAttention) -> dict[str, Rows]:
+def _of_latent(layer: LatentAttention) -> dict[str, HeadRows]:
     heads = dict.fromkeys(("uq", "uk", "qr"), layer.num_heads) | dict.fromkeys(("dq", "dkv", "kr"), 1)
     return {which: _of_linear(getattr(layer, which), count) for which, count in heads.items()}
 
 
-READERS: Mapping[type[nn.Module], Callable[[Any], dict[str, Rows]]] = {
+READERS: Mapping[type[nn.Module], Callable[[Any], dict[str, HeadRows]]] = {
     Attention: _of_timm,
     CrossAttention: _of_separate,
     SelfAttention: _of_separate,
@@ -184,9 +184,9 @@ class WrappedOptimizer(Optimizer):
     """
 
     optimizer: Optimizer
-    rows: list[Rows]
+    rows: list[HeadRows]
 
-    def __init__(self, optimizer: Optimizer, rows: Sequence[Rows]) -> None:
+    def __init__(self, optimizer: Optimizer, rows: Sequence[HeadRows]) -> None:
         # Optimizer.__init__ would build groups of its own; __setstate__ makes the rest that a subclass needs.
         self.__setstate__({"optimizer": optimizer, "rows": list(rows)})
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

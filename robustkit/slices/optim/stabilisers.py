@@ -218,8 +218,8 @@ class QKClip(WrappedOptimizer):
         formula = getattr(module, "formula", None)
         name = formula.name if formula is not None else "standard"
         norms = (module.q_norm, module.k_norm) if isinstance(module, Attention) else (None,)
-        known = isinstance(module, _OURS) or all(isinstance(norm, nn.Identity) for norm in norms)
-        if not known or name != "standard":
+        is_known = isinstance(module, _OURS) or all(isinstance(norm, nn.Identity) for norm in norms)
+        if not is_known or name != "standard":
             raise ModelError(
                 f"{layer.name}: QK clip needs the standard attention of timm's ViTs, SelfAttention or LatentAttention, "
                 f"whose logits shrink with the weights; found {type(module).__name__}, {name}; use another stabiliser"
@@ -230,8 +230,8 @@ class QKClip(WrappedOptimizer):
             def asked(m: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 if m is module:
                     bound = inspect.signature(m.forward).bind(*args, **kwargs).arguments
-                    given = {name: value for name, value in bound.items() if name in takes}
-                    self._see(layer, lambda: m.queries_and_keys(**given))
+                    arguments = {name: value for name, value in bound.items() if name in takes}
+                    self._see(layer, lambda: m.queries_and_keys(**arguments))
 
             return module.register_forward_pre_hook(asked, with_kwargs=True)
 
@@ -381,16 +381,16 @@ def stabiliser(text: str) -> Stabiliser:
     if name not in DEFAULTS:
         capped = "; capped logits are an attention: --attention 'softcap(cap=50)'" if "cap" in name else ""
         raise ProtocolError(unknown("stabiliser", name, DEFAULTS) + capped)
-    options, given = dict(DEFAULTS[name]), set[str]()
+    options, seen = dict(DEFAULTS[name]), set[str]()
     for item in filter(None, map(str.strip, (form[2] or "").split(","))):
         key, _, value = (part.strip() for part in item.partition("="))
         if key not in options:
             raise ProtocolError(
                 unknown(f"parameter of {name}", key, options) if options else f"{name} takes no parameters"
             )
-        if key in given:
+        if key in seen:
             raise ProtocolError(f"{name}: {key} is given twice; expected it once")
-        given.add(key)
+        seen.add(key)
         try:
             options[key] = check_norm(value) if key == "norm" else check_positive(f"{name}: {key}", float(value))
         except ValueError:

@@ -66,8 +66,8 @@ def _parsed(text: str) -> tuple[str, Fraction]:
     kind = canonical(split_condition(text)[0], USUAL)
     if kind not in USUAL:
         raise ProtocolError(unknown("disturbance", kind, USUAL))
-    given = parse_parameters(text, dict([USUAL[kind]]))[1]
-    return kind, Fraction(given[USUAL[kind][0]])
+    parameters = parse_parameters(text, dict([USUAL[kind]]))[1]
+    return kind, Fraction(parameters[USUAL[kind][0]])
 
 
 VOCABULARY = DisturbanceWords()

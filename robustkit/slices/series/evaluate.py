@@ -80,5 +80,5 @@ class DisturbancesEvaluator(Evaluator):
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         inputs = subject.inputs(batch.inputs)
         ((_, amount),) = condition.parameters
-        shown = DISTURBANCES[condition.name](inputs, float(amount), rng)
-        return Shown(shown, lambda: shown, shown - inputs)
+        disturbed = DISTURBANCES[condition.name](inputs, float(amount), rng)
+        return Shown(disturbed, lambda: disturbed, disturbed - inputs)

@@ -50,10 +50,10 @@ class SeriesSource(DataSource):
             return series
         filled, steps = series.copy(), np.arange(series.shape[1])
         for place, channel in enumerate(filled):
-            known = np.isfinite(channel)
-            if not known.any():
-                raise BadImageError(f"{sample.id}: channel {place + 1} has no value; all {len(known)} are missing")
-            channel[~known] = np.interp(steps[~known], steps[known], channel[known])
+            finite = np.isfinite(channel)
+            if not finite.any():
+                raise BadImageError(f"{sample.id}: channel {place + 1} has no value; all {len(finite)} are missing")
+            channel[~finite] = np.interp(steps[~finite], steps[finite], channel[finite])
         return filled
 
 
@@ -62,15 +62,15 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
     path = Path(path)
     text = _text(path)
     names, dimensions, start = _headers(text, path)
-    own = tuple(class_names) if class_names else names
-    if strange := [name for name in names if name not in own]:
+    labels = tuple(class_names) if class_names else names
+    if strange := [name for name in names if name not in labels]:
         raise DataError(
-            f"{path}: the model does not know its classes {', '.join(strange[:5])}; it knows {', '.join(own[:5])}…; "
+            f"{path}: the model does not know its classes {', '.join(strange[:5])}; it knows {', '.join(labels[:5])}…; "
             "give a checkpoint that was trained on this data set, or --classes with its names"
         )
-    if num_classes is not None and len(own) != num_classes:
+    if num_classes is not None and len(labels) != num_classes:
         raise DataError(
-            f"{path}: it has {len(own)} classes, and the model {num_classes}; give a checkpoint of this data set"
+            f"{path}: it has {len(labels)} classes, and the model {num_classes}; give a checkpoint of this data set"
         )
     values, samples, missing = dict[str, Values](), list[Sample](), 0
     for number, line in enumerate(text[start:], start + 1):
@@ -80,7 +80,7 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
         dimensions = len(series)
         if label not in names:
             raise DataError(f"{path}: line {number}: " + unknown("class", label, names, remedy="check @classLabel"))
-        sample = Sample(f"{path.stem}/{len(samples):05d}", own.index(label))
+        sample = Sample(f"{path.stem}/{len(samples):05d}", labels.index(label))
         samples.append(sample)
         values[sample.id] = series
         missing += int(np.isnan(series).sum())
@@ -99,7 +99,7 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
             )
         )
     source = SeriesSource(values)
-    return Dataset(path.stem, str(path), "ts", own, tuple(samples), None, tuple(notes), source)
+    return Dataset(path.stem, str(path), "ts", labels, tuple(samples), None, tuple(notes), source)
 
 
 def _text(path: Path) -> list[str]:
@@ -135,8 +135,8 @@ def _headers(lines: Sequence[str], path: Path) -> tuple[tuple[str, ...], int | N
             return names, dimensions, number
         if key not in _HEADERS:
             raise DataError(f"{path}: line {number}: " + unknown("header", key, (*_HEADERS, "data")))
-        if key in _SWITCHES and words and (said := words[0].lower()) in ("true", "false"):
-            words[0] = said
+        if key in _SWITCHES and words and (switch := words[0].lower()) in ("true", "false"):
+            words[0] = switch
         elif key in _SWITCHES:
             raise DataError(f"{path}: line {number}: @{key} {' '.join(words)[:40]}; expected true or false")
         if key in ("timestamps", "targetlabel") and words[:1] != ["false"]:

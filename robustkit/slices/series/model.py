@@ -144,7 +144,7 @@ def load_series(
         kwargs["num_classes"] = check_classes(classes, checkpoint.path)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
-            network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
+            network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _model(kwargs, checkpoint.path)
         checkpoint = select_network(checkpoint, network.state_dict())
         by_tensors = [name for name, said_by in checkpoint.metadata_source.items() if said_by == "weights"]
         held = [tuple(checkpoint.metadata.get(name) or ()) for name in by_tensors]
@@ -180,9 +180,9 @@ def _architecture(asked: str | None, metadata: Mapping[str, Any], spec: str) -> 
     claimed, kwargs = metadata.get("arch"), metadata.get("arch_kwargs", {})
     arch = asked or (ARCH if claimed == ARCH else "")
     if not arch or (arch != ARCH and not is_factory(arch)):
-        said = f"--arch {asked}" if asked else f"the file says {str(claimed)[:80]!r}"
+        claim = f"--arch {asked}" if asked else f"the file says {str(claimed)[:80]!r}"
         raise ModelError(
-            f"{spec}: no architecture for time series ({said}); expected {ARCH}, or --arch FILE.py:FUNCTION"
+            f"{spec}: no architecture for time series ({claim}); expected {ARCH}, or --arch FILE.py:FUNCTION"
         )
     if not isinstance(kwargs, dict):
         raise CheckpointError(f"{spec}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
@@ -191,7 +191,7 @@ def _architecture(asked: str | None, metadata: Mapping[str, Any], spec: str) -> 
     return arch, kwargs
 
 
-def _own(kwargs: Mapping[str, Any], where: Path) -> SeriesTransformer:
+def _model(kwargs: Mapping[str, Any], where: Path) -> SeriesTransformer:
     try:
         return SeriesTransformer(**kwargs)
     except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as fault:
@@ -204,16 +204,16 @@ def _statistics(
     asked: Mapping[str, Sequence[float] | None], metadata: Mapping[str, Any], spec: str
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
     values, sources = {}, {}
-    for name, given in asked.items():
-        found = metadata.get(name) if given is None else list(given)
-        if found is None:
+    for name, option in asked.items():
+        numbers = metadata.get(name) if option is None else list(option)
+        if numbers is None:
             raise ModelError(
                 f"{spec}: nothing says the {name} of each channel in its training data; give --{name} with a number "
                 "for each"
             )
-        if not (isinstance(found, list) and found and all(isinstance(value, int | float) for value in found)):
-            raise CheckpointError(f"{spec}: {name} is {repr(found)[:80]}; expected a number for each channel")
-        values[name], sources[name] = tuple(map(float, found)), "metadata" if given is None else "option"
+        if not (isinstance(numbers, list) and numbers and all(isinstance(value, int | float) for value in numbers)):
+            raise CheckpointError(f"{spec}: {name} is {repr(numbers)[:80]}; expected a number for each channel")
+        values[name], sources[name] = tuple(map(float, numbers)), "metadata" if option is None else "option"
     mean, std = values["mean"], values["std"]
     if not all(map(math.isfinite, mean)) or not all(1e-30 < value < 1e30 for value in std):
         raise ModelError(

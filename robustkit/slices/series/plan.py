@@ -56,8 +56,8 @@ class SeriesSubject(LabelledSubject):
     def inputs(self, raw: Tensor) -> Tensor:
         return self.classifier.normalize(raw.to(self.settings.device))
 
-    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
-        return (shown - raw.to(shown.device)) / self.classifier.std
+    def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
+        return (view - raw.to(view.device)) / self.classifier.std
 
 
 def plan(request: SeriesRequest) -> Plan:
@@ -100,9 +100,9 @@ def _opened(request: SeriesRequest, model: SeriesClassifier) -> Dataset:
     dataset = open_series(request.data_dir, names, identity.num_classes)
     source, channels = dataset.source, len(identity.preprocessing.mean)
     assert isinstance(source, SeriesSource)
-    if (there := len(source.values[dataset.samples[0].id])) != channels:
+    if (count := len(source.values[dataset.samples[0].id])) != channels:
         raise DataError(
-            f"{request.data_dir}: series of {there} channels, and {identity.name} takes {channels}; give a checkpoint "
+            f"{request.data_dir}: series of {count} channels, and {identity.name} takes {channels}; give a checkpoint "
             "of this data set"
         )
     return dataset

@@ -47,8 +47,8 @@ class PerturbationWords(Vocabulary):
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         rates = {text: float(dict(self.parse(text).parameters)["rate"]) for text, name in values if name == metric}
         for kind in self.kinds:
-            if own := [text for text in rates if text.startswith(f"{kind}(")]:
-                yield max(own, key=rates.__getitem__), metric, "most words changed"
+            if texts := [text for text in rates if text.startswith(f"{kind}(")]:
+                yield max(texts, key=rates.__getitem__), metric, "most words changed"
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--perturbations", pattern.text)

@@ -349,7 +349,7 @@ def _named(parts: Sequence[str]) -> dict[str, str]:
     return held
 
 
-def as_bytes(texts: Sequence[str]) -> Tensor:
+def utf8_rows(texts: Sequence[str]) -> Tensor:
     """Return (B, n) uint8: the UTF-8 bytes of texts, shorter ones filled up with zeros."""
     encoded = [torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) for text in texts]
     return torch.nn.utils.rnn.pad_sequence(encoded, batch_first=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...evaluations.family import Evaluator
 from ...evaluations.subject import Batch, EvaluatedModel, Shown
 from .condition import VOCABULARY
-from .documents import WORD, as_bytes, as_text
+from .documents import WORD, as_text, utf8_rows
 
 if TYPE_CHECKING:
     from ...common.determinism import SampleRng
@@ -30,9 +30,9 @@ def change_text(text: str, draws: Sequence[Draws], share: float, change: Callabl
     """Return a text in which each word whose first draw is below `share` is changed. draws: (words, DRAWS)."""
     each = iter(draws)
 
-    def replaced(found: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         drawn = next(each)
-        return change(found[0], drawn) if drawn[0] < share else found[0]
+        return change(match[0], drawn) if drawn[0] < share else match[0]
 
     return WORD.sub(replaced, text)
 
@@ -69,8 +69,8 @@ def _neighbours() -> dict[str, str]:
         for place, letter in enumerate(letters):
             in_row = [(row, place - 1), (row, place + 1)]
             above, below = [(row - 1, place), (row - 1, place + 1)], [(row + 1, place - 1), (row + 1, place)]
-            found = [(r, p) for r, p in (*in_row, *above, *below) if 0 <= r < len(_ROWS) and 0 <= p < len(_ROWS[r])]
-            near[letter] = "".join(_ROWS[r][p] for r, p in found)
+            places = [(r, p) for r, p in (*in_row, *above, *below) if 0 <= r < len(_ROWS) and 0 <= p < len(_ROWS[r])]
+            near[letter] = "".join(_ROWS[r][p] for r, p in places)
     return near
 
 
@@ -89,6 +89,6 @@ class PerturbationsEvaluator(Evaluator):
         most = max(len(WORD.findall(text)) for text in texts)
         draws = rng.uniform((most, DRAWS), condition.name).tolist()
         share, change = float(dict(condition.parameters)["rate"]) / 100, CHANGES[condition.name]
-        shown = [change_text(text, drawn, share, change) for text, drawn in zip(texts, draws, strict=True)]
-        inputs = as_bytes(shown).to(subject.settings.device)
+        changed = [change_text(text, drawn, share, change) for text, drawn in zip(texts, draws, strict=True)]
+        inputs = utf8_rows(changed).to(subject.settings.device)
         return Shown(inputs, lambda: inputs, None)

@@ -37,7 +37,7 @@ TASK, ARCH = "text", "word-transformer"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelShape:
     """The shape of a WordModel. context: tokens at most. key: numbers per head, width / heads if None."""
 
     width: int
@@ -53,10 +53,10 @@ class Sizes:
                 raise ModelError(f"{name} {value!r} of a word model: expected a whole number above 0")
 
 
-class Block(nn.Module):
+class CausalBlock(nn.Module):
     """Attention to what came before, and an MLP, each behind a LayerNorm. (B, T, width) to the same."""
 
-    def __init__(self, sizes: Sizes, dropout: float) -> None:
+    def __init__(self, sizes: ModelShape, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(sizes.width)
         self.attn: nn.Module = SelfAttention(sizes.width, sizes.heads, key=sizes.key)
@@ -74,7 +74,7 @@ class WordModel(nn.Module):
     Raises ModelError for a formula that cannot be causal, or sizes that do not fit.
     """
 
-    def __init__(self, words: int, sizes: Sizes, attention: str = "standard", dropout: float = 0.0) -> None:
+    def __init__(self, words: int, sizes: ModelShape, attention: str = "standard", dropout: float = 0.0) -> None:
         super().__init__()
         if find_formula(attention).elliptical:
             raise ModelError(
@@ -86,7 +86,7 @@ class WordModel(nn.Module):
         self.words = nn.Embedding(words, sizes.width)
         self.positions = nn.Parameter(torch.empty(sizes.context, sizes.width))
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(sizes, dropout) for _ in range(sizes.depth)))
+        self.blocks = nn.Sequential(*(CausalBlock(sizes, dropout) for _ in range(sizes.depth)))
         self.norm = nn.LayerNorm(sizes.width)
         for table in (self.words.weight, self.positions):
             nn.init.trunc_normal_(table, std=0.02)
@@ -113,7 +113,7 @@ class WordCheckpoint:
     checkpoint: Checkpoint
 
 
-def metadata_of(network: WordModel, words: Words) -> dict[str, str]:
+def word_metadata(network: WordModel, words: Words) -> dict[str, str]:
     sizes = {name: value for name, value in asdict(network.sizes).items() if value is not None}
     return {
         "task": TASK,
@@ -130,12 +130,12 @@ def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheck
     """
     source = find(str(spec))
     checkpoint = read(source.path)
-    said = checkpoint.metadata
-    if (said.get("task"), said.get("arch")) != (TASK, ARCH):
-        kind = said.get("arch") or "an unnamed architecture"
+    metadata = checkpoint.metadata
+    if (metadata.get("task"), metadata.get("arch")) != (TASK, ARCH):
+        kind = metadata.get("arch") or "an unnamed architecture"
         raise CheckpointError(f"{checkpoint.path}: weights of {kind}; expected a model of words ({ARCH})")
     try:
-        words = Words(said["vocabulary"]) if isinstance(said.get("vocabulary"), list) else None
+        words = Words(metadata["vocabulary"]) if isinstance(metadata.get("vocabulary"), list) else None
     except DataError as fault:
         raise CheckpointError(f"{checkpoint.path}: {fault}") from None
     if words is None:
@@ -147,21 +147,21 @@ def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheck
             "the two are of different models"
         )
     with Allowance(checkpoint.tensors, checkpoint.path):
-        formula = said.get("attention") or attention or formula_in(checkpoint.path.name) or "standard"
+        formula = metadata.get("attention") or attention or formula_in(checkpoint.path.name) or "standard"
         network = WordModel(len(words), _sizes(checkpoint), str(formula))
     load_into(network, checkpoint)
     return WordCheckpoint(source.name, network.eval().requires_grad_(False), words, checkpoint)
 
 
-def _sizes(checkpoint: Checkpoint) -> Sizes:
-    said: Any = checkpoint.metadata.get("arch_kwargs")
-    names = [field.name for field in fields(Sizes)]
-    if not isinstance(said, dict) or not {*names[:-1]} <= said.keys() <= {*names}:
+def _sizes(checkpoint: Checkpoint) -> ModelShape:
+    kwargs: Any = checkpoint.metadata.get("arch_kwargs")
+    names = [field.name for field in fields(ModelShape)]
+    if not isinstance(kwargs, dict) or not {*names[:-1]} <= kwargs.keys() <= {*names}:
         raise CheckpointError(
-            f"{checkpoint.path}: arch_kwargs is {repr(said)[:80]}; expected {', '.join(names)}; write the file again"
+            f"{checkpoint.path}: arch_kwargs is {repr(kwargs)[:80]}; expected {', '.join(names)}; write the file again"
         )
-    check_arguments(said, checkpoint.path, any_name=True)
-    return Sizes(**said)
+    check_arguments(kwargs, checkpoint.path, any_name=True)
+    return ModelShape(**kwargs)
 
 
 NOTHING = Preprocessing((1, 1), (0.0,), (1.0,), "none", 1.0, "none")  # the preprocessing of an input that is no image
@@ -237,8 +237,8 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
 
 
 def _of_library(source: ModelFile, spec: str, attention: str | None) -> LanguageModel:
-    wanted = InputOptions(None, attention, None, None, None, None, None, None, None)
-    loaded = build(source, spec, wanted, "causal language modelling")
+    options = InputOptions(None, attention, None, None, None, None, None, None, None)
+    loaded = build(source, spec, options, "causal language modelling")
     tokenizer = FolderTokenizer(source.path)
     config: Any = loaded.model.config
     check_size(tokenizer, int(config.vocab_size), str(source.path))

@@ -25,7 +25,7 @@ from .condition import USUAL, VOCABULARY
 from .documents import as_text, open_documents
 from .language_model import LanguageModel, load_language_model
 from .request import TextRequest
-from .subject import Documents, TextSubject, Windows
+from .subject import Documents, TextSubject, TokenWindows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,12 +67,12 @@ def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys(map(VOCABULARY.parse, texts)))
 
 
-def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
+def _windows(model: LanguageModel, card: Card, request: TextRequest) -> TokenWindows:
     """Return how a model reads a text: as the options say, else the card, which leaves 0 to the model."""
-    said, name = card.scoring, model.identity.name
-    size = request.window or said.get("window") or model.context
-    stride = request.stride or said.get("stride") or max(1, size // 2)
-    kind = request.windows or said.get("windows", "full")
+    scoring, name = card.scoring, model.identity.name
+    size = request.window or scoring.get("window") or model.context
+    stride = request.stride or scoring.get("stride") or max(1, size // 2)
+    kind = request.windows or scoring.get("windows", "full")
     if kind not in WINDOWS:
         raise ProtocolError(unknown("kind of windows", str(kind), WINDOWS))
     if not 1 <= size <= model.context:
@@ -81,22 +81,22 @@ def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
     if not 1 <= stride <= most:
         why = "" if kind == "full" else ", or first tokens of windows would not be predicted; or give --windows full"
         raise ProtocolError(f"--stride {stride} with windows of {size} tokens: expected 1 to {most}{why}")
-    return Windows(size, stride, said.get("targets") == "changed", kind)
+    return TokenWindows(size, stride, scoring.get("targets") == "changed", kind)
 
 
 def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> PlannedCheckpoint:
-    shown = _windows(model, card, request)
-    windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
+    reading = _windows(model, card, request)
+    windows = {"tokens": reading.size, "stride": reading.stride, "kind": reading.kind}
     entry = describe(model.identity, model.identity.preprocessing, windows=windows)
-    made = partial(TextSubject, model, card, shown=shown)
+    made = partial(TextSubject, model, card, windows=reading)
     return PlannedCheckpoint(entry, made, Documents(dataset), question=partial(_ask, model))
 
 
 def _ask(model: LanguageModel, raw: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first tokens of a text (1, n), and the logits of what follows each."""
     tokens, _ = model.tokenizer.encode(as_text(raw)[:_ASKED])
-    given = torch.tensor([tokens[: model.context]])
-    return given, model(given.to(model.mean.device))
+    first = torch.tensor([tokens[: model.context]])
+    return first, model(first.to(model.mean.device))
 
 
 _ASKED = 200  # characters

@@ -49,8 +49,8 @@ def resampled(sums: Floats) -> Floats:
 
 def is_wanted(family: AnyFamily, column: str) -> bool:
     """Whether the figures of a condition need a column of its records."""
-    own = family.columns if isinstance(family, Family) else ()
-    return column in (*SUMS, "unknown", "sample_id", "error", *own)
+    columns = family.columns if isinstance(family, Family) else ()
+    return column in (*SUMS, "unknown", "sample_id", "error", *columns)
 
 
 _COLUMNS = (
@@ -64,12 +64,12 @@ HEADINGS = ("condition", "n", *(heading for _, heading, _, _ in _COLUMNS), "flag
 _HEADLINE = HEADINGS[2]
 
 
-def table_rows(cells: Cells) -> list[tuple[str, ...]]:
+def result_rows(cells: Cells) -> list[tuple[str, ...]]:
     rows = []
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
-        shown = (_cell(cells.get((text, name)), scale, digits) for name, _, scale, digits in _COLUMNS)
-        rows.append((text, str(first.n), *shown, "⚑" if first.findings else ""))
+        values = (_cell(cells.get((text, name)), scale, digits) for name, _, scale, digits in _COLUMNS)
+        rows.append((text, str(first.n), *values, "⚑" if first.findings else ""))
     return rows
 
 
@@ -85,11 +85,11 @@ def read_as(entry: CheckpointEntry) -> str:
 def result_grids(results: Results) -> list[Grid]:
     """Return the perplexities of all checkpoints side by side, then every figure."""
     parts = [
-        Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in table_rows(results.cells[entry.name])))
+        Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in result_rows(results.cells[entry.name])))
         for entry in results.manifest.checkpoints
     ]
-    said = dict.fromkeys(f"{entry.name}: {read_as(entry)}." for entry in results.manifest.checkpoints)
-    grids = side_by_side("Clean and with changed words", parts, headline=_HEADLINE, note=" ".join(said))
+    remarks = dict.fromkeys(f"{entry.name}: {read_as(entry)}." for entry in results.manifest.checkpoints)
+    grids = side_by_side("Clean and with changed words", parts, headline=_HEADLINE, note=" ".join(remarks))
     return with_flags(grids, finding_lines(results, lambda text: words_of(text).in_results))
 
 

@@ -24,7 +24,7 @@ from ...errors import BadImageError
 from ...evaluations.subject import Batch, EvaluatedModel, Reader, Settings
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .documents import WORD, as_bytes, as_text
+from .documents import WORD, as_text, utf8_rows
 from .language_model import LanguageModel
 from .tokenizers import Tokenizer
 
@@ -50,7 +50,7 @@ NONE = -1  # a place at which nothing is to be predicted
 
 
 @dataclass(frozen=True)
-class Line:
+class TokenLine:
     """Tokens that are read; targets[i] follows tokens[:i], from place `first` ≥ 1 on. branch: a text up to a word."""
 
     tokens: Sequence[int]
@@ -76,47 +76,47 @@ def by_word(tokenizer: Tokenizer, text: str) -> list[list[int]]:
 
 
 def lines(
-    tokenizer: Tokenizer, original: Sequence[Sequence[int]], shown: Sequence[Sequence[int]], size: int
-) -> Iterator[Line]:
+    tokenizer: Tokenizer, original: Sequence[Sequence[int]], changed: Sequence[Sequence[int]], size: int
+) -> Iterator[TokenLine]:
     """Yield the line of a text, and branches of words whose tokens it lacks, each after `size` tokens at most."""
     tokens = [] if tokenizer.begin is None else [tokenizer.begin]
     targets, branches = [NONE] * len(tokens), list[tuple[int, Sequence[int], int]]()
-    for wanted, seen in zip(original, shown, strict=True):
-        alike = next((k for k, pair in enumerate(zip(wanted, seen, strict=False)) if pair[0] != pair[1]), None)
-        reached = min(len(wanted), len(seen)) if alike is None else alike + 1
-        if reached < len(wanted):
-            branches.append((len(tokens), wanted, reached))
+    for target, seen in zip(original, changed, strict=True):
+        alike = next((k for k, pair in enumerate(zip(target, seen, strict=False)) if pair[0] != pair[1]), None)
+        reached = min(len(target), len(seen)) if alike is None else alike + 1
+        if reached < len(target):
+            branches.append((len(tokens), target, reached))
         tokens += seen
-        targets += [*wanted[:reached], *[NONE] * (len(seen) - reached)]
-    yield Line(tokens, targets)
-    for start, wanted, reached in branches:
-        branch = [*tokens[max(0, start - size) : start], *wanted]
-        yield Line(branch, branch, max(len(branch) - len(wanted) + reached, 1), branch=True)
+        targets += [*target[:reached], *[NONE] * (len(seen) - reached)]
+    yield TokenLine(tokens, targets)
+    for start, target, reached in branches:
+        branch = [*tokens[max(0, start - size) : start], *target]
+        yield TokenLine(branch, branch, max(len(branch) - len(target) + reached, 1), branch=True)
 
 
-def strided_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
+def strided_windows(line: TokenLine, size: int, stride: int) -> Iterator[Window]:
     """Yield the windows that predict anything, as transformers' guide to perplexity: `size` tokens, targets among them,
     each `stride` further; places count in the first window that holds them. stride: below `size`.
     """
     done, start = line.first, 0
     while done < len(line.tokens):
         stop = min(start + size, len(line.tokens))
-        wanted = line.targets[max(done, start + 1) : stop]
-        if any(target != NONE for target in wanted):
-            yield Window(line.tokens[start : stop - 1], wanted)
+        targets = line.targets[max(done, start + 1) : stop]
+        if any(target != NONE for target in targets):
+            yield Window(line.tokens[start : stop - 1], targets)
         done, start = stop, start + stride
 
 
-def full_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
+def full_windows(line: TokenLine, size: int, stride: int) -> Iterator[Window]:
     """Yield the windows that predict anything: `size` tokens (or all) before the last predicted, also in the last
     window; each predicts `stride` more.
     """
     start = line.first - 1  # the place after which the next target comes
     while start < len(line.tokens) - 1:
         stop = min(len(line.tokens) - 1, max(start + stride, size))
-        wanted = line.targets[start + 1 : stop + 1]
-        if any(target != NONE for target in wanted):
-            yield Window(line.tokens[max(0, stop - size) : stop], wanted)
+        targets = line.targets[start + 1 : stop + 1]
+        if any(target != NONE for target in targets):
+            yield Window(line.tokens[max(0, stop - size) : stop], targets)
         start = stop
 
 
@@ -124,7 +124,7 @@ _AT_ONCE = 1 << 27  # logits that are held at once, at most
 
 
 @dataclass(frozen=True)
-class Windows:
+class TokenWindows:
     """How a model reads a text: `size` tokens, `stride` apart. changed: whether targets are, too. kind: of windows."""
 
     size: int
@@ -137,7 +137,7 @@ class Windows:
         """Tokens before the last that a window predicts, at most."""
         return self.size if self.kind == "full" else self.size - 1
 
-    def cut(self, line: Line) -> Iterator[Window]:
+    def cut(self, line: TokenLine) -> Iterator[Window]:
         """Yield the windows of a line. A branch is no text of its own, and gets as much history as there may be."""
         if line.branch or self.kind == "full":
             return full_windows(line, self.history, self.stride)
@@ -149,14 +149,14 @@ class TextSubject(EvaluatedModel):
 
     schema = TEXTS
 
-    def __init__(self, model: LanguageModel, card: Card, settings: Settings, shown: Windows) -> None:
+    def __init__(self, model: LanguageModel, card: Card, settings: Settings, windows: TokenWindows) -> None:
         super().__init__(model, card, settings, None)
-        self.tokenizer, self.shown = model.tokenizer, shown
+        self.tokenizer, self.windows = model.tokenizer, windows
 
     def inputs(self, raw: Tensor) -> Tensor:
         return raw
 
-    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+    def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
         return (inputs != raw.to(inputs.device)).float()
 
     def distance(self, change: Tensor | None, count: int) -> dict[str, list[Any]]:
@@ -168,31 +168,31 @@ class TextSubject(EvaluatedModel):
     def needs_truth(self, condition: Condition) -> bool:
         return False
 
-    def answers(self, shown: Tensor, batch: Batch) -> dict[str, list[Any]]:
-        pairs = zip(map(as_text, batch.inputs), map(as_text, shown), strict=True)
+    def answers(self, view: Tensor, batch: Batch) -> dict[str, list[Any]]:
+        pairs = zip(map(as_text, batch.inputs), map(as_text, view), strict=True)
         rows = [self._row(original, changed) for original, changed in pairs]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         return {"sample_id": [sample.id for sample in batch.samples], **columns}
 
-    def _row(self, original: str, shown: str) -> dict[str, Any]:
-        before, after = WORD.findall(original), WORD.findall(shown)
-        target = shown if self.shown.changed else original
-        seen = by_word(self.tokenizer, shown)
-        wanted = seen if target == shown else by_word(self.tokenizer, target)
-        every = lines(self.tokenizer, wanted, seen, self.shown.history)
-        found = (window for line in every for window in self.shown.cut(line))
+    def _row(self, original: str, view: str) -> dict[str, Any]:
+        before, after = WORD.findall(original), WORD.findall(view)
+        target = view if self.windows.changed else original
+        seen = by_word(self.tokenizer, view)
+        targets = seen if target == view else by_word(self.tokenizer, target)
+        every = lines(self.tokenizer, targets, seen, self.windows.history)
+        windows = (window for line in every for window in self.windows.cut(line))
         words, size = len(before), len(target.encode())
         if self.tokenizer.begin is None and (ends := self.tokenizer.encode(target)[1]):
-            words -= len(wanted[0]) == 1  # nothing comes before its one token
+            words -= len(targets[0]) == 1  # nothing comes before its one token
             size -= len(target[: ends[0]].encode())
         changed = sum(one != other for one, other in zip(before, after, strict=True))
-        return {"words": words, "bytes": size, "changed": changed, **self._counted(found)}
+        return {"words": words, "bytes": size, "changed": changed, **self._counted(windows)}
 
-    def _counted(self, found: Iterable[Window]) -> dict[str, int | float]:
+    def _counted(self, windows: Iterable[Window]) -> dict[str, int | float]:
         """Return what is counted in the tokens that windows predict, those of one shape asked together."""
         alike: dict[tuple[int, int], list[Window]] = {}
         sums = Counter[str]()
-        for window in found:
+        for window in windows:
             shape = len(window.tokens), len(window.targets)
             alike.setdefault(shape, []).append(window)
             room = _AT_ONCE // (shape[1] * self.classifier.identity.num_classes)
@@ -213,10 +213,10 @@ class TextSubject(EvaluatedModel):
         with torch.autocast(device.type, self.settings.dtype, enabled=self.settings.dtype != torch.float32):
             logits = self.fast.network(tokens, targets.shape[1])
         counts = targets != NONE
-        chosen, wanted = logits.float()[counts], targets[counts]
-        losses = torch.nn.functional.cross_entropy(chosen, wanted, reduction="none").double().sum()
-        right, lacking = (int(found.sum()) for found in (chosen.argmax(dim=-1) == wanted, wanted == unknown))
-        return {"tokens": len(wanted), "nll": float(losses), "right": right, "unknown": lacking}
+        chosen, expected = logits.float()[counts], targets[counts]
+        losses = torch.nn.functional.cross_entropy(chosen, expected, reduction="none").double().sum()
+        right, lacking = (int(found.sum()) for found in (chosen.argmax(dim=-1) == expected, expected == unknown))
+        return {"tokens": len(expected), "nll": float(losses), "right": right, "unknown": lacking}
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Documents:
         content = self.dataset.read(sample).removeprefix(b"\xef\xbb\xbf")
         if not content.split():
             raise BadImageError(f"{sample.id}: no words in it; expected text")
-        return as_bytes([content.decode()])[0]
+        return utf8_rows([content.decode()])[0]
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
         return None

@@ -19,10 +19,10 @@ from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, re
 from ...evaluations.condition import kind_of
 from ...evaluations.family import family_of
 from ...evaluations.metrics import Metric, mean_share
-from ...evaluations.records import CheckpointRecords, Compared, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, Pairings, common_ids, nothing_common
 from ...protocol.card import Samples
 from ...tasks.task import Task
-from .results import FIGURES, HEADINGS, SUMS, figures, is_wanted, read_as, resampled, result_grids, sums_of, table_rows
+from .results import FIGURES, HEADINGS, SUMS, figures, is_wanted, read_as, resampled, result_grids, result_rows, sums_of
 
 if TYPE_CHECKING:
     from ...evaluations.family import Looks
@@ -52,7 +52,7 @@ class Text(Task):
     """The next token of a text."""
 
     name, headline, metrics = "text", "perplexity", METRICS
-    compared = Compared(shown=_COMPARED, ended=_COMPARED, groups=(), sets=())
+    compared = Pairings(shown=_COMPARED, ended=_COMPARED, groups=(), sets=())
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "text", "text", "text-generation"
@@ -106,18 +106,18 @@ class Text(Task):
         return f"perplexity {number(row.value, 1)} on {row.n} clean documents"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        if rows := table_rows(results.cells[checkpoint]):
-            shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
+        if rows := result_rows(results.cells[checkpoint]):
+            parts = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
             read = read_as(results.manifest.checkpoint(checkpoint))
             note = f"95 % intervals in brackets; n is the number of documents; {read}."
-            yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], shown)])
+            yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], parts)])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         protocol, rows, heads = results.manifest.protocol, list[tuple[str, ...]](), list[str]()
         for entry in results.manifest.checkpoints:
-            own = table_rows(results.cells[entry.name])
-            rows += [(entry.name, *row) for row in own]
-            heads += [f"{entry.name}, {entry.attention} attention, {read_as(entry)}"] * len(own)
+            entries = result_rows(results.cells[entry.name])
+            rows += [(entry.name, *row) for row in entries]
+            heads += [f"{entry.name}, {entry.attention} attention, {read_as(entry)}"] * len(entries)
         if rows:
             title = f"protocol {protocol.tag}: {protocol.summary}"
             spare = (HEADINGS[5], HEADINGS[3], HEADINGS[4], "n")

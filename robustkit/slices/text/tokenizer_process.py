@@ -60,8 +60,8 @@ def main() -> None:
             elif "token" in asked:
                 answer = {"id": tokenizer.token_to_id(asked["token"])}
             else:
-                found = tokenizer.encode(asked["text"], add_special_tokens=False)
-                answer = {"ids": found.ids, "ends": [end for _, end in found.offsets]}
+                encoding = tokenizer.encode(asked["text"], add_special_tokens=False)
+                answer = {"ids": encoding.ids, "ends": [end for _, end in encoding.offsets]}
         except BaseException as fault:  # a panic of the library is no Exception
             lines = str(fault).splitlines() or [""]
             answer = {"fault": f"{type(fault).__name__}: {lines[0][:120]}".removeprefix("Exception: ")}

@@ -50,8 +50,8 @@ class WordTokenizer:
         self.words, self.size, self.digest = words, len(words), words.digest
 
     def encode(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
-        found = list(WORD.finditer(text))
-        return self.words.encode(each[0] for each in found).tolist(), [each.end() for each in found]
+        matches = list(WORD.finditer(text))
+        return self.words.encode(each[0] for each in matches).tolist(), [each.end() for each in matches]
 
 
 class FolderTokenizer:
@@ -78,13 +78,13 @@ class FolderTokenizer:
 
     def encode(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
         try:
-            found = self._process.ask(text=text)
+            answer = self._process.ask(text=text)
         except _NoAnswerError as fault:
             raise CheckpointError(
                 f"{self.file}: it cannot encode a text of {len(text)} characters ({fault}); give the model's own "
                 "tokenizer, without steps that make a text many times longer or patterns that repeat in themselves"
             ) from None
-        return found["ids"], found["ends"]
+        return answer["ids"], answer["ends"]
 
 
 class _NoAnswerError(Exception):
@@ -131,7 +131,7 @@ class _Process:
         clock.start()
         try:
             tokenizer_process.send(process.stdin, question)
-            found: dict[str, Any] = tokenizer_process.receive(process.stdout)
+            answer: dict[str, Any] = tokenizer_process.receive(process.stdout)
         except BaseException as fault:  # also an interrupt, after which an answer would be that to another question
             self._running = None
             _end(process)
@@ -141,9 +141,9 @@ class _Process:
             raise _NoAnswerError(f"no answer within {seconds:.0f} s" if late.is_set() else limit) from None
         finally:
             clock.cancel()
-        if "fault" in found:
-            raise _NoAnswerError(found["fault"])
-        return found
+        if "fault" in answer:
+            raise _NoAnswerError(answer["fault"])
+        return answer
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -169,10 +169,10 @@ def _named(file: Path, key: str) -> str | None:
     if not file.is_file():
         return None
     try:
-        said = json_of(file, _SETTINGS)
+        settings = json_of(file, _SETTINGS)
     except (OSError, ValueError) as fault:
         raise CheckpointError(f"{file}: not JSON ({reason_of(fault)}); expected the settings of a tokenizer") from None
-    token = said.get(key) if isinstance(said, Mapping) else None
+    token = settings.get(key) if isinstance(settings, Mapping) else None
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None
 

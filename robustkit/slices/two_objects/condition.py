@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ...evaluations.condition import Named, Place
 from ...evaluations.family import LazyFamily
 from ...evaluations.maps.condition import methods_of
-from ...evaluations.maps.methods import Chosen, MapWords, shown, split_options, with_options
+from ...evaluations.maps.methods import Chosen, MapWords, option_texts, split_options, with_options
 from ...evaluations.metrics import Metric, mean_share, of_samples
 from ...protocol.condition import Condition, ConditionPattern, Value
 
@@ -66,4 +66,4 @@ FAMILY = LazyFamily(VOCABULARY)
 
 
 def two_object_condition(method: str, options: Chosen = ()) -> Condition:
-    return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *shown(options)])})")
+    return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *option_texts(options)])})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...display.table import Section
 from ...evaluations.presenting import left_out_lines
-from ...evaluations.records import Compared
+from ...evaluations.records import Pairings
 from ..labelled.metrics import METRICS as METRICS
 from ..labelled.task import Labelled
 
@@ -20,14 +20,14 @@ class Classification(Labelled):
     """One class per image."""
 
     name = "classification"
-    compared = Compared(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
+    compared = Pairings(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
     browsed = True
     command, card, hub = "audit", "standard", "image-classification"
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        shown = list(super().sections(results, looks))
-        yield from shown
-        if all(section.name != "corruptions" for section in shown):
+        sections = list(super().sections(results, looks))
+        yield from sections
+        if all(section.name != "corruptions" for section in sections):
             yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
 
 

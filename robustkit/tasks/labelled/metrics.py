@@ -65,8 +65,8 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             taker.take(reading.checkpoint, condition, read)
         flags = [*reading.findings(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
-        own = checked_numbers(family, condition, read) if len(read) else iter(())
-        figures = [*_classification(read, early), *own]
+        numbers = checked_numbers(family, condition, read) if len(read) else iter(())
+        figures = [*_classification(read, early), *numbers]
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
         for overview in overviews if figures else ():
             overview.take(condition, read, flags)
@@ -82,8 +82,8 @@ def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterat
     """Yield the numbers of a family. Raise PluginError for one that is not its own."""
     for figure in family.aggregator.numbers(read):
         name = figure.metric if isinstance(figure, Figure) else ""
-        known = metric_named(family.words.metrics, name) is not None and metric_named(METRICS, name) is None
-        if family_object(kind_of(condition)) is not None and not known:
+        its_own = metric_named(family.words.metrics, name) is not None and metric_named(METRICS, name) is None
+        if family_object(kind_of(condition)) is not None and not its_own:
             raise PluginError(
                 f"the family of {condition} gives {name or figure!r}; expected a Figure of one of the metrics of its "
                 "words, with a name that no task has"
@@ -93,8 +93,8 @@ def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterat
 
 def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
-    own = isinstance(family, Family) and column in family.columns
-    return column in _READ or is_stage_column(column) or own or any(taker.needs(column) for taker in takers)
+    of_family = isinstance(family, Family) and column in family.columns
+    return column in _READ or is_stage_column(column) or of_family or any(taker.needs(column) for taker in takers)
 
 
 def _classification(read: pa.Table, early: bool) -> list[Figure]:
@@ -153,8 +153,8 @@ class ClassTally:
         """Return the tally of a condition's records; samples that were not read or have no label are left out."""
         import pyarrow.compute as pc
 
-        known = pc.greater_equal(pc.fill_null(table["label"], -1), 0)
-        read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), known)))
+        labelled = pc.greater_equal(pc.fill_null(table["label"], -1), 0)
+        read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), labelled)))
         label, prediction = (read[name].to_numpy().astype(np.int64) for name in ("label", "prediction"))
         return cls(read["sample_id"], label, prediction, read["correct"].to_numpy().astype(bool))
 
@@ -212,7 +212,7 @@ def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTab
     judged = np.flatnonzero((n >= FEWEST) & (right < n))
     order = judged[np.argsort(right[judged] / n[judged], kind="stable")][:MOST].tolist()
     rows = tuple(
-        (name_of(place, names), str(n[place]), _share(right[place], n[place]), _taken(tally, place, names))
+        (class_name_of(place, names), str(n[place]), _share(right[place], n[place]), _taken(tally, place, names))
         for place in order
     )
     headings = ("class", "n", "right % [95 %]", "most often mistaken for")
@@ -232,7 +232,7 @@ def _largest_drops(
     order = judged[np.lexsort((after[judged] / n[judged], -drops))][:MOST].tolist()
     rows = tuple(
         (
-            *(name_of(place, names), str(n[place]), scaled(before[place] / n[place])),
+            *(class_name_of(place, names), str(n[place]), scaled(before[place] / n[place])),
             *(_share(after[place], n[place]), scaled((after[place] - before[place]) / n[place])),
             _taken(attacked, place, names),
         )
@@ -244,7 +244,7 @@ def _largest_drops(
     return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
 
 
-def name_of(label: int, names: Sequence[str]) -> str:
+def class_name_of(label: int, names: Sequence[str]) -> str:
     return str(names[label]) if 0 <= label < len(names) else str(label)
 
 
@@ -257,14 +257,14 @@ def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:
     """Return `ring (3 of 4)`: the class predicted most often instead, how often, and all wrong predictions."""
     pairs = tally.mistaken(label)
     often, wrong = pairs[0][1], sum(count for _, count in pairs)
-    most = [name_of(which, names) for which, count in pairs if count == often]
-    said = ", ".join(most[:2]) + (f" and {len(most) - 2} more" if len(most) > 2 else "")
-    return f"{said} ({often} of {wrong}{' each' if len(most) > 1 else ''})"
+    most = [class_name_of(which, names) for which, count in pairs if count == often]
+    classes = ", ".join(most[:2]) + (f" and {len(most) - 2} more" if len(most) > 2 else "")
+    return f"{classes} ({often} of {wrong}{' each' if len(most) > 1 else ''})"
 
 
-def _note(n: Ints, shown: int, judged: int, which: str, what: str) -> str:
+def _note(n: Ints, count: int, judged: int, which: str, what: str) -> str:
     rare = int(((n > 0) & (n < FEWEST)).sum())
-    parts = [f"The {shown} {which} of {judged} classes with {what}." if shown < judged else "", _CHANCE]
+    parts = [f"The {count} {which} of {judged} classes with {what}." if count < judged else "", _CHANCE]
     if rare:
         parts.append(f"{rare} {'class' if rare == 1 else 'classes'} with fewer than {FEWEST} samples left out.")
     return " ".join(filter(None, parts))

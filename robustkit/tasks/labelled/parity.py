@@ -37,16 +37,16 @@ def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[
     if not isinstance(first, str) or first == reading.checkpoint:
         return []
     theirs = RecordReader(reading.run, reading.manifest, first, {})
-    there = {text for name, text in reading.run.units() if name == first}
-    found = [
+    texts = {text for name, text in reading.run.units() if name == first}
+    agreements = [
         (text, *compared)
         for text in conditions
-        if text in there and _has_predictions(text) and (compared := _compare(theirs, reading, text))
+        if text in texts and _has_predictions(text) and (compared := _compare(theirs, reading, text))
     ]
-    corrected = holm([difference.p_value for *_, difference in found])
+    corrected = holm([difference.p_value for *_, difference in agreements])
     return [
-        agreed.of(text, AGREEMENT.name, _flags(first, difference, p, len(found)))
-        for (text, agreed, difference), p in zip(found, corrected, strict=True)
+        agreed.of(text, AGREEMENT.name, _flags(first, difference, p, len(agreements)))
+        for (text, agreed, difference), p in zip(agreements, corrected, strict=True)
     ]
 
 
@@ -87,7 +87,7 @@ def parity_tables(results: Results) -> list[TextTable]:
     tables, called = [], short_names(manifest.names)
     for name in manifest.names:
         agreed = _agreed(results, name)
-        shown, note = _shown(agreed)
+        texts, note = _listed_conditions(agreed)
         rows = tuple(
             (
                 name_of(text, "table", manifest),
@@ -96,7 +96,7 @@ def parity_tables(results: Results) -> list[TextTable]:
                 *(_accuracy(results, each, text) for each in (first, name)),
                 "⚑" if _differs(agreed[text]) else "",
             )
-            for text in shown
+            for text in texts
         )
         headings = ("condition", "n", "agreement % [95 %]", f"{called[first]} %", f"{called[name]} %", "differs")
         title = f"{called[name]} and {called[first]}: how often both predict the same class"
@@ -108,7 +108,7 @@ def _agreed(results: Results, name: str) -> dict[str, Figure]:
     return {text: row for (text, metric), row in results.cells[name].items() if metric == AGREEMENT.name}
 
 
-def _shown(agreed: dict[str, Figure]) -> tuple[list[str], str]:
+def _listed_conditions(agreed: dict[str, Figure]) -> tuple[list[str], str]:
     """Return the conditions of a table, of many single corruptions those with the lowest agreement; and its note."""
     note = (
         "Under an attack each checkpoint has its own adversarial images, under transfer both have those found for one. "
@@ -126,8 +126,8 @@ def _shown(agreed: dict[str, Figure]) -> tuple[list[str], str]:
 
 def _accuracy(results: Results, name: str, condition: str) -> str:
     metrics = ("top1", *(metric.name for metric in words_of(condition).metrics))
-    found = (results.cells[name].get((condition, metric)) for metric in metrics)
-    return scaled(figure.value if (figure := next(filter(None, found), None)) else None)
+    figures = (results.cells[name].get((condition, metric)) for metric in metrics)
+    return scaled(figure.value if (figure := next(filter(None, figures), None)) else None)
 
 
 def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
@@ -141,11 +141,11 @@ def parity_sentences(results: Results) -> Iterator[tuple[str, str]]:
     for name, worst in sorted(lowest.items(), key=lambda pair: every[pair[0]][pair[1]].value):
         agreed = every[name]
         start, row = agreed.get(CLEAN.text) or next(iter(agreed.values())), agreed[worst]
-        said = f"{called[name]} agrees with {called[first]} on {percent(start.value)} of {start.n} "
-        said += manifest.protocol.samples.many
+        sentence = f"{called[name]} agrees with {called[first]} on {percent(start.value)} of {start.n} "
+        sentence += manifest.protocol.samples.many
         if row.value < start.value:
-            said += f", on {percent(row.value)} at worst ({name_of(worst, 'sentence', manifest)})"
+            sentence += f", on {percent(row.value)} at worst ({name_of(worst, 'sentence', manifest)})"
         odd = [text for text, row in agreed.items() if _differs(row)]
         conditions = f"{len(agreed)} condition{'s' * (len(agreed) > 1)}"
         how = f"differs significantly under {len(odd)} of" if odd else "shows no significant difference in"
-        yield name, f"{said}; accuracy {how} {conditions}."
+        yield name, f"{sentence}; accuracy {how} {conditions}."

@@ -102,12 +102,12 @@ class Reliabilities(Gatherer):
 
 def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Plot]:
     for checkpoint in dict.fromkeys(entry.checkpoint for entry in entries):
-        shown = [entry for entry in entries if entry.checkpoint == checkpoint]
+        panels = [entry for entry in entries if entry.checkpoint == checkpoint]
 
-        def paint(canvas: Canvas, shown: Sequence[Reliability] = shown, look: Style = looks[checkpoint]) -> None:
+        def paint(canvas: Canvas, panels: Sequence[Reliability] = panels, look: Style = looks[checkpoint]) -> None:
             space_panels(canvas)
-            grid = canvas.subplots(2, len(shown), squeeze=False, sharex=True, height_ratios=(3.2, 1))
-            for column, entry in enumerate(shown):
+            grid = canvas.subplots(2, len(panels), squeeze=False, sharex=True, height_ratios=(3.2, 1))
+            for column, entry in enumerate(panels):
                 _diagram(grid[0, column], grid[1, column], entry, look)
             grid[0, 0].set_ylabel("right, %")
             grid[1, 0].set_ylabel("samples")
@@ -117,7 +117,7 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
             f"Reliability of {shorten_name(checkpoint, 60)}",
             300,
             paint,
-            alt=f"Reliability of {shorten_name(checkpoint, 60)}. {' '.join(map(_in_words, shown))}",
+            alt=f"Reliability of {shorten_name(checkpoint, 60)}. {' '.join(map(_in_words, panels))}",
             caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence equals "
             "accuracy; below it the model is overconfident. Bottom: samples per bin.",
             name=checkpoint,
@@ -147,10 +147,10 @@ def _diagram(upper: Axes, lower: Axes, entry: Reliability, look: Style) -> None:
 
 def _in_words(entry: Reliability) -> str:
     fullest = max(range(len(entry.counts)), key=lambda place: entry.counts[place])
-    said = (
+    sentence = (
         f"{shorten_name(entry.condition, 80)}: calibration error {percent(entry.error)} "
         f"of {sum(entry.counts)} samples; "
         f"the {entry.counts[fullest]} of mean confidence {percent(entry.confidence[fullest])} "
         f"are correct {percent(entry.accuracy[fullest].value)} of the time"
     )
-    return said + (f"; {entry.left_out} without a finite confidence are left out." if entry.left_out else ".")
+    return sentence + (f"; {entry.left_out} without a finite confidence are left out." if entry.left_out else ".")

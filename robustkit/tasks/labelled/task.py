@@ -14,7 +14,7 @@ from ...errors import RunError
 from ...evaluations.condition import words_of
 from ...evaluations.family import families_of
 from ...evaluations.presenting import finding_lines
-from ...evaluations.records import CheckpointRecords, Compared
+from ...evaluations.records import CheckpointRecords, Pairings
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .metrics import METRICS, WeakClasses, classification_rows
@@ -32,7 +32,7 @@ class Labelled(Task):
     """One class a sample. A task of this kind adds its name, terms, and the command and card that audit it."""
 
     headline, metrics = "top1", METRICS
-    compared = Compared(shown=("top1", "nll"), ended=("top1",))
+    compared = Pairings(shown=("top1", "nll"), ended=("top1",))
     paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
     truth = ("label", "correct", "nll")
 

@@ -44,11 +44,11 @@ def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tens
         raise ModelError(f"predictions and truth of shapes {shapes}; expected (B, H, W) of both")
     counted = truth >= 0
     labels, predicted = truth[counted], predictions[counted]
-    for what, given, fault, otherwise in (
+    for what, numbers, fault, otherwise in (
         ("label", labels, DataError, "a negative number where the pixel is ignored"),
         ("prediction", predicted, ModelError, "a negative number for none"),
     ):
-        if len(given) and (largest := int(given.max())) >= classes:
+        if len(numbers) and (largest := int(numbers.max())) >= classes:
             raise fault(f"{what} {largest}: expected a class from 0 to {classes - 1}, or {otherwise}")
     images = len(truth)
     first = (torch.arange(images, device=truth.device) * classes).view(-1, 1, 1).expand_as(truth)[counted]
@@ -132,7 +132,7 @@ class Counts:
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
         every = resampled_figures(self.figures, len(self.ids))
         n, values = len(self.ids), self.values.tolist()
-        ends = [interval(column, n, value) for column, value in zip(every.T, values, strict=True)]
+        ends = [bootstrap_ends(column, n, value) for column, value in zip(every.T, values, strict=True)]
         return every[:, : len(METRICS)].copy(), ends
 
     @property
@@ -152,7 +152,7 @@ def weighted_mean(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floa
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
-def interval(resampled: Floats, n: int, value: float) -> tuple[float, float]:
+def bootstrap_ends(resampled: Floats, n: int, value: float) -> tuple[float, float]:
     """Return the 95 % interval of a figure of n images from (R,) resamples that have it; it contains `value`."""
     finite = resampled[np.isfinite(resampled)]
     if not len(finite):  # so it is where the figure itself is not finite

@@ -45,7 +45,7 @@ _COLOURS = (
 
 
 @dataclass(frozen=True)
-class Tile:
+class Pane:
     """image: (H, W, 3) uint8 as it was shown. labels: its label map, None for the image alone. lines: under it."""
 
     image: Pixels
@@ -54,13 +54,13 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Examples:
+class Panes:
     """headings: of the columns, in two lines each. rows: tiles in their order. class_names: for the legend."""
 
     title: str
     line: str
     headings: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[Tile, ...], ...]
+    rows: tuple[tuple[Pane, ...], ...]
     class_names: tuple[str, ...]
 
 
@@ -75,7 +75,7 @@ def colour_of(place: int) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
+def coloured(tile: Pane, plain: Sequence[int] = ()) -> Pixels:
     """Return the tile at its width; labels in colour over grey, ignored pixels and `plain` classes left grey."""
     height, width = tile.image.shape[:2]
     size = (TILE, min(2 * TILE, max(1, round(TILE * height / width))))
@@ -91,20 +91,20 @@ def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
     return np.where((labels < 0)[..., None] | np.isin(labels, plain)[..., None], grey, mixed).round().astype(np.uint8)
 
 
-def draw(sheet: Examples) -> Image.Image:
+def collage(sheet: Panes) -> Image.Image:
     margin, gap, line = 36, 12, 24
     columns = len(sheet.headings)
     width = 2 * margin + columns * TILE + (columns - 1) * gap
     legend = _legend(sheet, width - 2 * margin)
     head = 100 + line * len(legend) + 62
     plain = _plain(sheet)
-    rows = [[overlay(tile, plain) for tile in row] for row in sheet.rows]
+    rows = [[coloured(tile, plain) for tile in row] for row in sheet.rows]
     tall = [max(pixels.shape[0] for pixels in row) for row in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * (line + 28) + margin), PAPER)
     pen = ImageDraw.Draw(canvas)
     pen.text((margin, 26), fit_text(sheet.title, 30, width - 2 * margin), INK, font(30))
-    line_said = f"{sheet.line}; grey: background or not counted"
-    pen.text((margin, 68), fit_text(line_said, 17, width - 2 * margin), FAINT, font(17))
+    subtitle = f"{sheet.line}; grey: background or not counted"
+    pen.text((margin, 68), fit_text(subtitle, 17, width - 2 * margin), FAINT, font(17))
     for place, entries in enumerate(legend):
         x = margin
         for colour, name, wide in entries:
@@ -120,26 +120,26 @@ def draw(sheet: Examples) -> Image.Image:
     for index, (row, pixels, height) in enumerate(zip(sheet.rows, rows, tall, strict=True)):
         if index:
             pen.line((margin, top - 12, width - margin, top - 12), RULE, 1)
-        for column, (tile, shown) in enumerate(zip(row, pixels, strict=True)):
+        for column, (tile, picture) in enumerate(zip(row, pixels, strict=True)):
             x = margin + column * (TILE + gap)
-            canvas.paste(Image.fromarray(shown), (x, top))
+            canvas.paste(Image.fromarray(picture), (x, top))
             for place, text in enumerate(tile.lines):
                 pen.text((x, top + height + 4 + line * place), fit_text(text, 16, TILE), INK, font(16))
         top += height + line + 28
     return canvas
 
 
-def _plain(sheet: Examples) -> tuple[int, ...]:
+def _plain(sheet: Panes) -> tuple[int, ...]:
     return tuple(place for place, name in enumerate(sheet.class_names) if name.lower() == "background")
 
 
-def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int], str, int]]]:
-    there: set[int] = set()
+def _legend(sheet: Panes, width: int) -> list[list[tuple[tuple[int, int, int], str, int]]]:
+    places: set[int] = set()
     for row in sheet.rows:
         for tile in row:
-            there |= set() if tile.labels is None else set(np.unique(tile.labels).tolist())
+            places |= set() if tile.labels is None else set(np.unique(tile.labels).tolist())
     lines: list[list[tuple[tuple[int, int, int], str, int]]] = [[]]
-    for place in sorted(there - {-1, *_plain(sheet)}):
+    for place in sorted(places - {-1, *_plain(sheet)}):
         name = fit_text(sheet.class_names[place], 16, 240)
         wide = 24 + round(font(16).getlength(name)) + 24
         if lines[-1] and sum(entry[2] for entry in lines[-1]) + wide > width:
@@ -165,31 +165,31 @@ def draw_examples(
     count: int = 4,
 ) -> Path | None:
     """Write the sheet: clean, the first attack, the corruption of lowest mIoU. Return its path; None without scenes."""
-    shown = _shown(run, conditions)
+    drawn = _columns(run, conditions)
     subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []
     samples = _readable(run, scenes)
     few = min(count, len(samples))
     for sample in [samples[index * len(samples) // few] for index in range(few)]:
         try:
-            rows.append(tuple(_tiles(subjects, scenes, sample, shown)))
+            rows.append(tuple(_tiles(subjects, scenes, sample, drawn)))
         except BadImageError:
             continue
     if not rows:
         return None
     names = [model.identity.name for model in models]
-    words = [words_of(each.text).label(each.text) for each in shown]
-    words = [text.replace("_", " ") if each.group else text for each, text in zip(shown, words, strict=True)]
+    words = [words_of(each.text).label(each.text) for each in drawn]
+    words = [text.replace("_", " ") if each.group else text for each, text in zip(drawn, words, strict=True)]
     headings = (("image", ""), ("truth", ""), *((text, name) for name in names for text in words))
     line = f"{scenes.dataset.name}; protocol {card.tag}"
-    sheet = Examples(", ".join(names), line, headings, tuple(rows), scenes.class_names)
+    sheet = Panes(", ".join(names), line, headings, tuple(rows), scenes.class_names)
     buffer = io.BytesIO()
-    draw(sheet).save(buffer, "PNG")
+    collage(sheet).save(buffer, "PNG")
     run.write(run.path / FILE, buffer.getvalue())
     return run.path / FILE
 
 
-def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
+def _columns(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
     scores: dict[str, list[float]] = {}
     for row in run.summary():
         if row.metric == "miou" and row.is_finite:
@@ -202,22 +202,22 @@ def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
 
 def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
     """Return the samples of the run that could be read under every condition and have a pixel that counts."""
-    kept = {sample.id: sample for sample in scenes.dataset.samples}
+    samples = {sample.id: sample for sample in scenes.dataset.samples}
     for unit in run.units():
         table = run.table(*unit, ["sample_id", "pixels"]).to_pydict()
         for name, pixels in zip(table["sample_id"], table["pixels"], strict=True):
             if not pixels:
-                kept.pop(name, None)
-    return list(kept.values())
+                samples.pop(name, None)
+    return list(samples.values())
 
 
 def _tiles(
     subjects: Sequence[SegmenterSubject], scenes: LabelledScenes, sample: Sample, conditions: Sequence[Condition]
-) -> Iterator[Tile]:
+) -> Iterator[Pane]:
     image: Pixels = np.array(scenes.dataset.image(sample))
     truth = scenes.labels(sample, (image.shape[0], image.shape[1]))
-    yield Tile(image, None, (sample.id,))
-    yield Tile(image, truth)
+    yield Pane(image, None, (sample.id,))
+    yield Pane(image, truth)
     pixels, labels = torch.from_numpy(image).permute(2, 0, 1)[None], torch.from_numpy(truth).long()[None]
     for subject in subjects:
         target = labels.to(subject.settings.device)
@@ -231,6 +231,6 @@ def _tiles(
             )
             union = predicted + labelled - right
             ious = (right[union > 0] / union[union > 0]).tolist()
-            said = f"mIoU {number(sum(ious) / len(ious), 2)}" if ious else "no pixel counts"
+            score = f"mIoU {number(sum(ious) / len(ious), 2)}" if ious else "no pixel counts"
             made = (inputs[0] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
-            yield Tile(made, predictions[0].short().cpu().numpy(), (said,))
+            yield Pane(made, predictions[0].short().cpu().numpy(), (score,))

@@ -25,7 +25,7 @@ from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
 from ...protocol.condition import CLEAN
-from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
+from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, bootstrap_ends, is_biased, mean_known, weighted_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,11 +37,11 @@ def of_runs(column: str) -> bool:
 
 def counts_of_runs(table: pa.Table) -> list[Counts]:
     """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
-    found = []
+    by_run = []
     for run in [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]:
-        ours, own = table.drop_columns(list(BY_RUN)), {f"{column} {run}": column for column in BY_RUN}
-        found.append(Counts.of(ours.rename_columns([own.get(name, name) for name in ours.column_names]), ()))
-    return found
+        ours, names = table.drop_columns(list(BY_RUN)), {f"{column} {run}": column for column in BY_RUN}
+        by_run.append(Counts.of(ours.rename_columns([names.get(name, name) for name in ours.column_names]), ()))
+    return by_run
 
 
 def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], names: Sequence[str]) -> Iterator[Figure]:
@@ -141,7 +141,7 @@ def _mean(
         notes["retention"] = [flag for flag in merged_flags([clean]) if flag not in flags]
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
-        bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
+        bounds = bootstrap_ends(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
         doubt = _biased(float(value), drawn, n)
         figure = Figure(float(value), n, *bounds, BOOTSTRAP)
         yield figure.of(mean, metric, [*flags, *notes.get(metric, []), *doubt])
@@ -166,13 +166,13 @@ def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list
 
 def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[Finding]:
     """Return `2 of 11 classes are in neither prediction nor truth, left out of the mean: pole, sign`."""
-    said = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
-    if not said:
+    left_out = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
+    if not left_out:
         return []
-    more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
-    verb = "is" if len(said) == 1 else "are"
-    values = {"count": len(said), "classes": len(names), "verb": verb, "where": where}
-    return [Finding.of(LEFT_OUT, names=", ".join(said[:_NAMED]) + more, **values)]
+    more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+    verb = "is" if len(left_out) == 1 else "are"
+    values = {"count": len(left_out), "classes": len(names), "verb": verb, "where": where}
+    return [Finding.of(LEFT_OUT, names=", ".join(left_out[:_NAMED]) + more, **values)]
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -206,11 +206,11 @@ def scene_ids(side: CheckpointRecords, condition: str) -> pa.Array:
 
 def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array) -> Scenes:
     """Return the figures under a condition of the images with these ids, all of which it has."""
-    kept: Scenes | None = side.memo.get(("scenes", condition))
-    if kept is None or not kept.ids.equals(ids):
+    scenes: Scenes | None = side.memo.get(("scenes", condition))
+    if scenes is None or not scenes.ids.equals(ids):
         counts = Counts.of(side.table(condition, list(COLUMNS)), ())
-        kept = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
-    return kept
+        scenes = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
+    return scenes
 
 
 def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:

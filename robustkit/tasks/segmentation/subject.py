@@ -80,7 +80,7 @@ class SegmenterSubject(ImageSubject):
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
         return self._counted(logits, self._label_maps(batch)) | {"sample_id": [sample.id for sample in batch.samples]}
 
-    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+    def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
         return inputs - self.inputs(raw)
 
     def _label_maps(self, batch: Batch) -> Tensor:

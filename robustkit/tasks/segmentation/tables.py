@@ -39,18 +39,18 @@ def scene_tables(results: Sequence[Figure]) -> list[TextTable]:
 def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     """Yield the IoU of each class under everything but single corruptions; images: those that have it when clean."""
     texts = dict.fromkeys(text for text, _ in cells)
-    shown = [text for text in texts if words_of(text).in_results or is_over_groups(text)]
-    if not shown:
+    columns = [text for text in texts if words_of(text).in_results or is_over_groups(text)]
+    if not columns:
         return
-    names = dict.fromkeys(metric for condition, metric in cells if condition in shown and metric.startswith("iou("))
+    names = dict.fromkeys(metric for condition, metric in cells if condition in columns and metric.startswith("iou("))
     rows, values = [], []
     for metric in names:
-        fractions = [finite_or_none(cells, condition, metric) for condition in shown]
-        first = cells.get((shown[0], metric))
+        fractions = [finite_or_none(cells, condition, metric) for condition in columns]
+        first = cells.get((columns[0], metric))
         rows.append((metric[4:-1], "0" if first is None else str(first.n), *map(scaled, fractions)))
         values.append((None, *fractions))
-    title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {shown[0]}"
-    yield TextTable(title, ("class", "images", *shown), tuple(rows), values=tuple(values), checkpoint=checkpoint)
+    title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {columns[0]}"
+    yield TextTable(title, ("class", "images", *columns), tuple(rows), values=tuple(values), checkpoint=checkpoint)
 
 
 def terminal_scenes(tables: Sequence[TextTable]) -> Iterator[TextTable]:
@@ -98,12 +98,12 @@ def class_ious(results: Sequence[Figure], claims: Mapping[str, Any]) -> dict[str
             by_condition = by_checkpoint.setdefault(row.checkpoint, {}).setdefault(row.condition, {})
             by_condition[row.metric[4:-1]] = row
     return {
-        checkpoint: {condition: points[condition] for condition in _shown(points, miou.get(checkpoint, {}), claims)}
+        checkpoint: {condition: points[condition] for condition in _drawn(points, miou.get(checkpoint, {}), claims)}
         for checkpoint, points in by_checkpoint.items()
     }
 
 
-def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[str, Any]) -> list[str]:
+def _drawn(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[str, Any]) -> list[str]:
     attacks = (text for text in by_condition if text in claims and starts_from(text) == CLEAN.text)
     attacked = [text for text in attacks if math.isfinite(miou.get(text, math.nan))]
     sets = [condition for condition in by_condition if is_over_groups(condition)]
@@ -162,6 +162,6 @@ def _in_words(entry: Points, name: str) -> str:
     sentences = []
     for condition, points in entry.items():
         low = sorted((point.value, class_name) for class_name, point in points.items())[:2]
-        said = " and ".join(f"{shorten_name(class_name, 40)} with {percent(value)}" for value, class_name in low)
-        sentences.append(f"{shorten_name(condition, 60)} lowest {said}")
+        classes = " and ".join(f"{shorten_name(class_name, 40)} with {percent(value)}" for value, class_name in low)
+        sentences.append(f"{shorten_name(condition, 60)} lowest {classes}")
     return f"{name}: {', '.join(sentences)}"

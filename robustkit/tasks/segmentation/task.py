@@ -16,7 +16,7 @@ from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, reten
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import finding_lines, left_out_lines, of_family
-from ...evaluations.records import CheckpointRecords, Compared, common_ids
+from ...evaluations.records import CheckpointRecords, Pairings, common_ids
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
@@ -59,7 +59,7 @@ class Segmentation(Task):
     """One class per pixel."""
 
     name, headline, metrics = "segmentation", "miou", METRICS
-    compared = Compared(shown=_FIGURES, ended=_FIGURES, groups=(), sets=_FIGURES)
+    compared = Pairings(shown=_FIGURES, ended=_FIGURES, groups=(), sets=_FIGURES)
     paired: ClassVar[Mapping[str, str]] = {"nll": "nll"}
     shows_compared = True
     command, card, hub = "segment", "segmentation", "image-segmentation"

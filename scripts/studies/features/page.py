@@ -29,8 +29,8 @@ from robustkit.protocol.condition import CLEAN
 from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
-from robustkit.slices.features.heads import Asked
-from robustkit.slices.features.results import heads_of
+from robustkit.slices.features.heads import HeadChoice
+from robustkit.slices.features.results import heads_in_words
 from robustkit.tasks.labelled.subject import Images
 from scripts.pages.writing import markdown, write_page
 
@@ -83,7 +83,7 @@ def section(run: Run, audit: Run) -> Iterator[str]:
         entry for entry in manifest.checkpoints if (clean := cells.get((entry.name, "clean", "knn"))) and clean.is_whole
     ]
     yield f"## {manifest.data.name}, {manifest.data.n} images"
-    yield f"{heads_of(manifest.checkpoints[0])}."
+    yield f"{heads_in_words(manifest.checkpoints[0])}."
     own = {row.checkpoint: row for row in audit.summary() if (row.condition, row.metric) == ("clean", "top1")}
     yield markdown(list(accuracies(run, whole, cells, own)))
     yield markdown(list(swept(whole, cells)))
@@ -172,10 +172,10 @@ def embedded(run: Run, entry: CheckpointEntry, ids: list[str]) -> Any:
         return torch.cat([model(each) for each in pixels]).numpy()
 
 
-def asked(entry: CheckpointEntry) -> Asked:
+def asked(entry: CheckpointEntry) -> HeadChoice:
     """Return how the heads of a checkpoint were made."""
     assert isinstance(entry.heads, dict)
-    return Asked(**entry.heads | {name: tuple(entry.heads[name]) for name in ("neighbours", "shots")})
+    return HeadChoice(**entry.heads | {name: tuple(entry.heads[name]) for name in ("neighbours", "shots")})
 
 
 def command(run: Run) -> str:

@@ -21,7 +21,7 @@ from robustkit.attention.layers import LatentAttention
 from robustkit.models.checkpoint import sha256
 from robustkit.slices.optim.stabilisers import NONE, Stabiliser
 from robustkit.slices.text.documents import SPLITS, UNKNOWN, Words, brown, split_of
-from robustkit.slices.text.language_model import Sizes, WordModel
+from robustkit.slices.text.language_model import ModelShape, WordModel
 from scripts.zoo.recipe import parameter_groups, rate_at, seed_of
 from scripts.zoo.run import DivergedError
 from scripts.zoo.states import save_state, saved_state
@@ -104,7 +104,7 @@ class Recipe:
 
     name: str
     words: int
-    sizes: Sizes
+    sizes: ModelShape
     steps: int
     batch: int
     rate: float

@@ -20,7 +20,7 @@ import torch
 from robustkit.attention.formulas import find_formula
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
-from robustkit.slices.text.language_model import TASK, Sizes, metadata_of
+from robustkit.slices.text.language_model import TASK, ModelShape, word_metadata
 from scripts.zoo.train import enter, serialise
 
 from .run import Corpus, Recipe, Run, loss_of, windows
@@ -28,7 +28,7 @@ from .run import Corpus, Recipe, Run, loss_of, windows
 RECIPE = Recipe(
     "brown-lm",
     words=4000,
-    sizes=Sizes(width=64, depth=2, heads=4, context=64, hidden=192),
+    sizes=ModelShape(width=64, depth=2, heads=4, context=64, hidden=192),
     steps=2600,
     batch=16,
     rate=4e-3,
@@ -53,7 +53,7 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     perplexity = math.exp(losses["test"])
     words = sum(map(len, corpus.splits["train"]))
     metadata = {
-        **metadata_of(rounded, corpus.words),
+        **word_metadata(rounded, corpus.words),
         "data": corpus.says("train"),
         "data_digest": corpus.digest,
         "test_data": corpus.says("test"),

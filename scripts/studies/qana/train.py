@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from robustkit.slices.text.language_model import Sizes
+from robustkit.slices.text.language_model import ModelShape
 from scripts.studies.language.grid import Trial, main
 from scripts.studies.language.run import Recipe
 
 RECIPE = Recipe(
     "keys",
     words=2000,
-    sizes=Sizes(width=64, depth=2, heads=2, context=64, hidden=128),
+    sizes=ModelShape(width=64, depth=2, heads=2, context=64, hidden=128),
     steps=600,
     batch=8,
     rate=4e-3,

@@ -15,14 +15,14 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-from robustkit.slices.text.language_model import Sizes
+from robustkit.slices.text.language_model import ModelShape
 from scripts.studies.language.grid import Trial, main
 from scripts.studies.language.run import Recipe
 
 RECIPE = Recipe(
     "mha",
     words=2000,
-    sizes=Sizes(width=48, depth=2, heads=3, context=64, hidden=128),
+    sizes=ModelShape(width=48, depth=2, heads=3, context=64, hidden=128),
     steps=400,
     batch=8,
     rate=1e-3,

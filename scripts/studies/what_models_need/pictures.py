@@ -16,7 +16,7 @@ from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.evaluate import masses
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_sheet
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, write_sheet
 from robustkit.evaluations.maps.methods import EVERY_EXPLAINER
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.subject import Batch, Settings
@@ -60,7 +60,7 @@ class Painter:
         rng = self.subject.rng(batch.samples, condition)
         return family_of(condition.name).evaluator.show(self.subject, batch, condition, rng).images()
 
-    def tile(self, batch: Batch, condition: Condition | None, heading: str) -> Tile:
+    def tile(self, batch: Batch, condition: Condition | None, heading: str) -> Panel:
         """Return AG-CAM of the predicted class over what a condition shows."""
         pixels = self.shown(batch, condition)
         with EVERY_EXPLAINER["agcam"](self.subject.exact) as explainer:
@@ -72,9 +72,9 @@ class Painter:
             label = batch.truths[0].changed(str(dict(condition.parameters)["change"])).label
         wrong = "" if place == label else " (wrong)"
         line = f"{self.dataset.class_names[place]} {sure:.0%}{wrong}"
-        return Tile(f"{SHOWN[self.name]}, {heading}", _image(pixels), explained.maps[0].numpy(), (line,))
+        return Panel(f"{SHOWN[self.name]}, {heading}", _image(pixels), explained.maps[0].numpy(), (line,))
 
-    def asked(self, batch: Batch) -> Iterator[Tile]:
+    def asked(self, batch: Batch) -> Iterator[Panel]:
         """Yield AG-CAM of each of two classes."""
         labels = torch.tensor([batch.samples[0].valid])
         with EVERY_EXPLAINER["agcam"](self.subject.exact) as explainer:
@@ -84,7 +84,7 @@ class Painter:
             said = (f"asked for {self.dataset.class_names[label]}", f"{shares[place]:.0%} in it, of both")
             which, mask = ("first", "second")[place], batch.truths[0].objects[place].numpy()
             image = _image(batch.inputs)
-            yield Tile(f"{SHOWN[self.name]}, the {which}", image, explained.maps[0, place].numpy(), said, mask)
+            yield Panel(f"{SHOWN[self.name]}, the {which}", image, explained.maps[0, place].numpy(), said, mask)
 
 
 def pictures(runs: Mapping[str, Run], folder: Path) -> Iterator[tuple[str, str]]:
@@ -104,7 +104,7 @@ def _regions(runs: Mapping[str, Run]) -> tuple[Gallery, str]:
     both = [[key for key in keys if all(side[key]["clean_correct"] for side in rows.values())] for keys in (held, fell)]
     states = {None: "as it is", TOP: "highest half drowned", BOTTOM: "lowest half drowned"}
 
-    def tiles(painter: Painter, batch: Batch) -> Iterator[Tile]:
+    def tiles(painter: Painter, batch: Batch) -> Iterator[Panel]:
         yield from (painter.tile(batch, state, said) for state, said in states.items())
 
     chosen = [key for keys in both for key in keys[:2]]
@@ -146,7 +146,7 @@ def _changed(runs: Mapping[str, Run]) -> tuple[Gallery, str]:
     return Gallery("One thing changed", tuple(rows)), caption
 
 
-def _gallery(title: str, spec: str, ids: Sequence[str], tiles: Callable[[Painter, Batch], Iterator[Tile]]) -> Gallery:
+def _gallery(title: str, spec: str, ids: Sequence[str], tiles: Callable[[Painter, Batch], Iterator[Panel]]) -> Gallery:
     dataset = open_dataset(spec).select(ids=ids)
     samples = {sample.id: sample for sample in dataset.samples}
     painters = [Painter(name, dataset) for name in SHOWN]

@@ -29,8 +29,8 @@ from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
 from robustkit.runs.folder import RunFolder
 from robustkit.slices.features.heads import (
-    Asked,
-    Heads,
+    HeadChoice,
+    HeadSet,
     best_strength,
     few_shot_draws,
     fit,
@@ -178,8 +178,8 @@ def test_images_whose_features_are_not_finite_are_wrong_and_counted(
     odd: dict[int, float], said: str, tmp_path: Path
 ) -> None:
     labels, points = [0, 1, 2] * 4, 3 * functional.one_hot(torch.arange(12) % 3, 4).float()
-    asked = Asked("", 12, 3, (1, 3), 3, 0.07, (1,), 2, 0.01, 1.0)
-    heads = Heads.fitted(asked, points, labels, [f"{place:02d}" for place in range(12)], 0)
+    asked = HeadChoice("", 12, 3, (1, 3), 3, 0.07, (1,), 2, 0.01, 1.0)
+    heads = HeadSet.fitted(asked, points, labels, [f"{place:02d}" for place in range(12)], 0)
     shown = points[:7].clone()
     for place, value in odd.items():
         shown[place, 1] = value

@@ -32,9 +32,9 @@ from robustkit.cli.app import main
 from robustkit.common import plugins
 from robustkit.common.intervals import wilson
 from robustkit.errors import RunError
-from robustkit.evaluations.maps.gallery import Gallery, write_page
+from robustkit.evaluations.maps.gallery import Gallery, write_html
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare
+from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.survey import write_summary
 from robustkit.runs.folder import RunFolder
@@ -167,7 +167,7 @@ def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
     (pair,) = [attrs for attrs in page.all("a") if "data-first" in attrs]
     assert (pair["data-first"], pair["data-second"]) == ("vit/a", "vit/b")
     shown = Page((folder / pair["href"]).read_text("utf-8"))
-    comparison = compare(checkpoint_pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
+    comparison = compare_sides(checkpoint_pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
     row = next(row for row in comparison.rows if (row.condition, row.metric) == (PGD, "top1"))
     assert (
         f"{100 * row.difference.value:+.1f} [{100 * row.difference.ci_low:+.1f}".replace("-", "−") in shown.text()
@@ -492,7 +492,7 @@ def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
         run = make_run(tmp_path / "runs" / name)
         (run.path / "cams").mkdir()
         Image.new("RGB", (8, 8)).save(run.path / "cams" / "gallery.png")
-        write_page(Gallery("maps", ()), run.path / "cams" / "gallery.html")
+        write_html(Gallery("maps", ()), run.path / "cams" / "gallery.html")
         refresh(run)
     write_index(tmp_path / "runs")
     seen, waiting = set[str](), ["/"]

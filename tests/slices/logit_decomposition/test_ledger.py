@@ -20,7 +20,7 @@ from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.attention.results import heads_of
 from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.records import Compared
+from robustkit.evaluations.records import Pairings
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.slices.logit_decomposition.condition import LISTS, METRICS
@@ -130,7 +130,7 @@ def test_shares_are_of_all_heads_together_and_segmenters_count_pixels() -> None:
 
 def test_a_comparison_has_the_two_figures_that_answer_and_pairs_samples_that_both_lost(run: Run) -> None:
     sides = [Side(run, name) for name in NAMES]
-    compared = Compared((), (), (), ())
+    compared = Pairings((), (), (), ())
     shown = [*family_of("ledger").aggregator.compared(*sides, [LEDGER], compared)]
     assert shown == [(LEDGER, "key_norm_share"), (LEDGER, "back_with_norms")]
     lost = [

@@ -40,14 +40,14 @@ from robustkit.slices.text.documents import open_documents
 from robustkit.slices.text.evaluate import CHANGES, DRAWS, NEIGHBOURS, change_text
 from robustkit.slices.text.language_model import load_language_model
 from robustkit.slices.text.request import TextRequest
-from robustkit.slices.text.subject import Documents, TextSubject, Windows
+from robustkit.slices.text.subject import Documents, TextSubject, TokenWindows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SWAP, BOTH = "word-swap(rate=5)", ("clean", "perplexity")
 
 
 def subject(model: object, size: int, stride: int, targets_change: bool = False, kind: str = "strided") -> TextSubject:
-    shown = Windows(size, stride, targets_change, kind)
+    shown = TokenWindows(size, stride, targets_change, kind)
     return TextSubject(model, load_card("text"), Settings(batch_size=3), shown)  # type: ignore[arg-type]
 
 

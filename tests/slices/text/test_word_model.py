@@ -20,15 +20,15 @@ import robustkit
 from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
 from robustkit.slices.text.documents import Words
-from robustkit.slices.text.language_model import Sizes, WordModel, load_language_model, load_word_model
+from robustkit.slices.text.language_model import ModelShape, WordModel, load_language_model, load_word_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = Words(["<unk>", "the", "dog", "barks", "."])
-SIZES = Sizes(width=12, depth=2, heads=3, context=9, hidden=10)
+SIZES = ModelShape(width=12, depth=2, heads=3, context=9, hidden=10)
 CAUSAL = [name for name, formula in FORMULAS.items() if not formula.elliptical]
 
 
-def made(attention: str = "standard", sizes: Sizes = SIZES) -> WordModel:
+def made(attention: str = "standard", sizes: ModelShape = SIZES) -> WordModel:
     """Return a model all of whose weights are drawn, the formula's own, too."""
     torch.manual_seed(0)
     model = WordModel(len(WORDS), sizes, attention)
@@ -118,7 +118,7 @@ def test_formulas_that_look_at_all_tokens_are_refused(attention: str) -> None:
 @pytest.mark.parametrize("attention", ["standard", "quest"])
 @pytest.mark.parametrize("key", [2, 8])
 def test_keys_may_be_of_another_size_than_values(attention: str, key: int) -> None:
-    model = made(attention, Sizes(width=12, depth=1, heads=3, context=9, hidden=10, key=key))
+    model = made(attention, ModelShape(width=12, depth=1, heads=3, context=9, hidden=10, key=key))
     layer, x = model.blocks[0].attn, torch.randn(2, 5, 12).double()
     q, k = layer.queries_and_keys(x)
     assert q.shape == k.shape == (2, 3, 5, key)
@@ -207,9 +207,9 @@ def test_too_many_tokens_and_impossible_sizes_are_refused() -> None:
     with pytest.raises(ModelError, match="10 tokens at once; expected at most the model's context of 9"):
         made()(numbers(tokens=10))
     with pytest.raises(ModelError, match="depth 0 of a word model: expected a whole number above 0"):
-        Sizes(width=12, depth=0, heads=3, context=9, hidden=10)
+        ModelShape(width=12, depth=0, heads=3, context=9, hidden=10)
     with pytest.raises(ModelError, match="5 heads for 12 channels; expected a number that divides them"):
-        WordModel(5, Sizes(width=12, depth=1, heads=5, context=9, hidden=10))
+        WordModel(5, ModelShape(width=12, depth=1, heads=5, context=9, hidden=10))
 
 
 def test_it_learns_a_language_of_one_rule() -> None:

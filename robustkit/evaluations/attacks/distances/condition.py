@@ -43,10 +43,10 @@ class DistanceWords(Vocabulary):
     published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(", "hopskipjump(")))
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        name, given = attack_parts(text)
-        budget = next((given.pop(key) for key in ("steps", "queries") if key in given), "")
+        name, parameters = attack_parts(text)
+        budget = next((parameters.pop(key) for key in ("steps", "queries") if key in parameters), "")
         words = [f"{attack_name(name)}-{budget}" if budget else attack_name(name), norm_of(text)]
-        return " ".join(words + [f"{key} {value}" for key, value in given.items() if key != "norm"])
+        return " ".join(words + [f"{key} {value}" for key, value in parameters.items() if key != "norm"])
 
     def parse(self, text: str) -> Condition:
         return parsed(text, self.by_queries if budget_of(text) == "queries" else self.parameters)

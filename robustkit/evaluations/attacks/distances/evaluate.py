@@ -28,18 +28,18 @@ class DistancesEvaluator(Evaluator):
         return True  # the attack makes its own batches
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        given = dict(condition.parameters)
-        if "queries" in given:
-            return Cost(int(given["queries"]) + 1, at_most=True)
-        return Cost(int(given["steps"]) + 2, int(given["steps"]))
+        parameters = dict(condition.parameters)
+        if "queries" in parameters:
+            return Cost(int(parameters["queries"]) + 1, at_most=True)
+        return Cost(int(parameters["steps"]) + 2, int(parameters["steps"]))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         inputs = subject.inputs(batch.inputs)
-        shown = show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
-        kept = batch if subject.card.space == "pixels" else replace(batch, keep=())
-        done = evaluate_shown(subject, kept, condition, shown)
-        assert shown.change is not None
-        sizes = distance(cast(Norm, condition.norm), shown.change, torch.zeros_like(shown.change)).tolist()
+        view = show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
+        pictured = batch if subject.card.space == "pixels" else replace(batch, keep=())
+        done = evaluate_shown(subject, pictured, condition, view)
+        assert view.change is not None
+        sizes = distance(cast(Norm, condition.norm), view.change, torch.zeros_like(view.change)).tolist()
         # A point that is right after all, where the attack found nothing, has no distance.
         right = done.columns["correct"]
         done.columns["distance"] = [math.nan if each else size for each, size in zip(right, sizes, strict=True)]

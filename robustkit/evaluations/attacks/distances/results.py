@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from ...aggregate import Results
     from ...family import Looks
-    from ...records import Bools, CheckpointRecords, Compared, Layer, PerSample
+    from ...records import Bools, CheckpointRecords, Layer, Pairings, PerSample
 
 _LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 
@@ -77,16 +77,16 @@ class LeftStanding(Overview):
         self.reading = reading
 
     def findings(self) -> dict[str, list[Finding]]:
-        found: dict[str, list[Finding]] = {}
+        raised: dict[str, list[Finding]] = {}
         for condition in _ours(self.reading.manifest.conditions):
             table = evaluated(self.reading, condition, ["sample_id", "distance"])
             for other, eps, distances, right in _others(self.reading, condition, table):
                 left = int((right & (distances <= eps)).sum())
                 if left > max(1.0, _LEAST * len(right)):
-                    found.setdefault(other, []).append(
+                    raised.setdefault(other, []).append(
                         Finding.of("attack/left-standing", count=left, n=len(right), other=condition)
                     )
-        return found
+        return raised
 
 
 def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Iterator[tuple[str, float, Floats, Bools]]:
@@ -133,13 +133,13 @@ def slopes_of(reading: RecordReader) -> Slopes | None:
     for shard in every:
         if not len(read := readable_rows(shard)):
             continue
-        found = decode_layers(shard.schema.metadata, where)
-        if layers and found != layers:
+        decoded = decode_layers(shard.schema.metadata, where)
+        if layers and decoded != layers:
             raise DamagedRecord(f"{where}: records with different layers than the rest; delete them and run again")
-        layers = found
+        layers = decoded
         width = sum(layer.heads for layer in layers)
-        there = {*_FIGURES} <= {*read.column_names}
-        flat = read["softmax_slopes"].combine_chunks().flatten() if there else None
+        complete = {*_FIGURES} <= {*read.column_names}
+        flat = read["softmax_slopes"].combine_chunks().flatten() if complete else None
         if flat is None or len(flat) != len(read) * width:
             raise DamagedRecord(f"{where}: a record without a figure for each head; delete it and run again")
         ids += read["sample_id"].to_pylist()
@@ -157,8 +157,8 @@ def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Itera
     """
     mine, theirs = common_places([pa.array(ids, pa.string()), pa.array(slopes.ids, pa.string())])
     finite = np.isfinite(slopes.means) & np.isfinite(slopes.heads).all(axis=1)
-    kept = (distances[mine] > 0) & finite[theirs]
-    far, theirs = distances[mine][kept], theirs[kept]
+    counted = (distances[mine] > 0) & finite[theirs]
+    far, theirs = distances[mine][counted], theirs[counted]
     n, means = len(far), slopes.means[theirs]
     value = float(spearman(means, far, np.ones((1, n)))[0]) if n else math.nan
     if math.isnan(value):
@@ -190,8 +190,8 @@ def spearman(x: Floats, y: Floats, counts: Floats) -> Floats:
 def _ranks(values: Floats, counts: Floats) -> Floats:
     """Return the rank, from 1 on, of each of n values among their copies, (R, n)."""
     order = np.argsort(values, kind="stable")
-    found, group = np.unique(values, return_inverse=True)
-    starts = np.searchsorted(values[order], found)
+    distinct, group = np.unique(values, return_inverse=True)
+    starts = np.searchsorted(values[order], distinct)
     copies = np.add.reduceat(counts[:, order], starts, axis=1)
     ranks: Floats = (copies.cumsum(axis=1) - (copies - 1) / 2)[:, group]
     return ranks
@@ -244,8 +244,8 @@ class DistanceSummary(Summary):
 
     def finish(self) -> Iterator[Figure]:
         for condition, flags in self.noted.items():
-            found = self.strengths.optimality(condition)
-            yield from (figure.of(condition, OPTIMALITY.name, flags) for figure in found)
+            figures = self.strengths.optimality(condition)
+            yield from (figure.of(condition, OPTIMALITY.name, flags) for figure in figures)
 
 
 def distance_numbers(distances: Floats, norm: str) -> Iterator[Figure]:
@@ -368,8 +368,8 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Figure]]], looks: 
 
     sentences = []
     for checkpoint, points in curves.items():
-        shown = (f"{percent(point.value)} at {unit * radius:g}" for radius, point in points)
-        sentences.append(f"{names[checkpoint]} has {', '.join(shown)}")
+        points_in_words = (f"{percent(point.value)} at {unit * radius:g}" for radius, point in points)
+        sentences.append(f"{names[checkpoint]} has {', '.join(points_in_words)}")
     label, height = VOCABULARY.label(text), 300 + 18 * -(-len(curves) // 2)
     caption = f"{label}: the share of samples without an adversarial example within the radius; bands: 95 %."
     alt = f"{shorten_name(label, 90)}: {list_some(sentences)}."
@@ -386,7 +386,7 @@ class DistancesAggregator(Aggregator):
     overview = LeftStanding
 
     def compared(
-        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
         yield from ((text, RATIO.name) for text in common)
 
@@ -403,13 +403,13 @@ class DistancesAggregator(Aggregator):
             return read.ids, (distances > float(parse_number(_radius(metric)))).astype(np.float64)
         raise not_paired(condition, metric, [RATIO.name, AREA.name, f"{ACCURACY.name}RADIUS)"])
 
-    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
         line = (
             "ln distance: the logarithm of the distance to the nearest adversarial example, over the samples that "
             "both classify correctly;"
             " baseline and value are medians, the difference is the median shift of a sample, by Wilcoxon's test."
         )
-        return [line] if shown else []
+        return [line] if in_rows else []
 
 
 class DistancesPresenter(Presenter):

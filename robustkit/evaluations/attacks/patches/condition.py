@@ -31,10 +31,10 @@ class PatchWords(Vocabulary):
     in_results = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        _, given = attack_parts(text)
-        where = given.get("where", "corner")
+        _, parameters = attack_parts(text)
+        where = parameters.get("where", "corner")
         at = "" if where == "corner" else f", {where}"
-        return f"patch of {given.get('size', '16')} pixels{at} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
+        return f"patch of {parameters.get('size', '16')} pixels{at} ({_LOSSES.get(parameters.get('loss', 'ce'), '?')})"
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", pattern.text)

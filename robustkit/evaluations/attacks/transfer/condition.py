@@ -39,14 +39,14 @@ def passed_of(text: str) -> Passed | None:
 
 
 ACCURACY = Metric("transfer_accuracy", "transfer accuracy %", 100, 1, binary=True, share=True)
-KEPT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=True)
+SAME_VERDICT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=True)
 
 
 class TransferWords(Vocabulary):
     name = "transfer"
     area = "under attack"
     claims = ("is more robust", "is less robust")
-    metrics = (ACCURACY, KEPT)
+    metrics = (ACCURACY, SAME_VERDICT)
     telling = ("from",)
     images_of_under = True
     levels = r",from=.*(?=\)$)"
@@ -87,7 +87,7 @@ class TransferWords(Vocabulary):
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         passed = passed_of(text)
-        return [text, *([passed.attack] if passed is not None and metric == KEPT.name else [])]
+        return [text, *([passed.attack] if passed is not None and metric == SAME_VERDICT.name else [])]
 
 
 VOCABULARY = TransferWords()

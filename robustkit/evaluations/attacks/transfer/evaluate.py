@@ -18,13 +18,13 @@ class TransferEvaluator(Evaluator):
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return answers in full precision; rounding may leave the ball, so the sum is drawn back into it."""
         attack = condition.under
-        assert attack is not None and batch.given is not None
+        assert attack is not None and batch.added is not None
         found_by = build_attack(attack, subject.card)
         assert found_by is not None
         inputs = attacked_inputs(subject, batch, attack)
         with torch.inference_mode():
-            shown = found_by.threat.project(inputs + batch.given.to(inputs.device, inputs.dtype), inputs)
-            change = (shown - inputs).float()
+            attacked = found_by.threat.project(inputs + batch.added.to(inputs.device, inputs.dtype), inputs)
+            change = (attacked - inputs).float()
             if subject.card.space != "pixels":
                 change = change * subject.classifier.std
-        return Evaluation(score_images(subject, batch, shown) | subject.distance(change, len(batch)))
+        return Evaluation(score_images(subject, batch, attacked) | subject.distance(change, len(batch)))

@@ -24,7 +24,7 @@ from ...presenting import finding_lines, findings_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
 from ..condition import TOP1, starts_from
 from ..ranking import evaluated
-from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
+from .condition import ACCURACY, SAME_VERDICT, VOCABULARY, Passed, passed_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class Masked(Overview):
         self.reading, self.right = reading, cache(partial(right_under, reading))
 
     def findings(self) -> dict[str, list[Finding]]:
-        found: dict[str, list[Finding]] = {}
+        raised: dict[str, list[Finding]] = {}
         for text in self.reading.manifest.conditions:
             passed = passed_of(text)
             if (
@@ -50,14 +50,14 @@ class Masked(Overview):
                 and passed.source != self.reading.checkpoint
                 and (masked := self._masked(text, passed))
             ):
-                found.setdefault(passed.attack, []).append(masked)
-        return found
+                raised.setdefault(passed.attack, []).append(masked)
+        return raised
 
     def _masked(self, text: str, passed: Passed) -> Finding | None:
-        own, theirs, start = map(self.right, (passed.attack, text, starts_from(passed.attack)))
-        if own is None or theirs is None:
+        ours, theirs, start = map(self.right, (passed.attack, text, starts_from(passed.attack)))
+        if ours is None or theirs is None:
             return None
-        mine, other, *before = aligned_outcomes([own, theirs, *([start] if start is not None else [])])
+        mine, other, *before = aligned_outcomes([ours, theirs, *([start] if start is not None else [])])
         if not len(mine):
             return None
         shares = percent(float(mine.mean())), percent(float(other.mean()))
@@ -86,9 +86,9 @@ class TransferSummary(Summary):
         flags = [*self.reading.findings(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
         here = Outcomes.of(read)
         rows = [share_of(here.right).of(condition, ACCURACY.name, flags)]
-        if passed.source == self.reading.checkpoint and (own := right_under(self.reading, passed.attack)) is not None:
-            before, after = aligned_outcomes([own, here])
-            rows += [share_of(before == after).of(condition, KEPT.name, flags)] if len(before) else []
+        if passed.source == self.reading.checkpoint and (ours := right_under(self.reading, passed.attack)) is not None:
+            before, after = aligned_outcomes([ours, here])
+            rows += [share_of(before == after).of(condition, SAME_VERDICT.name, flags)] if len(before) else []
         return rows
 
     def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[Finding]:
@@ -126,16 +126,16 @@ class Matrix:
 
     def __init__(self, attack: str, results: Results) -> None:
         self.attack, self.results = attack, results
-        self.accuracy, self.kept = dict[tuple[str, str], Figure](), dict[str, Figure]()
+        self.accuracy, self.same = dict[tuple[str, str], Figure](), dict[str, Figure]()
         for row in results:
             passed, name = passed_of(row.condition), row.checkpoint
             if passed is None or passed.attack != attack:
                 continue
-            if row.metric == KEPT.name:
-                self.kept[name] = row
+            if row.metric == SAME_VERDICT.name:
+                self.same[name] = row
             elif row.metric == ACCURACY.name:
-                own = results.cells[name].get((attack, TOP1.name)) if passed.source == name else None
-                self.accuracy[passed.source, name] = row if own is None else own
+                attacked = results.cells[name].get((attack, TOP1.name)) if passed.source == name else None
+                self.accuracy[passed.source, name] = row if attacked is None else attacked
         names = results.manifest.names
         self.sources = [name for name in names if any(source == name for source, _ in self.accuracy)]
         self.scored = [name for name in names if any(scored == name for _, scored in self.accuracy)]
@@ -144,8 +144,8 @@ class Matrix:
         called, manifest = short_names(self.results.manifest.names), self.results.manifest
         cells = {source: [self.accuracy.get((source, name)) for name in self.scored] for source in self.sources}
         rows = [(called[source], *map(figure_cell, some)) for source, some in cells.items()]
-        if self.kept:
-            rows.append(("verdicts kept", *(figure_cell(self.kept.get(name)) for name in self.scored)))
+        if self.same:
+            rows.append(("verdicts kept", *(figure_cell(self.same.get(name)) for name in self.scored)))
         attack = name_of(self.attack, "table", manifest)
         sizes = [cell.n for cell in self.accuracy.values()]
         counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
@@ -173,9 +173,9 @@ class TransferAggregator(Aggregator):
     summary = TransferSummary
     overview = Masked
 
-    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
         line = "Transfer is not compared here: its matrix is in each report and summary.json."
-        return [line] if there else []
+        return [line] if in_records else []
 
 
 class TransferPresenter(Presenter):

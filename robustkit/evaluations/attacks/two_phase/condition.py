@@ -42,7 +42,7 @@ ESTIMATE = Metric(
     noun="estimated robust accuracy",
     narrowed_by=_MORE,
 )
-KEPT = Metric("kept_in_second", "of those drawn, still correct %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
+RIGHT = Metric("kept_in_second", "of those drawn, still correct %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
 
 
 def estimated(text: str, metric: str) -> str:
@@ -55,7 +55,7 @@ class TwoPhaseWords(Vocabulary):
     name = "two phases"
     area = "under attack"
     claims = ("is more robust", "is less robust")
-    metrics = (ESTIMATE, KEPT)
+    metrics = (ESTIMATE, RIGHT)
     telling = ("m", "first")
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
@@ -84,9 +84,9 @@ class TwoPhaseWords(Vocabulary):
         other(pattern.given["under"])
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        given = pattern.given
-        inside = given["under"].removesuffix(")")
-        yield from ("--attacks", f"{inside},first={given['first']},second={given['m']})")
+        parameters = pattern.given
+        inside = parameters["under"].removesuffix(")")
+        yield from ("--attacks", f"{inside},first={parameters['first']},second={parameters['m']})")
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)

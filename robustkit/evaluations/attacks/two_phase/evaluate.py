@@ -20,14 +20,14 @@ from ...subject import Batch, EvaluatedModel, Evaluation
 from .condition import VOCABULARY, phases_of
 
 
-class Choice(NamedTuple):
+class PhaseChoice(NamedTuple):
     """By sample id: those that the first phase broke, with the stage, and those drawn for the second."""
 
     fallen: dict[str, str]
     drawn: frozenset[str]
 
 
-def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
+def choose(run: RunFolder, checkpoint: str, condition: Condition) -> PhaseChoice:
     """Return the choice for a checkpoint: m at random of those that stand, a smaller m part of a larger one.
 
     Raises RunError where records of the first phase are missing: who is drawn follows from all of them.
@@ -43,7 +43,7 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
     standing = read.filter(read["correct"])["sample_id"].to_pylist()
-    return Choice(dict(names), draw_samples(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
+    return PhaseChoice(dict(names), draw_samples(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
 
 
 class TwoPhaseEvaluator(Evaluator):
@@ -59,7 +59,7 @@ class TwoPhaseEvaluator(Evaluator):
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return what the phases said about those that fell and those drawn; the others have a null `correct`."""
         choice, rest = batch.choice, condition.under
-        assert isinstance(choice, Choice) and rest is not None
+        assert isinstance(choice, PhaseChoice) and rest is not None
         ids = [sample.id for sample in batch.samples]
         rows = [row for row, sample in enumerate(ids) if sample in choice.drawn]
         columns: dict[str, list[Any]] = {

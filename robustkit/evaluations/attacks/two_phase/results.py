@@ -18,7 +18,7 @@ from ...family import Aggregator, Presenter, Summary, family_of
 from ...metrics import Cells, Metric
 from ...presenting import short_names
 from ..results import is_stage_column
-from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
+from .condition import ESTIMATE, RIGHT, VOCABULARY, phases_of
 
 if TYPE_CHECKING:
     from ....display.table import Section
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _FEW, _HALVINGS = 5, 60
 
 
-def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float, Interval]:
+def two_phase_share(n: int, standing: int, drawn: int, right: int) -> tuple[float, Interval]:
     """Return (standing / n) · (kept / drawn), the estimated share of all samples that stand, and its 95 % interval.
 
     Of n samples `standing` stand after the first phase; `drawn` of those, picked at random, went through the second,
-    and `kept` still stand. Both phases are samples of the same population, so the interval inverts the score test of
+    and `right` still stand. Both phases are samples of the same population, so the interval inverts the score test of
     the product of two proportions (Cochran 1977, chapter 12, has the design). It holds what leaving out costs and what
     n costs: with drawn = standing it is Wilson's of kept out of n. Where fewer than five of those drawn went one way,
     it is recovered from Wilson's interval of the first phase and the exact one of the second (Clopper and Pearson
     1934), whose distances from the estimates add up in squares (MOVER: Zou and Donner 2008, Statistics in Medicine 27).
     """
     if drawn == standing:
-        return kept / n, wilson(kept, n)
-    first, second = standing / n, kept / drawn
+        return right / n, wilson(right, n)
+    first, second = standing / n, right / drawn
     share = first * second
-    if min(kept, drawn - kept) < _FEW:
-        ends = zip(wilson(standing, n), clopper_pearson(kept, drawn), strict=True)
+    if min(right, drawn - right) < _FEW:
+        ends = zip(wilson(standing, n), clopper_pearson(right, drawn), strict=True)
         low, high = (math.hypot(second * (first - one), first * (second - other)) for one, other in ends)
         return share, (max(share - low, 0.0), min(share + high, 1.0))
 
@@ -52,21 +52,21 @@ def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float
         inside, outside = share, bound
         for _ in range(_HALVINGS):
             middle = (inside + outside) / 2
-            refuted = _score(middle, n, standing, drawn, kept) > Z**2
+            refuted = _score(middle, n, standing, drawn, right) > Z**2
             inside, outside = (inside, middle) if refuted else (middle, outside)
         return inside
 
     return share, (end(0.0), end(1.0))
 
 
-def _score(share: float, n: int, standing: int, drawn: int, kept: int) -> float:
+def _score(share: float, n: int, standing: int, drawn: int, right: int) -> float:
     """Return the score statistic of a share, chi-squared with one degree of freedom where it is the truth.
 
     The likeliest share that stands after the first phase, given `share` after both, solves a quadratic equation.
     """
-    a, b, c = n - kept, standing - kept + share * (n - drawn), share * (standing - drawn)
+    a, b, c = n - right, standing - right + share * (n - drawn), share * (standing - drawn)
     first = min(max((b + math.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a), share), 1.0)
-    return _off(standing, n, first) + _off(kept, drawn, share / first)
+    return _off(standing, n, first) + _off(right, drawn, share / first)
 
 
 def _off(count: int, n: int, share: float) -> float:
@@ -92,8 +92,8 @@ class TwoPhaseSummary(Summary):
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
         columns = ("sample_id", "error", "correct", "drawn", "linf", "l2")
-        found = self.reading.shards(condition, lambda name: name in columns or is_stage_column(name))
-        table, notes = self.reading.joined(found)
+        shards = self.reading.shards(condition, lambda name: name in columns or is_stage_column(name))
+        table, notes = self.reading.joined(shards)
         read = readable_rows(table)
         if not len(read):
             return []
@@ -102,17 +102,17 @@ class TwoPhaseSummary(Summary):
         fallen = n - read["correct"].null_count - drawn
         if fallen < n and not drawn:
             return []  # the shards of those that were drawn are still to come
-        known = table.drop_columns("correct")  # losses are of those drawn
+        losses = table.drop_columns("correct")  # losses are of those drawn
         claimed = f"{phases.attack.removesuffix(')')},only={phases.first})"  # the phase that all samples go through
-        flags = [*self.reading.findings(condition, known, claimed), *notes]
+        flags = [*self.reading.findings(condition, losses, claimed), *notes]
         flags += attack.doubts(self.reading, claimed, second)
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.findings(claimed, table), *notes]))
-        kept = int(column_of(second, "correct").sum()) if drawn else 0
-        estimate, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
+        right = int(column_of(second, "correct").sum()) if drawn else 0
+        estimate, (low, high) = two_phase_share(n, n - fallen, drawn, right)
         rows = [Figure(estimate, n, low, high, INVERTED).of(condition, ESTIMATE.name, flags)]
         if drawn:
-            rows.append(proportion(kept, drawn).of(condition, KEPT.name, flags))
+            rows.append(proportion(right, drawn).of(condition, RIGHT.name, flags))
         return rows
 
 
@@ -126,12 +126,12 @@ class TwoPhaseAggregator(Aggregator):
     words = VOCABULARY
     summary = TwoPhaseSummary
 
-    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
         line = (
             "Two-phase estimates are not compared here, since different samples of each checkpoint went through the "
             "second phase. They are in each report; the accuracy after the first phase is compared."
         )
-        return [line] if there else []
+        return [line] if in_records else []
 
 
 class TwoPhasePresenter(Presenter):
@@ -152,15 +152,15 @@ class TwoPhasePresenter(Presenter):
             phases = phases_of(row.condition)
             if phases is None or row.metric != ESTIMATE.name:
                 continue
-            kept = results.cells[row.checkpoint].get((row.condition, KEPT.name))  # none where nobody was drawn
+            right = results.cells[row.checkpoint].get((row.condition, RIGHT.name))  # none where nobody was drawn
             rows.append(
                 {
                     "checkpoint": names[row.checkpoint],
                     "attack": name_of(row.condition, "table", results.manifest),
                     "n": str(row.n),
                     "first phase": phases.first,
-                    "drawn": "0" if kept is None else str(kept.n),
-                    f"{KEPT.label} [95 %]": figure_cell(kept),
+                    "drawn": "0" if right is None else str(right.n),
+                    f"{RIGHT.label} [95 %]": figure_cell(right),
                     f"{ESTIMATE.label} [95 %]": figure_cell(row),
                 }
             )
