@@ -79,9 +79,9 @@ def build_filled(
     """
     if not is_factory(arch):
         return create(arch, kwargs=kwargs, img_size=img_size), False
-    given = {**kwargs, **({} if img_size is None else {"img_size": img_size})}
-    given |= {} if tensors is None else {"state_dict": dict(tensors)}
-    network, taken = _call(arch, given)
+    arguments = {**kwargs, **({} if img_size is None else {"img_size": img_size})}
+    arguments |= {} if tensors is None else {"state_dict": dict(tensors)}
+    network, taken = _call(arch, arguments)
     return network, "state_dict" in taken
 
 
@@ -89,8 +89,8 @@ def code_digest(arch: str) -> str | None:
     """Return the SHA-256 of a factory's source file with the modules next to it that it imported; None without one."""
     place = arch.rpartition(":")[0]
     path: str | None = place
-    if (known := _DIGESTS.get(Path(place).resolve())) is not None:
-        return known
+    if (digest := _DIGESTS.get(Path(place).resolve())) is not None:
+        return digest
     if not place.endswith(".py"):
         spec = importlib.util.find_spec(place)
         path = spec.origin if spec else None
@@ -161,8 +161,8 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> tuple[nn.Module, set[str]]:
         raise ModelError(f"{where}: {place} cannot be imported ({in_short(error)}); check the file") from error
     factory = getattr(module, name, None)
     if not callable(factory):
-        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        near = difflib.get_close_matches(name, there, n=3, cutoff=0.4) or there[:5]
+        callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = difflib.get_close_matches(name, callables, n=3, cutoff=0.4) or callables[:5]
         raise ModelError(f"{where}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
     try:
         accepted = inspect.signature(factory).parameters
