@@ -174,14 +174,14 @@ def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
             "function; expected a formula of queries, keys and values, such as quest"
         )
     standard = formula.name == "standard"
-    name, kept = ("", None) if standard else (register(formula), formula)
+    name, active = ("", None) if standard else (register(formula), formula)
     for chain in chains:
         handover = Handover(len(chain)) if formula.elliptical else None
         for position, layer in enumerate(chain):
             place = place_of(layer)
             if place.formula is None or place.formula.name != formula.name:
                 give_parameters(layer, formula)
-            layer.__dict__[_KEPT] = replace(place, formula=kept, handover=handover, position=position)
+            layer.__dict__[_KEPT] = replace(place, formula=active, handover=handover, position=position)
     for layer in (layer for chain in chains for layer in chain):
         layer.config._attn_implementation = name or place_of(layer).before
     for part in nn.Module.modules(model):

@@ -198,13 +198,13 @@ def _cams() -> list[Entry]:
 
 
 def _attentions() -> list[Entry]:
-    from ..attention.formulas import FAMILIES, shown
+    from ..attention.formulas import FAMILIES, value_text
     from ..attention.registry import EVERY_FORMULA
 
     entries: list[Entry] = []
     for name, formula in EVERY_FORMULA.usable():
         options = FAMILIES[name][0] if name in FAMILIES else {}
-        usual = {key: f"{shown(option.usual)} ({option.expected})" for key, option in options.items()}
+        usual = {key: f"{value_text(option.usual)} ({option.expected})" for key, option in options.items()}
         entries.append({"name": name, "logits": formula.logits, "source": formula.source, "parameters": usual})
     return entries
 

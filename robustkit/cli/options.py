@@ -141,7 +141,7 @@ class Commands(click.Group):
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
         self.sections = sections
-        EVERY_COMMAND.own = self.commands
+        EVERY_COMMAND.entries = self.commands
         for commands in sections.values():
             for command, line in commands.items():
                 command.short_help = line

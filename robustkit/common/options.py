@@ -51,18 +51,18 @@ def options_of(kind: type) -> list[Option]:
     every, base = fields(kind), next((each for each in reversed(kind.__mro__) if "own_before" in vars(each)), kind)
     common = len(fields(base))
     place = next((k for k, each in enumerate(every) if each.name == getattr(kind, "own_before", "")), common)
-    own = [each for each in every[common:] if not each.metadata.get("last")]
+    specific = [each for each in every[common:] if not each.metadata.get("last")]
     last = [each for each in every[common:] if each.metadata.get("last")]
-    listed = [*every[:place], *own, *every[place:common], *last]
+    listed = [*every[:place], *specific, *every[place:common], *last]
     lacks = getattr(kind, "lacks", ())
     return [_option(kind, each) for each in listed if each.name not in lacks]
 
 
-def _option(kind: type, given: Field[Any]) -> Option:
-    above = (vars(each).get("__dataclass_fields__", {}).get(given.name) for each in reversed(kind.__mro__))
+def _option(kind: type, declared: Field[Any]) -> Option:
+    above = (vars(each).get("__dataclass_fields__", {}).get(declared.name) for each in reversed(kind.__mro__))
     metadata = {key: value for each in above if each for key, value in each.metadata.items() if key != "last"}
-    flag = metadata.pop("flag", "--" + ("no_" * (given.default is True) + given.name).replace("_", "-"))
-    return Option(name=given.name, annotation=str(given.type), default=given.default, flag=flag, **metadata)
+    flag = metadata.pop("flag", "--" + ("no_" * (declared.default is True) + declared.name).replace("_", "-"))
+    return Option(name=declared.name, annotation=str(declared.type), default=declared.default, flag=flag, **metadata)
 
 
 def check_places(options: Any, kind: type | None = None) -> None:
@@ -84,8 +84,8 @@ def check_places(options: Any, kind: type | None = None) -> None:
                 raise ProtocolError(f"{each.name} is {type(place).__name__}; expected a path")
             text, name = str(place), each.flag.lstrip("-").replace("-", "_")
             if not _is_place(text):
-                shown = f"a text of {len(text)} characters, {text[:40]!r}"
-                raise ProtocolError(f"{name} is {shown}; expected the path of a file")
+                problem = f"a text of {len(text)} characters, {text[:40]!r}"
+                raise ProtocolError(f"{name} is {problem}; expected the path of a file")
 
 
 def _is_place(text: str) -> bool:

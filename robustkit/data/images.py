@@ -136,7 +136,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     largest = 65535 if values[-1] > 255 else 255
     others = [value for value in values if 0 < value < largest]
     small = not others or labels or others[-1] <= _SMALL * largest
-    shown = first_names([str(value) for value in values])
+    examples = first_names([str(value) for value in values])
     if void and values[-1] == largest and small:
         return ObjectMask(np.isin(numbers, others), tuple(others), largest)
     if len(values) == 1 and (values[0] < 2 or values[0] > largest // 2):
@@ -150,7 +150,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
         if not blurred and not (values[-1] == largest and others and others[-1] <= largest // 2):
             return ObjectMask(numbers > largest // 2)
     raise BadImageError(
-        f"{name}: a mask of the numbers {shown}, which is ambiguous; expected 0 for the background and one "
+        f"{name}: a mask of the numbers {examples}, which is ambiguous; expected 0 for the background and one "
         f"number for the object, or labels up to {int(_SMALL * largest)} with {largest} as void, as PNG"
     )
 
@@ -290,8 +290,8 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
     except MemoryError:
         raise BadImageError(f"{name}: too large for this machine's memory") from None
     except Exception as error:  # Pillow's decoders may raise anything for a broken file
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadImageError(f"{name}: broken image: {said}") from None
+        message = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadImageError(f"{name}: broken image: {message}") from None
 
 
 def _upright(image: Image.Image) -> Image.Image:

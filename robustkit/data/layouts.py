@@ -110,12 +110,12 @@ def read_table(
 
 def _indices(cells: Sequence[_Cell], class_names: tuple[str, ...] | None) -> dict[str, int] | None:
     """Return the index of each text of a column; None for names. Raises DataError where it has both."""
-    found = {cell.text: (_index(cell, class_names), cell) for cell in cells}
-    indices = {text: index for text, (index, _) in found.items() if index is not None}
+    by_text = {cell.text: (_index(cell, class_names), cell) for cell in cells}
+    indices = {text: index for text, (index, _) in by_text.items() if index is not None}
     if not indices:
         return None
-    if name := next((cell for index, cell in found.values() if index is None), None):
-        number = found[next(iter(indices))][1]
+    if name := next((cell for index, cell in by_text.values() if index is None), None):
+        number = by_text[next(iter(indices))][1]
         why = f"label {name.text!r} is a name, but {number.at} has the number {number.text}"
         raise DataError(f"{name.at}: {why}; give all as indices, or all as names")
     return indices
@@ -127,12 +127,12 @@ def _named(
     lines = {cell.text: cell.at for cell in reversed(column.cells)}
     naming = Naming(tuple(sorted(lines)), str(table), "class name", None, num_classes, class_names, lines.__getitem__)
     try:
-        found = number_classes(naming)
+        numbered = number_classes(naming)
     except DataError:
         if not indexed:
             raise
         return column
-    return replace(column, named=found if found.is_sure or not indexed else None)
+    return replace(column, named=numbered if numbered.is_sure or not indexed else None)
 
 
 def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | None) -> None:
@@ -148,12 +148,12 @@ def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | Non
 
 def _check_alike(best: _Column, other: _Column) -> None:
     """Raise DataError for a row whose labels in two columns differ, or of which one goes with two of the other."""
-    there: dict[object, object] = {}
-    here: dict[object, object] = {}
+    forth: dict[object, object] = {}
+    back: dict[object, object] = {}
     for one, two in zip(best.cells, other.cells, strict=True):
         a = best.places[one.text] if best.places else one.text
         b = other.places[two.text] if other.places else two.text
-        alike = a == b if best.places and other.places else there.setdefault(a, b) == b and here.setdefault(b, a) == a
+        alike = a == b if best.places and other.places else forth.setdefault(a, b) == b and back.setdefault(b, a) == a
         if not alike:
             pair = f"{one.column} {one.text!r} and {two.column} {two.text!r}"
             raise DataError(f"{one.at}: {pair} contradict each other; correct one, or remove its column")
@@ -360,18 +360,18 @@ def _folders(q: Question) -> Labels:
     if not q.class_folders:
         raise DataError(f"{q.where}: no class folders; give a CSV of labels (--labels)")
     named = Naming(tuple(q.class_folders), q.where, "class folder", q.order, q.num_classes, q.class_names)
-    found = number_classes(named)
-    samples, left = _by_folder(q, found.places)
-    notes = (*_count(found.places, samples, found.classes), *found.notes, *left)
-    return Labels("folders-timm" if q.order == "natural" else "folders", found.classes, samples, None, notes)
+    numbered = number_classes(named)
+    samples, left = _by_folder(q, numbered.places)
+    notes = (*_count(numbered.places, samples, numbered.classes), *numbered.notes, *left)
+    return Labels("folders-timm" if q.order == "natural" else "folders", numbered.classes, samples, None, notes)
 
 
 def _imagenet(q: Question) -> Labels:
     naming = Naming(tuple(q.class_folders), q.where, num_classes=q.num_classes, class_names=q.class_names)
-    found = number_wnids(naming if q.class_folders else Naming((), q.where))
-    names = found.classes
-    samples, left = _by_folder(q, found.places)
-    notes = _count(found.places, samples, names)
+    numbered = number_wnids(naming if q.class_folders else Naming((), q.where))
+    names = numbered.classes
+    samples, left = _by_folder(q, numbered.places)
+    notes = _count(numbered.places, samples, names)
     for letter in ("a", "r"):
         if set(q.class_folders) == set(timm_list(f"imagenet_{letter}_synsets.txt")):
             remedy = f": --layout imagenet-{letter}" * (len(names) == 1000)

@@ -343,11 +343,11 @@ def change_sample(index: int, change: str) -> Changed:
     photograph.
     """
     if change not in CHANGES or not (0 <= index < SIZES[_SPLIT] and wears_its_own(draws_of(_SPLIT, index))):
-        known = ", ".join(CHANGES)
-        raise DataError(f"embedded shapes have no change {change} of {_SPLIT}/{index}; changes are {known}")
-    draw, own, other = draws_of(_SPLIT, index), label(index), other_label(index)
+        choices = ", ".join(CHANGES)
+        raise DataError(f"embedded shapes have no change {change} of {_SPLIT}/{index}; changes are {choices}")
+    draw, original, other = draws_of(_SPLIT, index), label(index), other_label(index)
     canvas = ground_of(Draws(f"{draw.key}/other ground") if change == "background" else draw)
-    colours = colours_of(draw, CLASSES[other if change == "colour" else own], canvas)
-    shown = other if change == "shape" else own
-    shape = finish_sample(canvas, paint(canvas, draw, CLASSES[shown], colours), shown)
+    colours = colours_of(draw, CLASSES[other if change == "colour" else original], canvas)
+    shape_class = other if change == "shape" else original
+    shape = finish_sample(canvas, paint(canvas, draw, CLASSES[shape_class], colours), shape_class)
     return Changed(shape, -1 if change == "background" else other)

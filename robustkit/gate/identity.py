@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..common.preprocessing import said_by
+from ..common.preprocessing import source_words
 from ..results import pairing
 from ..runs.description import shown_as
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -59,6 +59,6 @@ def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, st
     every = [*found.items(), *[("", missing)] * (len(wanted) - len(found))]
     for (part, here), there in zip(every, [*wanted, *[missing] * (len(found) - len(wanted))], strict=True):
         if here != there:
-            who = said_by(checkpoint.said.get(part, ""), checkpoint.arch)
+            who = source_words(checkpoint.origin.get(part, ""), checkpoint.arch)
             differing.append(f"{here}{who and f' ({who})'}, expected {there}")
     return False, f"preprocessing is {'; '.join(differing)}"

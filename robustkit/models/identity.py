@@ -39,7 +39,7 @@ class ModelIdentity:
         there is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
-    notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SAID_BY`. outputs: what
+    notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SOURCES`. outputs: what
         the network returns: logits, probabilities, or other numbers between 0 and 1 (`models.outputs`).
     """
 

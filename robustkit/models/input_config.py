@@ -63,7 +63,7 @@ def resolve_preprocessing(
     origins: Mapping[str, str] = MappingProxyType({}),
     config_of: str = "architecture",
 ) -> tuple[Preprocessing, dict[str, str], tuple[str, ...]]:
-    """Return how images become pixels, who said each value (`common.preprocessing.SAID_BY`), and notes for the user.
+    """Return how images become pixels, who said each value (`common.preprocessing.SOURCES`), and notes for the user.
     Each value comes from the option, else metadata, else the architecture's config, else our default; notes say so.
     origins: the source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is
     `published` with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are

@@ -318,7 +318,7 @@ def inputs_in_words(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
     """Yield how images become the inputs of the checkpoints, and who says so; those that are alike share a line."""
     names: dict[str, list[str]] = {}
     for entry in entries:
-        text = describe_preprocessing(entry.preprocessing.to_plain(), entry.said, entry.arch)
+        text = describe_preprocessing(entry.preprocessing.to_plain(), entry.origin, entry.arch)
         names.setdefault(text, []).append(entry.name)
     yield from (f"{', '.join(alike)}: input: {text}" for text, alike in names.items())
 

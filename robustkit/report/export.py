@@ -283,7 +283,7 @@ def _model_id(described: CheckpointEntry) -> str:
 
 def _is_changed(described: CheckpointEntry) -> bool:
     """Whether an option gave a model an attention or a preprocessing that its checkpoint does not name."""
-    sources = {"attention": described.attention_source, **described.said}
+    sources = {"attention": described.attention_source, **described.origin}
     values = {"attention": described.attention, **described.to_plain()["preprocessing"]}
     given = [name for name, source in sources.items() if source == "option"]
     return any(described.metadata.get(name) != values.get(name) for name in given)

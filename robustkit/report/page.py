@@ -151,10 +151,10 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary. by:
     columns whose slices have a table, see `results.slice_tables`."""
     results, manifest = Results.of(run, rows), run.manifest
-    inputs = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
+    texts = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.origin, c.arch) for c in manifest.checkpoints}
     shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
     papers = bibtex(manifest, rows)
-    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown, "papers": papers}
+    reproduce = {"parameters": manifest.protocol.parameters, "inputs": texts, "shown": shown, "papers": papers}
 
     def compared() -> dict[str, Any]:
         differences = comparison_grids(report_tables(run, results), manifest.names[0])

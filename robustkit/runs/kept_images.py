@@ -64,8 +64,8 @@ class PicturePlan:
         middle = {group: sorted(levels)[len(levels) // 2] for group, levels in severities.items()}
 
         def keeps(condition: Condition) -> bool:
-            shown = condition.under or condition
-            return not shown.group or shown.level == middle.get(shown.group, shown.level)
+            base = condition.under or condition
+            return not base.group or base.level == middle.get(base.group, base.level)
 
         return cls(frozenset(samples), frozenset(condition.text for condition in conditions if keeps(condition)))
 
@@ -173,17 +173,17 @@ def remove_adversarials(run: RunFolder) -> None:
     shutil.rmtree(run.path / ADVERSARIALS, ignore_errors=True)
 
 
-def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, found: str) -> str:
+def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, digest: str) -> str:
     """Return why differences are not those that the record of their unit is about; empty where they are."""
-    if stated != found:
+    if stated != digest:
         return f"{_WHAT[ADVERSARIALS]} that were modified: their SHA-256 is not {stated[:12]}…"
     path = run.shard_path(checkpoint, condition, shard)
     try:
         metadata, _ = metadata_of(run.read_bytes(path))
     except FileNotFoundError:  # both are made again
         return ""
-    known = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
-    return "" if known == found else f"not the {_WHAT[ADVERSARIALS]} that the record at {path} is about"
+    recorded = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
+    return "" if recorded == digest else f"not the {_WHAT[ADVERSARIALS]} that the record at {path} is about"
 
 
 def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
@@ -212,7 +212,7 @@ def _bytes(run: RunFolder, kind: str, path: Path) -> bytes:
     try:
         return run.read_bytes(path)
     except OSError as fault:
-        said, remedy = (fault.strerror or fault), _AGAIN
+        reason, remedy = (fault.strerror or fault), _AGAIN
         if kind == PICTURES:
-            said, remedy = fault, "delete the file; nothing depends on it"
-        raise RunError(f"{path}: {_WHAT[kind]} cannot be read ({said}); {remedy}") from None
+            reason, remedy = fault, "delete the file; nothing depends on it"
+        raise RunError(f"{path}: {_WHAT[kind]} cannot be read ({reason}); {remedy}") from None

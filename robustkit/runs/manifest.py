@@ -172,7 +172,7 @@ class AnswersEntry(Part, frozen=True, kw_only=True):
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
-    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
+    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SOURCES`.
     trained_attention: the formula of training, where it has other options than `attention`. answers: to a few samples;
     absent where it could not be asked. outputs: what the network returns, where that are no logits."""
 
@@ -213,20 +213,20 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
         return self.weights == ELSEWHERE
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def origin(self) -> Mapping[str, str]:
         """The source of each value of the preprocessing; empty where the run does not say."""
         return {} if self.preprocessing_source is UNSET else self.preprocessing_source
 
     @property
     def sources(self) -> dict[str, str]:
         """The known source of each part of the set-up; of a mean and a std with two, the one that proves less."""
-        named = {name: self.said.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
+        named = {name: self.origin.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
         statistics = sorted((named["mean"], named["std"]), key=UNPROVEN.__contains__)
-        found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
+        sources = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
         if self.attention not in ("none", "other"):
-            found = {"attention": self.attention_source, **found}
-        found["text"] = self.said.get("text", "")
-        return {part: source for part, source in found.items() if source}
+            sources = {"attention": self.attention_source, **sources}
+        sources["text"] = self.origin.get("text", "")
+        return {part: source for part, source in sources.items() if source}
 
     @property
     def assumed(self) -> list[str]:
@@ -270,7 +270,7 @@ class DataEntry(Part, frozen=True, kw_only=True):
 
     def findings(self, *rooms: str) -> list[Finding]:
         """Return the findings among the notes whose codes begin with one of these."""
-        return [found for note in self.notes if (found := Finding.parse(note)) and found.room in rooms]
+        return [finding for note in self.notes if (finding := Finding.parse(note)) and finding.room in rooms]
 
 
 class Claim(Part, frozen=True, kw_only=True):
@@ -464,8 +464,8 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     """Return what a run.json holds. data: its JSON. Raises RunError where no audit wrote it so, or it was altered."""
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
-    if type(found := data.get("format")) is not int or found not in get_args(Format):
-        made = f"format {str(found)[:20]}" if found is not None else "no format"
+    if type(number := data.get("format")) is not int or number not in get_args(Format):
+        made = f"format {str(number)[:20]}" if number is not None else "no format"
         raise RunError(
             f"{path}: names {made}, and this version of RobustKit reads and continues format 2 "
             f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with "

@@ -176,8 +176,8 @@ def parquet_bytes(table: pa.Table) -> bytes:
 def digest_of_run(manifest: Manifest) -> str:
     """Return a digest of everything in run.json that decides records and never changes while a run grows."""
     data = manifest.data.to_plain()
-    kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
-    return digest_of({"deciding": _deciding(manifest), "data": kept, "size": manifest.shard_size})
+    fields = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
+    return digest_of({"deciding": _deciding(manifest), "data": fields, "size": manifest.shard_size})
 
 
 def _deciding(manifest: Manifest) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         *dict.fromkeys(entry.load().name for entry in built_in("families").values()),
         "attacks",
     ]
-    tables = {kind for kind in (*EVERY_FAMILY.own, "pgd") if vocabulary_of(kind).in_results}
+    tables = {kind for kind in (*EVERY_FAMILY.entries, "pgd") if vocabulary_of(kind).in_results}
     assert tables == {"clean", "pgd", "patch", *built_in("families")} and kind_of("cam(agcam,mode=box)") == "cam"
 
 

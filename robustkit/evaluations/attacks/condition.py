@@ -38,7 +38,7 @@ from ..metrics import WEIGHT, Metric, of_samples, plain_name, supported_name
 if TYPE_CHECKING:
     import attacks
 
-_TAKEN = (*EVERY_FAMILY.own, *ATTACK_NAMES)
+_TAKEN = (*EVERY_FAMILY.entries, *ATTACK_NAMES)
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
     "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
