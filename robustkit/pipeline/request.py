@@ -180,7 +180,7 @@ class LabelOptions:
     real_labels: str | None = option("Data", "ImageNet ReaL's JSON of valid labels.", type=Path)
 
 
-def _said(each: Option, value: Any) -> Any:
+def _word(each: Option, value: Any) -> Any:
     if each.annotation == "bool":
         return value != each.default  # the flag of what is on by default takes it away
     if not isinstance(value, _PLAIN):  # an object of Python's, which no command can name
@@ -323,10 +323,10 @@ class Request:
         from ..protocol.condition import split_list
         from .inputs import options_of
 
-        kept = []
+        evaluations = []
         for text in split_list(self.evaluations or ()):
             options = options_of(text)
-            kept += [] if options else [text]
+            evaluations += [] if options else [text]
             for name, value in options.items():
                 if name == "data_dir" or not hasattr(self, name):
                     command = f"--{name.replace('_', '-')} {value}"
@@ -334,9 +334,9 @@ class Request:
                 if value is True:
                     object.__setattr__(self, name, True)
                 elif value != "none":
-                    given = [item for item in split_list(getattr(self, name) or ()) if item not in ("none", value)]
-                    object.__setattr__(self, name, (*given, value))
-        object.__setattr__(self, "evaluations", tuple(kept) or None)
+                    items = [item for item in split_list(getattr(self, name) or ()) if item not in ("none", value)]
+                    object.__setattr__(self, name, (*items, value))
+        object.__setattr__(self, "evaluations", tuple(evaluations) or None)
 
     @cached_property
     def card(self) -> Card:
@@ -382,8 +382,8 @@ class Request:
     @property
     def attack_list(self) -> str:
         """The attacks as one text: the usual ones where none are named, nothing for `none`."""
-        given = self.usual_attacks if self.attacks is None else self.attacks
-        text = given if isinstance(given, str) else ",".join(given)
+        attacks = self.usual_attacks if self.attacks is None else self.attacks
+        text = attacks if isinstance(attacks, str) else ",".join(attacks)
         if "none" in (names := [name.strip().lower() for name in text.split(",")]) and len(names) > 1:
             raise ProtocolError(f"--attacks {text}: none cannot be combined with others; leave out none, or the others")
         return "" if names == ["none"] else text
@@ -436,18 +436,18 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """Return what a command has to say for the same figures: by flag a text, texts, or True."""
-        said: dict[str, Any] = {}
+        flags: dict[str, Any] = {}
         for each in options_of(type(self)):
             value = getattr(self, each.name)
             if each.group is not None:
                 entries = {entry.name: entry for entry in options_of(each.group)}
-                said |= {entries[name].flag: _said(entries[name], of) for name, of in value.items() if name in entries}
+                flags |= {entries[name].flag: _word(entries[name], of) for name, of in value.items() if name in entries}
             elif each.heading and each.name not in _NOT_AGAIN:
                 usual = isinstance(value, _PLAIN) and value == each.default
-                said[each.flag] = None if usual else _said(each, value)
+                flags[each.flag] = None if usual else _word(each, value)
         if plugins := plugin_files():
-            said["--plugin"] = [str(path) for path in plugins]
-        return {flag: value for flag, value in said.items() if value not in (None, False, "")}
+            flags["--plugin"] = [str(path) for path in plugins]
+        return {flag: value for flag, value in flags.items() if value not in (None, False, "")}
 
 
 @dataclass(frozen=True, kw_only=True)
