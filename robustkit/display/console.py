@@ -294,10 +294,10 @@ def _is_read(console: Console) -> bool:
     return console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 
-def _put(console: Console, text: str, style: str = "", word: str = "", own: str = "") -> None:
+def _put(console: Console, text: str, style: str = "", word: str = "", word_style: str = "") -> None:
     """Print a line as it is. word: with which it begins, and which has a style of its own."""
     from rich.text import Text
 
-    shown = Text(text, style=style)
-    shown.stylize(own, 0, len(word))
-    console.print(shown, soft_wrap=True)
+    line = Text(text, style=style)
+    line.stylize(word_style, 0, len(word))
+    console.print(line, soft_wrap=True)

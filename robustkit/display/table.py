@@ -54,10 +54,10 @@ class TextTable:
         if heading not in self.headings or not self.rows:
             return self
         place = self.headings.index(heading)
-        if len(said := {row[place] for row in self.rows} - {""}) != 1:
+        if len(values := {row[place] for row in self.rows} - {""}) != 1:
             return self
         headings, *rows = (row[:place] + row[place + 1 :] for row in (self.headings, *self.rows))
-        return replace(self, title=f"{self.title}; {heading} = {said.pop()}", headings=headings, rows=tuple(rows))
+        return replace(self, title=f"{self.title}; {heading} = {values.pop()}", headings=headings, rows=tuple(rows))
 
 
 def numeric_columns(table: TextTable) -> set[int]:

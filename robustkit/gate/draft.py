@@ -122,8 +122,8 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
 
 def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Iterator[str]:
     """Yield a rule for all checkpoints that the weakest meets, and one for each that is clearly better."""
-    there = ((name, cells.get((condition, metric))) for name, cells in subject.cells.items())
-    rows = {name: row for name, row in there if row is not None}
+    every = ((name, cells.get((condition, metric))) for name, cells in subject.cells.items())
+    rows = {name: row for name, row in every if row is not None}
     sign = -1 if metric_of(metric).better < 0 else 1
     finite = [name for name, row in rows.items() if math.isfinite(row.value)]
     weakest = min(finite, key=lambda name: sign * rows[name].value)
@@ -171,8 +171,8 @@ def _bound(row: Figure, checkpoint: str, why: str = "") -> Iterator[str]:
     falls = metric_of(metric).better < 0
     low, high = _interval(row)
     measured = math.isfinite(row.low) and math.isfinite(row.high)
-    shown = f"[{low:.4g}, {high:.4g}], n {row.n}" if measured else f"n {row.n}; no interval, margin 0.05"
-    comment = f"{value:.4g} {shown}" if measured else f"{value:.4g}, {shown}"
+    interval = f"[{low:.4g}, {high:.4g}], n {row.n}" if measured else f"n {row.n}; no interval, margin 0.05"
+    comment = f"{value:.4g} {interval}" if measured else f"{value:.4g}, {interval}"
     if why:
         comment = f"{why}{'' if why.endswith(', ') else ': '}{comment}"
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
@@ -211,8 +211,8 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
 
 def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
     """Yield a rule on how images become pixels, which moves every figure. name: a checkpoint that was shown them so."""
-    shown = _is("preprocessing", ", ".join(shown_as(subject.checkpoints[name]).values()))
-    yield from _rule("same preprocessing", shown, checkpoint)
+    statement = _is("preprocessing", ", ".join(shown_as(subject.checkpoints[name]).values()))
+    yield from _rule("same preprocessing", statement, checkpoint)
 
 
 def _findings(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:

@@ -135,10 +135,10 @@ def sentence(verdict: Verdict) -> str:
     statement, figure = verdict.rule.statement, verdict.figure
     parts = [_rule(verdict)]
     if figure is not None and isinstance(statement, Value | Change):
-        shown = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement)}, n {figure.n}"
+        figures = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement)}, n {figure.n}"
         bound = "" if verdict.state == PASS else f", bound {statement.compare} {_in_unit(statement.bound, statement)}"
         missed = _missed(verdict)
-        parts[0] += f": {shown}{_where(verdict)}{bound}" + (f", missed by {missed}" if missed else "")
+        parts[0] += f": {figures}{_where(verdict)}{bound}" + (f", missed by {missed}" if missed else "")
     elif verdict.reason:
         parts[0] += f": {verdict.why}"
     if figure is not None:
@@ -158,8 +158,8 @@ def table(verdicts: Sequence[Verdict]) -> TextTable:
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
         rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))
-        said = isinstance(statement, Identity | NoFindings) and verdict.state == PASS  # by the rule
-        below += [(place, text) for text in ("" if said else verdict.reason, *_flags(verdict)) if text]
+        by_rule = isinstance(statement, Identity | NoFindings) and verdict.state == PASS  # by the rule
+        below += [(place, text) for text in ("" if by_rule else verdict.reason, *_flags(verdict)) if text]
         if remedies[place] and remedies[place] != remedies[place + 1]:
             below.append((place, f"→ {remedies[place]}"))
     headings = ("verdict", "checkpoint", "rule", "value [95 %]", "n", "missed by")
@@ -221,15 +221,15 @@ def junit(outcome: Outcome, run: str) -> bytes:
     suite = Tree.SubElement(root, "testsuite", {"name": _legal(run), **totals})
     for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
         attributes = {"classname": _legal(verdict.checkpoint or run), "name": _legal(name), "time": "0"}
-        case, said = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
+        case, text = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
         if verdict.state == PASS:
-            Tree.SubElement(case, "system-out").text = _legal(said)
+            Tree.SubElement(case, "system-out").text = _legal(text)
         elif outcome.stops(verdict):
-            fields = {"message": _legal(said), "type": "fail" if verdict.state == FAIL else "inconclusive"}
-            lines = filter(None, (verdict.checkpoint, said, advice(verdict)))
+            fields = {"message": _legal(text), "type": "fail" if verdict.state == FAIL else "inconclusive"}
+            lines = filter(None, (verdict.checkpoint, text, advice(verdict)))
             Tree.SubElement(case, "failure", fields).text = _legal("\n".join(lines))
         else:
-            Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {said}")})
+            Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {text}")})
     Tree.indent(root)
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -253,10 +253,10 @@ def github_lines(outcome: Outcome) -> Iterator[str]:
     """Yield workflow commands that GitHub shows next to the policy's lines: the worst first, and as many as it shows of
     a step; the last of them says how many follow."""
     urgent: list[Verdict | str] = [*by_urgency(outcome)[0], *outcome.notes]
-    shown = urgent if len(urgent) <= _ANNOTATIONS else urgent[: _ANNOTATIONS - 1]
-    for each in shown:
+    annotated = urgent if len(urgent) <= _ANNOTATIONS else urgent[: _ANNOTATIONS - 1]
+    for each in annotated:
         yield _annotation(outcome, each)
-    if more := len(urgent) - len(shown):
+    if more := len(urgent) - len(annotated):
         yield _annotation(outcome, f"{more} more follow; the log and the job summary list them")
 
 
@@ -271,8 +271,8 @@ def _annotation(outcome: Outcome, verdict: Verdict | str) -> str:
         title = plain_line(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
         properties |= {"line": str(verdict.rule.line), "title": title}
     legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
-    shown = ",".join(f"{key}={value}" for key, value in legal.items())
-    return f"::{level} {shown}::{_data(sentence(verdict) if isinstance(verdict, Verdict) else plain_line(verdict))}"
+    settings = ",".join(f"{key}={value}" for key, value in legal.items())
+    return f"::{level} {settings}::{_data(sentence(verdict) if isinstance(verdict, Verdict) else plain_line(verdict))}"
 
 
 def _data(text: str) -> str:
@@ -410,14 +410,14 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
 
 def _figure(row: Figure) -> dict[str, Any]:
     low, high = finite_or_none(row.low), finite_or_none(row.high)
-    known = low is not None and high is not None
+    has_interval = low is not None and high is not None
     return {
         "checkpoint": plain_line(row.checkpoint),
         "condition": plain_line(row.condition),
         "metric": plain_line(row.metric),
         "value": finite_or_none(row.value),
         "n": int(row.n),
-        "interval": {"low": low, "high": high, "level": _LEVEL} if known else None,
+        "interval": {"low": low, "high": high, "level": _LEVEL} if has_interval else None,
         "flags": [plain_line(str(each)) for each in row.findings],
     }
 
@@ -428,8 +428,8 @@ def _subject(entry: CheckpointEntry) -> dict[str, Any]:
     if kind == TENSORS or not _HEX.fullmatch(entry.sha256 or ""):
         remedy = "save its weights to a file, audit that, and attest the new run"
         raise RunError(f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; {remedy}")
-    said = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
-    return _descriptor(entry.name, entry.sha256, kind) | {"annotations": said}
+    details = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
+    return _descriptor(entry.name, entry.sha256, kind) | {"annotations": details}
 
 
 def _kind(entry: CheckpointEntry) -> str:
@@ -467,7 +467,7 @@ class Attested:
     result: str
 
     def names_of(self, digests: Mapping[str, str]) -> list[str]:
-        return [name for name, said in self.subjects if digests.items() & said.items()]
+        return [name for name, own in self.subjects if digests.items() & own.items()]
 
 
 def read_attestation(path: Path) -> Attested:
@@ -492,14 +492,14 @@ def read_attestation(path: Path) -> Attested:
 
 def _descriptors(part: Any) -> Descriptors:
     """Return names and digests; none where something has another form."""
-    found = list[tuple[str, dict[str, str]]]()
+    subjects = list[tuple[str, dict[str, str]]]()
     for entry in part if isinstance(part, list) else ():
         digest = entry.get("digest") if isinstance(entry, dict) else None
         if not isinstance(digest, dict) or not digest:
             return ()
-        known = {kind: str(digest[kind]).lower() for kind in (FILE, SHARDS) if kind in digest}
-        found.append((plain_line(str(entry.get("name", "_"))), known))
-    return tuple(found)
+        digests = {kind: str(digest[kind]).lower() for kind in (FILE, SHARDS) if kind in digest}
+        subjects.append((plain_line(str(entry.get("name", "_"))), digests))
+    return tuple(subjects)
 
 
 def _strange(path: Path, what: str) -> RunError:

@@ -59,9 +59,9 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         if len(names) > 1:
             legend(canvas, {short[name]: looks[name] for name in names}, lines=False)
 
-    shown = {name: [percent(point.value) for point in points[name]] for name in names}
-    spoken = {name: ", ".join(map(" ".join, zip(titles, shown[name], strict=True))) for name in names}
-    said = [f"{short[name]}: {spoken[name]}" for name in names]
+    values = {name: [percent(point.value) for point in points[name]] for name in names}
+    spoken = {name: ", ".join(map(" ".join, zip(titles, values[name], strict=True))) for name in names}
+    descriptions = [f"{short[name]}: {spoken[name]}" for name in names]
     every = len(results.manifest.names)
     more = f" The first {_MOST} of {every} checkpoints." if every > _MOST else ""
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
@@ -70,7 +70,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         f"{heading} by condition",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
         paint,
-        alt=f"{word} in percent. {list_some(said)}.",
+        alt=f"{word} in percent. {list_some(descriptions)}.",
         caption=f"{heading} with 95 % intervals{error}.{more}",
     )
 
@@ -198,14 +198,14 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         areas.setdefault(words_of(entry.condition).area.format(many=many), []).append(entry)
     for area, (entry, *others) in areas.items():
         metric = metric_of(entry.metric)
-        found = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
-        if not found:
+        finite = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
+        if not finite:
             continue
-        ends = [scaled(end(row.value for row in found), metric.scale) for end in (min, max)]
+        ends = [scaled(end(row.value for row in finite), metric.scale) for end in (min, max)]
         unit = " %" if metric.scale == 100 else ""
-        detail, standing = _cell(found[0], metric.scale, "").interval, best.get(area)
-        if len(found) == 1 < len(names):
-            detail = f"{short[found[0].checkpoint]} only"
+        detail, standing = _cell(finite[0], metric.scale, "").interval, best.get(area)
+        if len(finite) == 1 < len(names):
+            detail = f"{short[finite[0].checkpoint]} only"
         elif len(names) > 1:
             leaders = listed([short[name] for name in standing.leaders]) if standing else ""
             detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
@@ -227,8 +227,8 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     counts = sorted({int(row.n) for row in rows if row is not None})
     n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
     n = "" if counts == [results.manifest.data.n] else n
-    said = _verdict(tests.of(entry.key), metric.scale, len(names))
-    return Line(title, metric.label or metric.name, metric.better < 0, n, cells, *said)
+    verdict = _verdict(tests.of(entry.key), metric.scale, len(names))
+    return Line(title, metric.label or metric.name, metric.better < 0, n, cells, *verdict)
 
 
 def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> Cell:
@@ -262,19 +262,19 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
     """Return what the tests of a row say, and the difference of two checkpoints, or how many pairs differ."""
     if count < 2:
         return "", ""
-    known = [row for row in tested if math.isfinite(row.p_value)]
-    if not known:
+    finite = [row for row in tested if math.isfinite(row.p_value)]
+    if not finite:
         return "not tested", ""
-    beyond = [row for row in known if row.significant]
+    beyond = [row for row in finite if row.significant]
     if count == 2:
-        difference = known[0].difference
+        difference = finite[0].difference
         gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
         text = figure_cell(gap, scale, sign="+")
-        return p_equals(known[0].p_value) if beyond else "inconclusive", text
+        return p_equals(finite[0].p_value) if beyond else "inconclusive", text
     if not beyond:
         return "inconclusive", ""
     smallest = min(row.p_value for row in beyond)
-    return p_equals(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
+    return p_equals(smallest), f"{len(beyond)} of {len(finite)} pair{'' if len(finite) == 1 else 's'} differ"
 
 
 def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:

@@ -127,7 +127,7 @@ class Run(RunFolder):
 
     def _repr_html_(self) -> str:
         """Return what the command prints of a run: sentences, the short table, flags."""
-        found = survey(self)
-        flags = [f"⚑ {line}" for line in (*finding_lines(found), *left_out_lines(self))]
-        flags += [f"note: {line}" for line in note_lines(found)]
-        return f"{as_html(short_tables(found), summary_sentences(found))}\n{as_html((), flags)}"
+        results = survey(self)
+        flags = [f"⚑ {line}" for line in (*finding_lines(results), *left_out_lines(self))]
+        flags += [f"note: {line}" for line in note_lines(results)]
+        return f"{as_html(short_tables(results), summary_sentences(results))}\n{as_html((), flags)}"

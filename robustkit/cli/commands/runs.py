@@ -55,14 +55,14 @@ def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool,
     from ...report.refresh import keep_metadata, refresh
     from ...runs.folder import RunFolder
 
-    existing, wanted = RunFolder.existing(run), parse_loggers(logs)
+    existing, loggers = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
         if metadata is not None:
             keep_metadata(existing, metadata)
         results = refresh(existing, by)
         say_unfinished([existing])
         show(existing, results, details, by)
-    log_run(existing, results, wanted)
+    log_run(existing, results, loggers)
 
 
 @click.command(context_settings=CONTEXT)

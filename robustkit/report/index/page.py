@@ -92,8 +92,8 @@ class History:
         return [self.named[key] for key in self.keys]
 
     def cells(self, checkpoint: IndexCheckpoint) -> list[str]:
-        there = _by_key(checkpoint)
-        return [figure_text(there[key]) if key in there else "–" for key in self.keys]
+        by_key = _by_key(checkpoint)
+        return [figure_text(by_key[key]) if key in by_key else "–" for key in self.keys]
 
 
 @dataclass
@@ -123,13 +123,13 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
 
 def consecutive_runs(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
     """Return (older, newer) paths of consecutive runs of a name, the newest first, with what differs in the request."""
-    found: dict[tuple[str, str], list[str]] = {}
+    pairs: dict[tuple[str, str], list[str]] = {}
     for group in _by_name(runs):
         for newer, older in pairwise(group):
-            changes = found.setdefault((older[0], newer[0]), [])
+            changes = pairs.setdefault((older[0], newer[0]), [])
             changes += [change for change in _changes(older, newer) if change not in changes]
     place = {path: number for number, path in enumerate(runs)}
-    return dict(sorted(found.items(), key=lambda item: (place[item[0][1]], place[item[0][0]])))
+    return dict(sorted(pairs.items(), key=lambda item: (place[item[0][1]], place[item[0][0]])))
 
 
 def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
@@ -155,25 +155,25 @@ def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, Figure]:
 
 def _chart(history: History) -> Plot | None:
     """Draw the figures in percent over the runs, with their intervals. A line ends where another set-up begins."""
-    shown = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
-    if not shown:
+    keys = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
+    if not keys:
         return None
     entries = history.runs
-    series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in shown}
+    series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in keys}
     called = history.named
-    named = labels((called[key] for key in shown), 56)
-    looks = {named[called[key]]: style(place) for place, key in enumerate(shown)}
-    points = [figure for key in shown for figure in series[key] if figure is not None]
+    named = labels((called[key] for key in keys), 56)
+    looks = {named[called[key]]: style(place) for place, key in enumerate(keys)}
+    points = [figure for key in keys for figure in series[key] if figure is not None]
     ends = [100 * end for p in points for end in (p.value, p.low, p.high) if math.isfinite(end)]
     others = [place for place, changes in enumerate(history.changes) if changes]
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
-        for place, (key, look) in enumerate(zip(shown, looks.values(), strict=True)):
+        for place, (key, look) in enumerate(zip(keys, looks.values(), strict=True)):
             for first, end in pairwise([0, *others, len(entries)]):
-                there = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
-                marks = [figure for _, figure in there]
-                dots(axes, [at for at, _ in there], marks, look, shift=series_shift(place, len(shown), 5))
+                points = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
+                marks = [figure for _, figure in points]
+                dots(axes, [at for at, _ in points], marks, look, shift=series_shift(place, len(keys), 5))
         for place in others:
             axes.axvline(place - 0.5, color=INK, linewidth=1, linestyle=":")
         axes.set_xlim(-0.5, len(entries) - 0.5)
@@ -184,14 +184,14 @@ def _chart(history: History) -> Plot | None:
         axes.tick_params(length=0)
         legend(canvas, looks, columns=1)
 
-    said = [
+    texts = [
         f"{called[key]}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
-        for key in shown
+        for key in keys
     ]
-    said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
-    alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
+    texts += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
+    alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(texts)}"
     return Plot(
-        *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(shown), paint),
+        *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(keys), paint),
         alt=alt[:4000],
         caption=f"{_CAPTION} {_OTHERS}" if others else _CAPTION,
         name="\n".join(path for path, _, _ in entries),
@@ -283,9 +283,9 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
 def comparison_page(folder: Path, first: str, second: str) -> str:
     """Return the page on the second run's figures less those of the first. Raises RobustkitError."""
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    found, alone = compare(checkpoint_pairs(opened)), unpaired_lines(opened)
-    shown = [*tables(found), *flip_tables(found)]
-    return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
+    comparison, alone = compare(checkpoint_pairs(opened)), unpaired_lines(opened)
+    every_table = [*tables(comparison), *flip_tables(comparison)]
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=every_table, alone=alone)
 
 
 @dataclass(frozen=True)
