@@ -156,7 +156,7 @@ def set_attention(model: Model, name: str) -> Model:
             "hold other tokens in each; expected a formula that needs no other block, such as quest"
         )
     theirs = interface.asks(layers[0][1])
-    if any((interface.place_of(layer) if theirs else layer).__dict__.get("sink") is not None for _, layer in layers):
+    if any((interface.layer_place(layer) if theirs else layer).__dict__.get("sink") is not None for _, layer in layers):
         raise ModelError("attention cannot be set while it is captured; exit the `with capture(...)` block first")
     chains: dict[str, list[Any]] = defaultdict(list)
     for path, layer in layers:

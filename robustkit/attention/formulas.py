@@ -271,7 +271,7 @@ class Network:
         """
         u, v, b, c = self.split(weights.to(k.dtype))
         if self.rope:
-            u = rotate(u.movedim(-2, -3)).movedim(-3, -2)
+            u = rotate_halves(u.movedim(-2, -3)).movedim(-3, -2)
         activation = ACTIVATIONS[self.activation]
 
         def unit(row: Tensor, v: Tensor, b: Tensor, k: Tensor) -> Tensor:
@@ -287,7 +287,7 @@ class Network:
         return total if alpha is None else alpha.to(total.dtype) * total
 
 
-def rotate(x: Tensor) -> Tensor:
+def rotate_halves(x: Tensor) -> Tensor:
     """Apply RoPE (Su et al. 2021) to (…, N, d): channels (j, j + d/2) of token i are turned by i · 10000^(-2j/d)."""
     tokens, dim = x.shape[-2:]
     check_rotary(dim)
@@ -311,7 +311,7 @@ Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
-class Option:
+class FormulaOption:
     """One option of a formula. read: text to value; ValueError for an invalid one. expected: in words."""
 
     usual: Value
@@ -341,7 +341,7 @@ def _bare_layer_norm(x: Tensor) -> Tensor:
 
 
 def _rotated(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-    return rotate(q), rotate(k)
+    return rotate_halves(q), rotate_halves(k)
 
 
 def _normed(norm: Callable[[Tensor], Tensor], sign: str, source: str, text: str, values: Values) -> Formula:
@@ -428,23 +428,23 @@ def _qk_rms(text: str, values: Values) -> Formula:
 Values = Mapping[str, Value]
 
 
-def _one_of(usual: str, *others: str) -> Option:
+def _one_of(usual: str, *others: str) -> FormulaOption:
     words = {word: word for word in (usual, *others)}
-    return Option(usual, words.__getitem__, " or ".join(words))
+    return FormulaOption(usual, words.__getitem__, " or ".join(words))
 
 
-_SWITCH = Option(False, {"true": True, "false": False}.__getitem__, "true or false")
-_TEMPERATURE = Option(
+_SWITCH = FormulaOption(False, {"true": True, "false": False}.__getitem__, "true or false")
+_TEMPERATURE = FormulaOption(
     "sqrt(d)", lambda text: _positive(text, float, "learned", "sqrt(d)"), "a number above 0, learned or sqrt(d)"
 )
-_ACTIVATION = Option("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
+_ACTIVATION = FormulaOption("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
 _METRIC = {
     "scale": _one_of("max", "mean", "none"),
     "average": _one_of("mean", "median"),
-    "delta": Option(DELTA, _positive, "a number above 0"),
+    "delta": FormulaOption(DELTA, _positive, "a number above 0"),
 }
-FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Values], Formula]]] = {
-    "quest": ({"eps": Option(UNIT_EPS, _positive, "a number above 0")}, _quest),
+FAMILIES: dict[str, tuple[dict[str, FormulaOption], Callable[[str, Values], Formula]]] = {
+    "quest": ({"eps": FormulaOption(UNIT_EPS, _positive, "a number above 0")}, _quest),
     "elliptical": (_METRIC, partial(_elliptical, quest=False)),
     "elliptical-quest": (_METRIC, partial(_elliptical, quest=True)),
     "qknorm-ln": ({"affine": _one_of("both", "scale", "none")}, _qknorm_ln),
@@ -452,7 +452,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Values], Formula]]] 
         {
             "on": _one_of("both", "keys"),
             "scale": _one_of("channels", "heads", "none"),
-            "eps": Option(QK_NORM_EPS, _positive, "a number above 0"),
+            "eps": FormulaOption(QK_NORM_EPS, _positive, "a number above 0"),
         },
         _qk_rms,
     ),
@@ -460,7 +460,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Values], Formula]]] 
     "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, _bare_layer_norm, "LN", "QK-Norm")),
     "qana": (
         {
-            "hidden": Option(4, partial(_positive, kind=int), "a whole number, 1 or more"),
+            "hidden": FormulaOption(4, partial(_positive, kind=int), "a whole number, 1 or more"),
             "activation": _ACTIVATION,
             "gate": _SWITCH,
             "rope": _SWITCH,
@@ -468,7 +468,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Values], Formula]]] 
         },
         _qana,
     ),
-    "softcap": ({"cap": Option(50.0, _positive, "a number above 0")}, _softcap),
+    "softcap": ({"cap": FormulaOption(50.0, _positive, "a number above 0")}, _softcap),
 }
 
 

@@ -120,7 +120,7 @@ def main() -> None:
     """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
     SIGPIPE."""
     atexit.register(_spare_the_last_search)
-    streams.prepare()
+    streams.prepare_streams()
     _show_warnings()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     status = 2  # of what is raised as it is

@@ -158,7 +158,7 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
     if gate.junit is not None:
         _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
     if gate.json_file is not None:
-        _put(gate.json_file, output.as_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
+        _put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
     if gate.attestation is not None:
         released = baseline.manifest if baseline else None
         statement = output.as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
@@ -175,7 +175,7 @@ def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     """Print what does not pass, worst first, then what passes, and the commands that evaluate what is missing."""
     urgent, passed = output.by_urgency(outcome)
     if rows := (*urgent, *(passed if details else ())):
-        print_tables(screen, [output.table(rows)], "the --json file", _STYLES)
+        print_tables(screen, [output.verdict_table(rows)], "the --json file", _STYLES)
     if passed and not details:
         print_line(screen, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
     every = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]

@@ -62,7 +62,7 @@ class Sheet:
     footnotes: Sequence[str] = field(default_factory=tuple)
 
 
-def draw(sheet: Sheet) -> Image.Image:
+def draw_sheet(sheet: Sheet) -> Image.Image:
     """Return the sheet as an RGB image: a row for each corruption, clean on the left, then the severities."""
     severities = sorted({severity for tiles in sheet.rows.values() for severity in tiles})
     names = [_words(name) for name in sheet.rows]
@@ -125,7 +125,7 @@ def save(sheet: Sheet, path: Path) -> None:
     mark = PngInfo()
     mark.add_text("Software", _MARK)
     buffer = io.BytesIO()
-    draw(sheet).save(buffer, "PNG", pnginfo=mark)
+    draw_sheet(sheet).save(buffer, "PNG", pnginfo=mark)
     write_whole(path, buffer.getvalue())
 
 
@@ -157,7 +157,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ").replace("jpeg", "JPEG")
 
 
-def corrupt(
+def carry_out_corrupt(
     images: Sequence[str],
     write: Path | None,
     drift_from: Path | None,

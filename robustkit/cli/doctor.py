@@ -107,7 +107,7 @@ LITTLE_DISK = 2 * 2**30
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """One check and what it found, with the remedy where it failed. state: `ok`, `warn` (works, but not wholly) or
     `FAIL`."""
 
@@ -120,17 +120,17 @@ class Check:
         return self.state != "FAIL"
 
 
-def examine() -> list[Check]:
+def examine_machine() -> list[MachineCheck]:
     """Run all checks; one that breaks is a finding, not a crash."""
     findings = []
     for name, check, remedy in CHECKS:
         try:
             text = check()
-            findings.append(Check(name, "warn" if isinstance(text, Caution) else "ok", str(text)))
+            findings.append(MachineCheck(name, "warn" if isinstance(text, Caution) else "ok", str(text)))
         except Exception as fault:
             expected = isinstance(fault, (UnexpectedAnswer, CheckpointError, RunError))
             message = str(fault) if expected else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-            findings.append(Check(name, "FAIL", f"{message}; {remedy}" if remedy else message))
+            findings.append(MachineCheck(name, "FAIL", f"{message}; {remedy}" if remedy else message))
     return findings
 
 
@@ -321,7 +321,7 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("corruptions", _known_answer("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
     (
         "checkpoints",
-        _known_answer("checkpoints"),
+        _known_answer("shipped_checkpoints"),
         f"{AGAIN}; where only predictions differ, try another version of torch",
     ),
     ("no radius", _known_answer("no_radius"), OTHER_TORCH),

@@ -202,13 +202,13 @@ def _shown(
     count: int, name: str = "shapes-vit-standard", device: torch.device | str = "cpu"
 ) -> tuple[Any, Tensor, Tensor]:
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
-    labels = torch.tensor([shapes.label(index) for index in range(count)])
+    labels = torch.tensor([shapes.class_of(index) for index in range(count)])
     images = to_unit_range(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     return load(f"zoo:{name}").to(device), images.to(device), labels.to(device)
 
 
 @on_all_devices
-def checkpoints(device: torch.device) -> str:
+def shipped_checkpoints(device: torch.device) -> str:
     """Check that the shipped files are intact, and that one of them predicts as when shipped, on every device."""
     names = embedded(None)
     for name in names:

@@ -39,7 +39,7 @@ class Whole(click.IntRange):
 AT_LEAST_0, AT_LEAST_1 = Whole(min=0), Whole(min=1)
 
 
-class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class TextType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A text that is not empty: an empty one usually comes from an unset shell variable."""
 
     name = "text"
@@ -60,7 +60,7 @@ class Place(click.Path):
         return super().convert(value, param, ctx) if str(value).strip() else self.fail(_empty(param), param, ctx)
 
 
-class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
+class ChoiceType(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """One of some names, whatever its case and separators; norms also by what else they are called."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -92,7 +92,7 @@ SECTIONS = {
 SHORT = 12  # the most options that are listed without headings
 
 
-class Option(click.Option):
+class CommandOption(click.Option):
     def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.section = section
@@ -239,13 +239,13 @@ R = TypeVar("R")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
-def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
+def setting(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
     """Return a click option that can also come from ROBUSTKIT_<NAME>. section: its heading in --help, of `SECTIONS`."""
     long = next(name for name in names if name.startswith("--")).lstrip("-")
     if "type" not in settings and not settings.get("is_flag"):
-        settings["type"] = Text()
+        settings["type"] = TextType()
     settings.setdefault("shell_complete", COMPLETERS.get(f"--{long}"))
-    settings |= {"cls": Option, "section": section}
+    settings |= {"cls": CommandOption, "section": section}
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
 
@@ -261,12 +261,12 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 checkpoints_argument = click.argument(
     "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
 )
-quiet_option = option("--quiet", section="Run", is_flag=True, help="Do not print progress.")
+quiet_option = setting("--quiet", section="Run", is_flag=True, help="Do not print progress.")
 
 
 def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool = True) -> Callable[[F], F]:
     """Return the option that names the images. what: its help."""
-    return option("--data-dir", section="Data", required=required, help=what)
+    return setting("--data-dir", section="Data", required=required, help=what)
 
 
 _TRUST = "Allow --config to name code to run, write outside this folder, or send results to a server."
@@ -311,21 +311,21 @@ def _option(each: RequestOption) -> Callable[[F], F]:
     """Return the option of a field. One that is on by default is offered as --no-NAME."""
     settings: dict[str, Any] = {"help": each.help, **each.settings}
     if each.annotation == "bool":
-        return option(each.flag, section=each.heading, is_flag=True, **settings)
+        return setting(each.flag, section=each.heading, is_flag=True, **settings)
     kind = each.type or each.annotation
     if isinstance(kind, tuple):
-        settings["type"] = Choice(kind)
+        settings["type"] = ChoiceType(kind)
     elif kind in (int, str) or kind in _TYPES:
         settings["type"] = _TYPES.get(kind, kind)
     if each.default is MISSING:
         settings["required"] = True
     elif each.default not in (None, ""):
         settings["default"] = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
-    return option(each.flag, each.name, section=each.heading, **settings)
+    return setting(each.flag, each.name, section=each.heading, **settings)
 
 
-details_option = option("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
-skip_bad_option = option(
+details_option = setting("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
+skip_bad_option = setting(
     "--skip-bad", section="Run", is_flag=True, help="Exit 0 even if some images or masks are unreadable."
 )
 SHARED = ("part", "ray")  # the fields by which several machines share a run
@@ -341,7 +341,7 @@ def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ())
 # Options as arguments
 
 
-def names_of(group: type) -> tuple[str, ...]:
+def option_names(group: type) -> tuple[str, ...]:
     return tuple(each.name for each in options_of(group))
 
 
@@ -384,7 +384,7 @@ def take_entries(kind: type, name: str, options: dict[str, Any]) -> dict[str, An
 
 
 PICTURE_KEYS = (
-    *names_of(ClassifierOptions),
+    *option_names(ClassifierOptions),
     *("arguments", "targets", "texts", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
 )
 """The options that `robustkit cam` takes for a user's own pictures."""

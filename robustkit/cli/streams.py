@@ -13,7 +13,7 @@ from ..display.text import no_commands
 SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as a shell reports for a command whose reader left
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Put the null device where a stream is closed, or the next file takes its place; escape what it cannot encode."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:

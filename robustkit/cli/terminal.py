@@ -95,7 +95,7 @@ def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     with loading():
-        from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
+        from ..pipeline.gallery import explain_pictures, is_picture, read_picture_files
 
     gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
@@ -116,7 +116,7 @@ def run_cam(
     how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
     side = console(stderr=True)
     how["say"] = lambda line: print_as_it_is(side, line)
-    drawn = explain_pictures(read_pictures(pictures), checkpoints, *targets, **how)
+    drawn = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
     print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
 

@@ -40,7 +40,7 @@ def canonical(name: str, names: Iterable[str], also: Mapping[str, str] | None = 
     return also[spelled] if also and not alike and also.get(spelled) in names else name
 
 
-def norm_named(norm: object) -> str:
+def norm_name(norm: object) -> str:
     """Return a norm as it is called here: `linf` for `Linf`, `inf` or an infinite number, `l2` for `L2` or 2."""
     text = f"{norm:g}" if isinstance(norm, int | float) else str(norm)
     return canonical(text, dict.fromkeys(NORMS.values()), NORMS)

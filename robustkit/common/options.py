@@ -65,7 +65,7 @@ def _option(kind: type, declared: Field[Any]) -> Option:
     return Option(name=declared.name, annotation=str(declared.type), default=declared.default, flag=flag, **metadata)
 
 
-def check_places(options: Any, kind: type | None = None) -> None:
+def check_paths(options: Any, kind: type | None = None) -> None:
     """Raise ProtocolError where an option that names a file is another object, or a text that no file can be called.
 
     options: an object of an options class; with `kind`, a mapping of that class's options.
@@ -73,7 +73,7 @@ def check_places(options: Any, kind: type | None = None) -> None:
     for each in options_of(kind or type(options)):
         value = options.get(each.name) if kind else getattr(options, each.name)
         if each.group and isinstance(value, Mapping):
-            check_places(value, each.group)
+            check_paths(value, each.group)
         if value is None or "Path" not in each.annotation:
             continue
         several = "Sequence" in each.annotation and not isinstance(value, str | Path) and isinstance(value, Iterable)

@@ -22,7 +22,7 @@ from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import CIFAR10, WNID, Naming, first_names, number_classes, order_assumed, places_by_name
 from .images import encode_png, has_broken_exif, read_image
-from .layouts import LAYOUTS, Question, Sample, label
+from .layouts import LAYOUTS, LayoutQuestion, Sample, label_images
 from .shapes import CLASSES, Changed
 from .sources import (
     SUFFIXES,
@@ -103,7 +103,7 @@ class PairsSource(DataSource):
         return first, second
 
     @staticmethod
-    def _pair(sample_id: str) -> shapes.Pair:
+    def _pair(sample_id: str) -> shapes.ShapePair:
         return shapes.rendered_pair(int(sample_id.partition("/")[2]))
 
 
@@ -124,7 +124,7 @@ class EmbeddedSet:
 
 
 def _shapes(split: str, places: Iterable[int]) -> tuple[Sample, ...]:
-    return tuple(Sample(f"{split}/{i:05d}", shapes.label(i)) for i in places)
+    return tuple(Sample(f"{split}/{i:05d}", shapes.class_of(i)) for i in places)
 
 
 def _pairs() -> tuple[Sample, ...]:
@@ -368,7 +368,7 @@ def open_dataset(
             raise DataError(f"{path}: no readable images in it; {'; '.join(listing.notes)}")
         raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
     prefix, notes = class_root(listing.images, split, str(path))
-    question = Question(
+    question = LayoutQuestion(
         where=str(path),
         images=tuple(image[len(prefix) :] for image in listing.images if image.startswith(prefix)),
         folders=tuple(folder[len(prefix) :] for folder in listing.folders if folder.startswith(prefix)),
@@ -378,7 +378,7 @@ def open_dataset(
         labels_csv=Path(labels_csv) if labels_csv else None,
         real_labels=Path(real_labels) if real_labels else None,
     )
-    labels = label(question, layout)
+    labels = label_images(question, layout)
     source = FolderSource(str(path / prefix)) if path.is_dir() else ZipSource(str(path), prefix)
     return Dataset(
         name=path.resolve().stem if path.is_file() else path.resolve().name,

@@ -71,7 +71,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ImageSizes:
     """(width, height) of an image as its file stores it, and upright. turn: how to get there; None for no turn."""
 
     stored: tuple[int, int]
@@ -88,7 +88,7 @@ class Sizes:
         return (y0, x0, y1, x1) if self.turn in _SWAP_SIDES else (x0, y0, x1, y1)
 
 
-def image_sizes(data: bytes) -> Sizes | None:
+def image_sizes(data: bytes) -> ImageSizes | None:
     """Return the sizes of an image as `read_image` decodes it; None if its header cannot be read."""
     _quiet_pillow()
     try:
@@ -97,12 +97,12 @@ def image_sizes(data: bytes) -> Sizes | None:
             # Pillow has already applied a TIFF's to its size, and decodes the whole of a PNG, in case that it is last.
             if any(mark in data for mark in _TURNED_PNG) if image.format == "PNG" else image.format != "TIFF":
                 turn = turn_of(image)
-            return Sizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
+            return ImageSizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
     except Exception:  # reading the whole image will report what is wrong
         return None
 
 
-def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
+def check_turn(image: ImageSizes | None, mask: ImageSizes | None, name: str) -> None:
     """Raise BadImageError for a mask that fits the stored image as well as the upright one. name: of the image."""
     turned = image is not None and image.turn is not None and image.stored == image.upright
     if turned and image is not None and (mask is None or mask.turn != image.turn):

@@ -99,7 +99,7 @@ class MemorySource(DataSource):
             image, label = self.single(place)
         pixels: NDArray[np.uint8] | BadImageError
         try:
-            pixels = pixels_of(image, name)
+            pixels = image_pixels(image, name)
         except BadImageError as fault:  # a picture that is cut off is a row without a prediction
             pixels = fault
         truth = self.truth(image, label, name)
@@ -172,7 +172,7 @@ def open_held_scenes(data: Any) -> LabelledScenes:
     fractions = set[str]()  # names of masks
 
     def look(name: str, mask: NDArray[Any]) -> None:
-        mask_of(mask, f"the mask of image {name}")
+        labels_of_pixels(mask, f"the mask of image {name}")
         if mask.dtype.kind == "f" and not (mask == np.rint(mask)).all():
             fractions.add(name)
 
@@ -181,7 +181,7 @@ def open_held_scenes(data: Any) -> LabelledScenes:
 
     def held(sample: Sample) -> NDArray[np.int32]:
         mask = source.sample(source.places[sample.id])[1]
-        return mask_of(mask, f"the mask of image {sample.id}", bool(fractions))
+        return labels_of_pixels(mask, f"the mask of image {sample.id}", bool(fractions))
 
     images = replace(images, source=replace(source, size=None if source.size == _SEVERAL else source.size))
     return LabelledScenes(images, (), "memory", images.notes, held=held)
@@ -254,7 +254,7 @@ def _upright_mask(image: Any, mask: Any, name: str) -> NDArray[Any]:
     return np.asarray(mask)
 
 
-def mask_of(values: NDArray[Any], name: str, over_255: bool = False) -> NDArray[np.int32]:
+def labels_of_pixels(values: NDArray[Any], name: str, over_255: bool = False) -> NDArray[np.int32]:
     """Return labels of pixels, (H, W): of numbers (H, W) or with one channel; of one-hot channels; or of labels over
     255, as torchvision's ToTensor makes them. over_255: read floating numbers so, also if all are 0 or 1. DataError for
     anything that is not exactly one of these, such as a mask that was resized smoothly."""
@@ -288,7 +288,7 @@ def _of_one_hot(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.asarray(values.argmax(axis=axes[0]))
 
 
-def pixels_of(image: Any, name: str) -> NDArray[np.uint8]:
+def image_pixels(image: Any, name: str) -> NDArray[np.uint8]:
     """Return an image as (H, W, 3) uint8; a picture as one from a file: upright, and scaled where it has other than 8
     bits. Raises DataError for another shape, and for values outside [0, 1]."""
     if isinstance(image, Image.Image):

@@ -175,7 +175,7 @@ FIRST = 1  # the label of the first class; 0 is everything else, and does not co
 _SPLITS = ("validation", "training")
 
 
-def find(place: Path) -> tuple[str, Path, Path] | None:
+def find_ade20k(place: Path) -> tuple[str, Path, Path] | None:
     """Return the split, its folder of images and its folder of masks; None where the names are not those of ADE20K.
     place: ADEChallengeData2016, the folder around it, `images`, or a split's images; validation comes before training.
     """
@@ -359,7 +359,7 @@ def open_scenes(
     embedded, place = str(data_dir).startswith("embedded:"), Path(data_dir)
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")
-    tree = None if layout == "folders" or (layout is None and masks) else find(place)
+    tree = None if layout == "folders" or (layout is None and masks) else find_ade20k(place)
     recognised = "embedded" if embedded else "ade20k" if tree else "folders"
     if layout not in (None, recognised):
         raise DataError(f"{data_dir}: not of layout {layout} ({LAYOUTS[layout]}); name another or leave out --layout")

@@ -12,10 +12,10 @@ ROUNDING = 3e-5
 
 def amount(value: float, norm: str, space: str) -> str:
     """Return the size of a perturbation with its unit: as `pixels`, or `0.1 σ` (of a channel) in the space `sigma`."""
-    return f"{value:.4g} σ" if space == "sigma" else pixels(value, norm)
+    return f"{value:.4g} σ" if space == "sigma" else size_text(value, norm)
 
 
-def pixels(value: float, norm: str) -> str:
+def size_text(value: float, norm: str) -> str:
     """Return a size as people say it: `1/255` for linf, `0.5` for l2. Within half a thousandth of a whole number it is
     that one, so that a measured 7.9999/255 reads as the 8/255 asked for; else it has up to three decimals."""
     if norm != "linf":
@@ -99,7 +99,7 @@ def fenced(value: object) -> Made:
     return Made(f"{fence}sh\n{text}\n{fence}")
 
 
-def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
+def markdown_table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
     lines = [headings, *rows]
     texts = [" | ".join(cell if isinstance(cell, Made) else escape_markdown(cell) for cell in line) for line in lines]
     texts.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))

@@ -20,7 +20,7 @@ from ..runs.description import shown_as
 from ..runs.folder import RunFolder
 from ..tasks.labelled.parity import AGREEMENT, DIFFERS
 from ..tasks.registry import find_metric, metric_of
-from .identity import heads_of, settings_of
+from .identity import heads_text, settings_of
 from .output import plain_line
 from .policy import always_meets, quote
 from .verdicts import MISSING, MeasuredRun
@@ -93,7 +93,7 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     formulas: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         entry = subject.checkpoints[name]
-        formulas.setdefault((entry.attention, entry.arch, heads_of(entry)), []).append(name)
+        formulas.setdefault((entry.attention, entry.arch, heads_text(entry)), []).append(name)
     for some in formulas.values():
         if whole and len(formulas) == 1:
             yield from _formula(subject, some, "")
@@ -201,7 +201,7 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
     entry = subject.checkpoints[names[0]]
     yield from _rule("same formula", _is("attention", entry.attention), checkpoint)
     yield from _rule("same architecture", _is("arch", entry.arch), checkpoint)
-    if heads := heads_of(entry):
+    if heads := heads_text(entry):
         yield from _rule("same heads, fitted to the same training images", _is("heads", heads), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)

@@ -23,7 +23,7 @@ def compare_identity(statement: Identity, manifest: Manifest, checkpoint: Checkp
         "arch": checkpoint and checkpoint.arch,
         "checkpoint sha256": checkpoint and checkpoint.sha256,
         "settings": settings_of(manifest),
-        "heads": checkpoint and heads_of(checkpoint),
+        "heads": checkpoint and heads_text(checkpoint),
     }[subject]
     if subject in ("settings", "heads"):  # which may be long: only what differs is named
         parts, allowed = (str(text or "").split(", ") for text in (actual, expected))
@@ -45,7 +45,7 @@ def settings_of(manifest: Manifest) -> str:
     return ", ".join(text for text in texts if text != _USUAL)
 
 
-def heads_of(checkpoint: CheckpointEntry) -> str:
+def heads_text(checkpoint: CheckpointEntry) -> str:
     """Return how the heads of features were made, and from what; empty where there are none."""
     return ", ".join(f"{key} {value}" for key, value in pairing.heads_setup(checkpoint).items())
 

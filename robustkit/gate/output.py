@@ -25,7 +25,7 @@ from ..common.files import json_of, reason_of
 from ..display.table import TextTable
 from ..display.text import no_commands
 from ..errors import ProtocolError, RunError
-from ..protocol.condition import part_of
+from ..protocol.condition import samples_named
 from ..runs.description import why_not_repeated
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import find_metric
@@ -47,7 +47,7 @@ _FLAGS = "check each flag in the report; list those that you accept after except
 
 
 def _many(verdict: Verdict, n: int) -> str:
-    return f"on={n}, with as many in the data" if part_of(verdict.condition) else f"--limit {n}"
+    return f"on={n}, with as many in the data" if samples_named(verdict.condition) else f"--limit {n}"
 
 
 def advice(verdict: Verdict, below: bool = False) -> str:
@@ -146,7 +146,7 @@ def sentence(verdict: Verdict) -> str:
     return plain_line("; ".join(filter(None, parts)))
 
 
-def table(verdicts: Sequence[Verdict]) -> TextTable:
+def verdict_table(verdicts: Sequence[Verdict]) -> TextTable:
     """Return verdicts as a table for a terminal; under each row why, and what to do, once for those in a row that share
     it."""
     rows, below = list[tuple[str, ...]](), list[tuple[int, str]]()
@@ -219,7 +219,7 @@ def junit(outcome: Outcome, run: str) -> bytes:
     totals |= {"skipped": str(len(skipped)), "time": "0"}
     root = Tree.Element("testsuites", totals)
     suite = Tree.SubElement(root, "testsuite", {"name": _legal(run), **totals})
-    for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
+    for verdict, name in zip(outcome.verdicts, rule_names(outcome.verdicts), strict=True):
         attributes = {"classname": _legal(verdict.checkpoint or run), "name": _legal(name), "time": "0"}
         case, text = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
         if verdict.state == PASS:
@@ -234,7 +234,7 @@ def junit(outcome: Outcome, run: str) -> bytes:
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def names_of(verdicts: Sequence[Verdict]) -> list[str]:
+def rule_names(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the rules' names; the second of a name for one checkpoint is `NAME (2)`."""
     seen: Counter[tuple[str, str]] = Counter()
     names = list[str]()
@@ -302,7 +302,7 @@ def _cell(text: str) -> str:
     return html.escape(_MARKDOWN.sub(r"\\\1", plain_line(text)), quote=False)
 
 
-def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
+def to_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
     contents = {
         "run": run,
         "policy": outcome.policy.path,
@@ -330,11 +330,11 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "condition": verdict.condition or None,
         "slice": verdict.slice or None,
         "metric": asked and (asked.metric or None),
-        "value": figure and finite_or_none(figure.value),
+        "value": figure and none_unless_finite(figure.value),
         "n": figure and figure.n,
         "of": verdict.of,
-        "ci_low": figure and finite_or_none(figure.low),
-        "ci_high": figure and finite_or_none(figure.high),
+        "ci_low": figure and none_unless_finite(figure.low),
+        "ci_high": figure and none_unless_finite(figure.high),
         "bound": asked and asked.bound,
         "needed": verdict.needed,
         "reason": verdict.why,
@@ -343,7 +343,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def finite_or_none(value: float) -> float | None:
+def none_unless_finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
@@ -401,7 +401,7 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
     """Return the names of the rules by how they ended; in front of each its checkpoint, where there are several."""
     several = len({verdict.checkpoint for verdict in outcome.verdicts if verdict.checkpoint}) > 1
     tests: dict[str, list[str]] = {PASSED: [], WARNED: [], FAILED: []}
-    for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
+    for verdict, name in zip(outcome.verdicts, rule_names(outcome.verdicts), strict=True):
         tests[_state(verdict)].append(
             plain_line(f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name)
         )
@@ -409,13 +409,13 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def _figure(row: Figure) -> dict[str, Any]:
-    low, high = finite_or_none(row.low), finite_or_none(row.high)
+    low, high = none_unless_finite(row.low), none_unless_finite(row.high)
     has_interval = low is not None and high is not None
     return {
         "checkpoint": plain_line(row.checkpoint),
         "condition": plain_line(row.condition),
         "metric": plain_line(row.metric),
-        "value": finite_or_none(row.value),
+        "value": none_unless_finite(row.value),
         "n": int(row.n),
         "interval": {"low": low, "high": high, "level": _LEVEL} if has_interval else None,
         "flags": [plain_line(str(each)) for each in row.findings],

@@ -142,7 +142,7 @@ class Ambiguous(Exception):  # noqa: N818
     """Several conditions fit."""
 
 
-def not_evaluated(subject: MeasuredRun, name: str, pattern: ConditionPattern) -> CannotTell:
+def missing_condition(subject: MeasuredRun, name: str, pattern: ConditionPattern) -> CannotTell:
     manifest = subject.manifest
     if any(matches(pattern, text) for text in manifest.conditions if text not in manifest.conditions_of(name)):
         return CannotTell(
@@ -156,7 +156,7 @@ def not_evaluated(subject: MeasuredRun, name: str, pattern: ConditionPattern) ->
     return CannotTell(reason, missing_command(manifest, name, pattern, subject.run.path))
 
 
-def find(subject: MeasuredRun, name: str, metric: str, pattern: ConditionPattern) -> str:
+def find_condition(subject: MeasuredRun, name: str, metric: str, pattern: ConditionPattern) -> str:
     """Return the condition of the run that a rule means. Raises CannotTell where there is none, Ambiguous for
     several."""
     cells = subject.cells[name]
@@ -166,7 +166,7 @@ def find(subject: MeasuredRun, name: str, metric: str, pattern: ConditionPattern
     if len(having) > 1:
         raise Ambiguous(f"{pattern.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
     if not fitting:
-        raise not_evaluated(subject, name, pattern)
+        raise missing_condition(subject, name, pattern)
     if not having:
         measures = ", ".join(measure for text, measure in cells if text == fitting[0])
         raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {measures}")
@@ -251,7 +251,7 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
         )
 
 
-class Changed(NamedTuple):
+class ChangedFigure(NamedTuple):
     """A change. before: the baseline's figure. same: whether the two are one checkpoint."""
 
     figure: Figure
@@ -259,7 +259,7 @@ class Changed(NamedTuple):
     same: bool
 
 
-def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Changed:
+def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> ChangedFigure:
     """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := missing_records(side, condition, metric):
@@ -274,14 +274,14 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if metric in FLIPS:
             share = getattr(flips_of(first, second, condition), FLIPS[metric])
             same = pairing.same_identity(first.described, second.described)
-            return Changed(share.share, math.nan, same)
+            return ChangedFigure(share.share, math.nan, same)
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     same = difference.value == 0 and pairing.same_identity(first.described, second.described)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
-    return Changed(Figure(value, difference.n, low, high), difference.first, same)
+    return ChangedFigure(Figure(value, difference.n, low, high), difference.first, same)
 
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "inconclusive"
@@ -381,7 +381,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             return _of_findings(rule, name, statement, subject)
         if isinstance(statement, Change):
             return _of_change(rule, name, statement, subject, before)
-        condition = find(subject, name, statement.metric, statement.condition)
+        condition = find_condition(subject, name, statement.metric, statement.condition)
         if statement.metric == "n":
             of_all = max(row.n for (text, _), row in subject.cells[name].items() if text == condition)
             figure = Figure(of_all, of_all)
@@ -476,7 +476,7 @@ def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: Measured
     if not cells:
         raise CannotTell("nothing was evaluated", completes=manifest.command)
     if pattern is not None and not any(matches(pattern, text) for text, _ in cells):
-        raise not_evaluated(subject, name, pattern)
+        raise missing_condition(subject, name, pattern)
     every = [(text, finding) for (text, _), row in cells.items() for finding in row.findings]
     every += ((condition, Finding.of("run/no-records")) for condition in subject.without_records(name))
     every += ((condition, Finding.of("run/no-figure")) for condition in subject.without_figures(name))
@@ -507,7 +507,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     asked = subject.task.headline if metric in FLIPS else metric
     theirs = {text for text, measure in before.cells[other] if measure == asked}
     if statement.condition is not None:
-        conditions = [find(subject, name, asked, statement.condition)]
+        conditions = [find_condition(subject, name, asked, statement.condition)]
         if conditions[0] not in theirs:
             raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
     else:

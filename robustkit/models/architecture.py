@@ -158,7 +158,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> tuple[nn.Module, set[str]]:
     except ModelError:
         raise
     except Exception as error:  # the user's own code
-        raise ModelError(f"{where}: {place} cannot be imported ({in_short(error)}); check the file") from error
+        raise ModelError(f"{where}: {place} cannot be imported ({error_text(error)}); check the file") from error
     factory = getattr(module, name, None)
     if not callable(factory):
         callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -170,7 +170,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> tuple[nn.Module, set[str]]:
         with importing_from(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
             network = factory(**{key: value for key, value in kwargs.items() if key in taken})
     except Exception as error:  # the user's own code
-        raise ModelError(f"{where}: {name}() raised {in_short(error)}; run it by itself to see more") from error
+        raise ModelError(f"{where}: {name}() raised {error_text(error)}; run it by itself to see more") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"{where}: {name}() returned a {type(network).__name__}; expected a torch nn.Module")
     _check_methods(network, arch)
@@ -193,7 +193,7 @@ def _check_methods(network: nn.Module, arch: str) -> None:
         seen |= set(map(id, inside))
 
 
-def in_short(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     kind, text = type(error).__name__, first_line(error)
     return kind if text == kind else f"{kind}: {text}"
 

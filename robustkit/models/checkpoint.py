@@ -31,7 +31,7 @@ from ..data.class_names import printable
 from ..errors import CheckpointError
 from .claims import claims_of
 from .shards import digest_of_shards, is_index, places_of, refuse_part, shards_of
-from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
+from .state_dict import Held, NetworkPart, Shapes, adapters, held_in, part_for, usual_part
 
 REMEDY = "if you trust it, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
 _PLAIN = re.compile(  # the objects that the weights of every torch file refer to
@@ -205,7 +205,7 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
             expected = "weights at the top or under a name such as state_dict, model or model_ema"
             raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); expected {expected}")
     refuse_odd(path, held.tensors)
-    part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
+    part = usual_part(path, held) if prefixes else NetworkPart(held.tensors, "bare", (), {}, ())
     digest = sha256(path) if kind != "index" else digest_of_shards((f.name, sha256(f)) for f in shards_of(path))
     checkpoint = Checkpoint(path, digest, part.tensors, metadata, part.weights, part.notes + held.notes, sources)
     return _sound(replace(checkpoint, held=held if prefixes else None))
@@ -243,7 +243,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_of(tensors: Mapping[str, Any]) -> str:
+def digest_of_tensors(tensors: Mapping[str, Any]) -> str:
     """Return the hex digest of weights that came without a file: names, types, shapes and bytes, sorted by name. What a
     state_dict of a quantised network has instead of a tensor counts by its parts.
     """
@@ -336,10 +336,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise
         why = first_line(error, 200)
         raise CheckpointError(f"{path}: not a whole safetensors file ({why}); fetch it again") from error
-    return tensors, metadata_of(path, {name: text for name, text in header.items() if name != "format"})
+    return tensors, checkpoint_metadata(path, {name: text for name, text in header.items() if name != "format"})
 
 
-def metadata_of(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+def checkpoint_metadata(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the metadata that a file keeps as texts, with those of `JSON_KEYS` read. CheckpointError for others."""
     metadata: dict[str, Any] = dict(texts)
     for name in JSON_KEYS:

@@ -21,7 +21,7 @@ from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE, LOGITS
 from ..errors import CheckpointError, ModelError
 from .architecture import build_filled, code_digest, create, is_factory, resample_positions
-from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
+from .checkpoint import Checkpoint, digest_of_tensors, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
 from .exported_program import load_program
 from .identity import (
@@ -203,7 +203,7 @@ def _from_timm(spec: str, options: InputOptions, pretrained: bool) -> Classifier
         name=display_name(name),
         spec=spec,
         path=None,
-        sha256=digest_of(network.state_dict()),
+        sha256=digest_of_tensors(network.state_dict()),
         arch=name,
         attention=kind,
         attention_source=source,

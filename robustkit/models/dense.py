@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import ModelError, unknown
-from .architecture import create, in_short, zeros_through
+from .architecture import create, error_text, zeros_through
 from .identity import Classifier
 from .input_config import height_and_width
 from .outputs import logarithms_of_rows
@@ -257,7 +257,7 @@ def count_classes(dense: Dense, size: tuple[int, int]) -> int:
         raise
     except Exception as error:  # the user's own code
         extent = f"{size[0]}x{size[1]}"
-        raise ModelError(f"{name} fails on an image of {extent} ({in_short(error)}); expected {_EXPECTED}") from error
+        raise ModelError(f"{name} fails on an image of {extent} ({error_text(error)}); expected {_EXPECTED}") from error
     return int(logits.shape[1])
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..common.files import check_plain, first_line, json_in, reason_of
 from ..errors import CheckpointError, ModelError
-from .checkpoint import metadata_of, refuse_odd, sha256
+from .checkpoint import checkpoint_metadata, refuse_odd, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
@@ -99,7 +99,7 @@ def load_program(source: ModelFile, spec: str, options: InputOptions) -> Classif
         why = f"not a whole program of torch.export ({type(error).__name__}: {first_line(error, 80)})"
         raise CheckpointError(f"{path}: {why}; expected a file of torch.export.save; export it again") from error
     extra: dict[str, Any] = {"arch": "torch.export", "sha256": sha256(path), "attends": network.attends, "notes": notes}
-    classifier = exported_classifier(network, source, spec, options, metadata_of(path, texts), **extra)
+    classifier = exported_classifier(network, source, spec, options, checkpoint_metadata(path, texts), **extra)
     network.check_pure(classifier.identity.preprocessing.input_size, path)
     return classifier
 

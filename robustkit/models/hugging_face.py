@@ -39,12 +39,12 @@ from .identity import Classifier, ModelIdentity, as_features, attention_notes, g
 from .input_config import InputOptions, resolve_preprocessing
 from .shards import INDEX, shards_of
 from .specs import WEIGHT_FILES, ModelFile, text_files
-from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
+from .transformers_config import Folder, processor_normalisation, quiet, read_folder, resizing
 from .zero_shot import (
     CANONICAL,
     FORMS,
     ZeroShot,
-    canonical,
+    canonical_text,
     kept_rows,
     prompts_of,
     refuse_text,
@@ -132,7 +132,7 @@ class Loaded:
         )
 
 
-def build(source: ModelFile, spec: str, options: InputOptions, task: str) -> Loaded:
+def build_transformers(source: ModelFile, spec: str, options: InputOptions, task: str) -> Loaded:
     transformers = import_transformers(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
@@ -262,7 +262,7 @@ class Logits(nn.Module):
         return images
 
 
-class Pooled(nn.Module):
+class PooledOutput(nn.Module):
     """A model of the library without a head, whose features (B, D) are what it pools, else its first token."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -287,7 +287,7 @@ def load_classifier(source: ModelFile, spec: str, options: InputOptions) -> Clas
     if is_zero_shot(source, spec):
         return _load_zero_shot(source, spec, options)
     refuse_text(options, spec)
-    loaded = build(source, spec, options, "image classification")
+    loaded = build_transformers(source, spec, options, "image classification")
     config: Any = loaded.model.config
     kind, classes = getattr(config, "problem_type", None), int(config.num_labels)
     if classes < 2 or kind in ("regression", "multi_label_classification"):
@@ -367,7 +367,7 @@ def _encoder(loaded: Loaded) -> tuple[Callable[[Sequence[str]], Tensor], bool]:
     long = int(text.max_position_embeddings)
     fixed = "siglip" in str(loaded.folder.config["model_type"])
     example = "A Photo."
-    is_open = fixed and tokenizer(example)["input_ids"] != tokenizer(canonical(example))["input_ids"]
+    is_open = fixed and tokenizer(example)["input_ids"] != tokenizer(canonical_text(example))["input_ids"]
     how = {"padding": "max_length", "max_length": min(64, long)} if fixed else {"padding": True, "max_length": long}
 
     def encode(sentences: Sequence[str]) -> Tensor:
@@ -385,7 +385,7 @@ def _encoder(loaded: Loaded) -> tuple[Callable[[Sequence[str]], Tensor], bool]:
 def _load_zero_shot(source: ModelFile, spec: str, options: InputOptions, headless: bool = False) -> Classifier:
     """Load an image tower with a head of text (`zero_shot`). headless: without one."""
     prompts = prompts_of(options, spec, headless=headless)
-    loaded = build(source, spec, options, _ZERO_SHOT)
+    loaded = build_transformers(source, spec, options, _ZERO_SHOT)
     model: Any = loaded.model
     if not (hasattr(model, "vision_model") and hasattr(model, "get_text_features") and hasattr(model, "logit_scale")):
         what = f"{type(model).__name__} has no image tower apart from its text"
@@ -429,8 +429,8 @@ def load_features(source: ModelFile, spec: str, options: InputOptions) -> Classi
     _only(options, spec)
     if is_zero_shot(source, spec):
         return as_features(_load_zero_shot(source, spec, options, headless=True))
-    loaded = build(source, spec, options, "features")
-    return as_features(_with_processor(loaded, Pooled(loaded.model), 0, source, spec, options))
+    loaded = build_transformers(source, spec, options, "features")
+    return as_features(_with_processor(loaded, PooledOutput(loaded.model), 0, source, spec, options))
 
 
 def _with_processor(
@@ -459,9 +459,9 @@ def _with_processor(
     return Classifier(network, loaded.identity(source.name, spec, classes, **what))
 
 
-def load_segmenter(source: ModelFile, spec: str, options: InputOptions, tiling: WindowOptions) -> Segmenter:
+def transformers_segmenter(source: ModelFile, spec: str, options: InputOptions, tiling: WindowOptions) -> Segmenter:
     _only(options, spec)
-    loaded = build(source, spec, options, "semantic segmentation")
+    loaded = build_transformers(source, spec, options, "semantic segmentation")
     processor = _processor(loaded.folder, options, "torchvision")  # theirs by torch
     settings = {} if processor is None else _settings_of(processor, loaded.folder)
     size = settings.pop("input_size", None)
@@ -525,4 +525,4 @@ def _processor(folder: Folder, options: InputOptions, backend: str) -> Any:
 
 def _settings_of(processor: Any, folder: Folder) -> dict[str, Any]:
     config = processor.to_dict()
-    return {**normalisation(config, folder.path), **resizing(config, type(processor).__name__, folder.path)}
+    return {**processor_normalisation(config, folder.path), **resizing(config, type(processor).__name__, folder.path)}

@@ -13,7 +13,7 @@ from torch import nn
 from ..attention.apply import attention_kind
 from ..common.held import PREFIX
 from ..errors import ModelError
-from .checkpoint import digest_of
+from .checkpoint import digest_of_tensors
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
 from .outputs import with_logits
@@ -65,7 +65,7 @@ def described(network: nn.Module, name: str, options: InputOptions) -> ModelIden
         name=display_name(name),
         spec=f"{PREFIX}{name}",
         path=None,
-        sha256=digest_of(network.state_dict()) if network.state_dict() else None,
+        sha256=digest_of_tensors(network.state_dict()) if network.state_dict() else None,
         arch=str(config.get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}"),
         attention=attention_kind(network),
         attention_source="n/a",

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..common.environment import import_extra
 from ..common.files import bytes_of, check_plain, first_line, reason_of
 from ..errors import CheckpointError, ModelError
-from .checkpoint import metadata_of, sha256
+from .checkpoint import checkpoint_metadata, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
@@ -145,7 +145,7 @@ class _File:
         size, rows = _check_input(path, model.graph, onnx)
         output, notes = _output(path, model.graph, choice, onnx)
         inner = (node for node in nodes if output not in node.output)
-        metadata = metadata_of(path, {entry.key: entry.value for entry in model.metadata_props})
+        metadata = checkpoint_metadata(path, {entry.key: entry.value for entry in model.metadata_props})
         attends = any(_ATTENTION.fullmatch(node.op_type) for node in inner)
         return cls(path, outside, metadata, size, rows, output, attends, notes)
 

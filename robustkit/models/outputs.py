@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ..common.preprocessing import LOGITS, PROBABILITIES, UNIT
 from ..errors import ModelError
-from .architecture import asked, in_short
+from .architecture import asked, error_text
 
 LEAST = 2.0**-149
 """The smallest number above 0 that float32 has; a probability of 0 counts as this."""
@@ -106,7 +106,7 @@ def with_one_output(
         if example.ndim == 4:
             inputs = f"images of {example.shape[2]} x {example.shape[3]}"
             remedy = "check --img-size" if ndim == 2 else f"expected {expected}"
-        raise ModelError(f"{name} fails on {inputs} ({in_short(error)}); {remedy}") from error
+        raise ModelError(f"{name} fails on {inputs} ({error_text(error)}); {remedy}") from error
     if isinstance(output, Tensor):
         if choice is not None:
             raise ModelError(f"{name} returns a single tensor, and output {choice} was asked for; leave --logits out")
@@ -188,7 +188,7 @@ def kind_of_outputs(network: nn.Module, first: Tensor, example: Tensor) -> str:
         except Exception as error:  # the user's own code
             if not usual:  # it may refuse what no image is
                 continue
-            problem = f"{type(network).__name__} fails on drawn inputs ({in_short(error)})"
+            problem = f"{type(network).__name__} fails on drawn inputs ({error_text(error)})"
             raise ModelError(f"{problem}; expected a network that takes any numbers from 0 to 1") from error
         tolerance = _tolerance(answer)
         values = answer.float().movedim(1, -1).flatten(0, -2)

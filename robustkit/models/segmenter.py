@@ -124,7 +124,7 @@ def load_segmenter(
     if source.transformers:
         from . import hugging_face
 
-        made = hugging_face.load_segmenter(source, spec, options, tiling)
+        made = hugging_face.transformers_segmenter(source, spec, options, tiling)
     else:
         checkpoint = read(source.path, use_ema=use_ema)
         segmenter = None if is_factory(arch or "") else _as_segmenter(checkpoint)

@@ -26,7 +26,7 @@ from ..attention.fingerprint import (
     Fit,
     Formulas,
     fit_figures,
-    judge,
+    judge_formulas,
     paired_interval,
     variants_of,
 )
@@ -231,7 +231,7 @@ def form_of(network: nn.Module, metadata: Mapping[str, object]) -> str:
     return str(metadata.get("text", WRITTEN)) if isinstance(network, ZeroShot) and network.forms else ""
 
 
-class Watch:
+class SearchWatch:
     """Hears how far a search is: how many answers may be needed for a while, and are there or are needed no longer."""
 
     def plan(self, answers: int) -> None: ...
@@ -259,7 +259,7 @@ class Bench:
         numbered: bool = True,
     ) -> None:
         self.network, self.read, self.count, self.score = network, read, count, score
-        self.device, self.batch_size, self.watch = device, batch_size, Watch()
+        self.device, self.batch_size, self.watch = device, batch_size, SearchWatch()
         self.reach = reach or (lambda end: min(end, self.count))
         self.formulas, self.numbered, self.forwards = formulas, numbered, 0
         self._losses: dict[Setup, Tensor] = {}
@@ -453,7 +453,7 @@ def rank_formulas(bench: Bench, setup: Setup, guessing: float, source: str = "de
         bench.watch.plan(len(formulas.names) * bench.count)
         fit = fit_part(bench, "attention", setup, {}, guessing, alike=0.0)
     tables = {row.name: bench.losses([row.setup], row.n)[0] for row in fit.rows}
-    return judge(tables, formulas.current, formulas.left_out, guessing, source)
+    return judge_formulas(tables, formulas.current, formulas.left_out, guessing, source)
 
 
 def fit_setup(

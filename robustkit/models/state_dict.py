@@ -61,7 +61,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Part:
+class NetworkPart:
     """A network's weights under its own names. weights: the mapping that holds them, or 'bare'. statistics: mean and
     std that tensors next to it hold. aside: names of all other tensors, except for sets that notes name.
     """
@@ -95,7 +95,7 @@ def held_in(path: Path, content: Mapping[Any, Any], use_ema: bool) -> Held:
     return Held(tensors, tuple(places), tuple(unnamed), use_ema)
 
 
-def usual_part(path: Path, held: Held) -> Part:
+def usual_part(path: Path, held: Held) -> NetworkPart:
     """Return the weights by names of mappings alone, without their common prefix; else all tensors."""
     named = [place for place in held.places if place]
     averaged = [place for place in named if _AVERAGED.search(place)]
@@ -121,10 +121,10 @@ def usual_part(path: Path, held: Held) -> Part:
         stripped += prefix
     if stripped:
         notes.append(f"prefix {stripped!r} taken off the names")
-    return Part(tensors, place or "bare", (), {}, tuple(notes))
+    return NetworkPart(tensors, place or "bare", (), {}, tuple(notes))
 
 
-def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
+def part_for(path: Path, held: Held, expected: Shapes) -> NetworkPart | None:
     """Return the network's weights, by `expected`; None where the file has too little of them. Of student and teacher
     it is the teacher, the student's average; else averages only if asked for, or alone. CheckpointError where two fit
     equally.
@@ -138,7 +138,7 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
     near = [each for each in prefixes if 2 * each.score >= best]
     chosen, named, notes = _decided(path, held, near)
     names = {name: by_short[outer + rest][0] for rest, name in chosen.names.items()}
-    statistics, taken, more = normalisation(held.tensors, [name for name in held.tensors if name not in names])
+    statistics, taken, more = normalisation_tensors(held.tensors, [name for name in held.tensors if name not in names])
     for name in held.tensors:
         rest = short[name].removeprefix(chosen.prefix)
         if short[name].startswith(chosen.prefix) and name not in taken and not _NEXT_TO_IT.fullmatch(rest):
@@ -158,7 +158,7 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
     used = {*names, *taken, *(name for each in named for name in each.names.values())}
     aside = [name for name in held.tensors if name not in used]
     notes = [*_taken(place, prefix), *notes, *([more] if more else [])]
-    return Part(tensors, place or "bare", tuple(aside), statistics, tuple(notes))
+    return NetworkPart(tensors, place or "bare", tuple(aside), statistics, tuple(notes))
 
 
 @dataclass
@@ -305,7 +305,7 @@ def adapters(names: Sequence[str] | Mapping[str, Any]) -> list[str]:
     return [name for name in names if _ADAPTER.fullmatch(name)]
 
 
-def normalisation(
+def normalisation_tensors(
     tensors: Mapping[str, Tensor], names: Sequence[str]
 ) -> tuple[dict[str, list[float]], tuple[str, ...], str]:
     """Return the mean and std of pixels in [0, 1] that tensors hold, their names, and a note; none where two differ."""

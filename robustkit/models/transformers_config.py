@@ -128,7 +128,7 @@ def _without(value: Any) -> Any:
     return [_without(inner) for inner in value] if isinstance(value, list) else value
 
 
-def normalisation(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def processor_normalisation(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """Return mean and std of a processor, with its class's defaults. CheckpointError for what these do not express."""
     for name in _SWITCHES:
         if not isinstance(config.get(name), bool | None):

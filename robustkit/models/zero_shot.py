@@ -101,14 +101,14 @@ class Prompts:
     def rows(self, encode: Encode) -> Tensor:
         """Return the rows of the classes (K, D), of length 1, from a text tower."""
         every = [template.replace("{}", name) for name in self.classes for template in self.templates]
-        every = list(map(canonical, every)) if self.form == CANONICAL else every
+        every = list(map(canonical_text, every)) if self.form == CANONICAL else every
         with torch.no_grad():
             parts = [encode(every[at : at + _BATCH]).float() for at in range(0, len(every), _BATCH)]
         rows = functional.normalize(torch.cat(parts), dim=-1)
         return functional.normalize(rows.view(len(self.classes), len(self.templates), -1).mean(dim=1), dim=-1)
 
 
-def canonical(sentence: str) -> str:
+def canonical_text(sentence: str) -> str:
     """Return a sentence in lower case, without punctuation, words apart by one blank, as SigLIP's training had it
     (big_vision's `canonicalize_text`)."""
     plain = sentence.replace("_", " ").translate(_NO_PUNCTUATION)

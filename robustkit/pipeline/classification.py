@@ -44,7 +44,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint, metadata_of, plan_corrupted
+from .plan import Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
 from .predictions import is_predictions, plan_predictions
 from .request import ClassificationRequest, Preset
 
@@ -206,7 +206,7 @@ def plan(request: ClassificationRequest) -> Plan:
     lines += notes
     maps = _maps(request, _usual_map(classifiers)) if "auto" in split_list(request.cams or ()) else maps
     dataset = opened[0][1].dataset
-    check_labels(dataset, attacked, card)
+    check_one_label(dataset, attacked, card)
     sizes = [images.preprocessing.input_size for _, images in opened]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
     _check_networks(request, classifiers, attacked, (*maps, *of_regions))
@@ -245,7 +245,7 @@ def plan(request: ClassificationRequest) -> Plan:
         extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
-        metadata=metadata_of(request, dataset),
+        metadata=sample_metadata(request, dataset),
         unsuited=unsuited,
     )
 
@@ -452,7 +452,7 @@ def _check_networks(
                 raise ModelError(f"{name}: {condition.text} {why}; expected {instead}")
 
 
-def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
+def check_one_label(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
     """Raise DataError for an attack that knows one label of a sample where several count as right."""
     if not any(len(set(sample.valid or ())) > 1 for sample in dataset.samples):
         return

@@ -21,7 +21,7 @@ from ..common.files import bytes_of, reason_of
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
-from ..data.in_memory import open_held, pixels_of
+from ..data.in_memory import image_pixels, open_held
 from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
@@ -167,7 +167,7 @@ def _sample(dataset: Dataset, name: str) -> Sample:
         raise DataError(f"--show {name}: {why}; an id looks like {dataset.samples[0].id!r}") from None
 
 
-def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
+def select(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
     """Return the chosen samples that could be read, and in words how they were chosen."""
     among = choice.samples(dataset)
     for sample in among if choice.ids else ():
@@ -219,7 +219,7 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
     records: Records = _records(run, choice.maps, names)
     seed, asked = manifest.seed, {name: manifest.arguments[name] for name in ("limit", "ids")}
     dataset = data_of(replace(request, seed=seed, **asked), classifiers[0].identity)
-    samples, words = chosen(choice, run, dataset, records, seed)
+    samples, words = select(choice, run, dataset, records, seed)
     settings = Settings(seed, batch_size=1, device=pick_device(request.device))
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     first, attacks = choice.maps[0], request.attack_conditions(request.attack_list, request.engine)
@@ -305,7 +305,7 @@ def is_picture(argument: str) -> bool:
     return is_image_name(argument) and ":" not in argument
 
 
-def read_pictures(pictures: Sequence[str]) -> Iterator[tuple[str, Image.Image]]:
+def read_picture_files(pictures: Sequence[str]) -> Iterator[tuple[str, Image.Image]]:
     """Yield picture files with their names. Raises DataError for one that cannot be read."""
     yield from ((picture, read_image(_bytes(picture), picture)) for picture in pictures)
 
@@ -438,11 +438,11 @@ def _pictures_in(images: Any) -> tuple[Iterable[tuple[str, Image.Image]] | None,
     if not several or labelled or not all(pictures):
         return None, images
     if None not in files:
-        return read_pictures(list(map(str, several))), ""
+        return read_picture_files(list(map(str, several))), ""
     pairs = zip(several, files, strict=True)
-    opened = [each if file is None else dict(read_pictures([file]))[file] for each, file in pairs]
+    opened = [each if file is None else dict(read_picture_files([file]))[file] for each, file in pairs]
     if len({isinstance(each, Image.Image) for each in opened}) > 1:  # each is a picture of its own
-        opened = [Image.fromarray(pixels_of(each, f"image {place}")) for place, each in enumerate(opened)]
+        opened = [Image.fromarray(image_pixels(each, f"image {place}")) for place, each in enumerate(opened)]
     held = open_held((opened, [0] * len(opened)))
     return [(sample.id, held.image(sample)) for sample in held.samples], held
 

@@ -78,7 +78,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     yield two_phase_condition(begin, end, whole, first, int(m))
 
 
-def options_of(text: str) -> dict[str, str | bool]:
+def options_asking(text: str) -> dict[str, str | bool]:
     """Return the options that ask for a condition, by field of a request; none for a family without one of its own."""
     kind = kind_named(split_condition(text)[0])
     if EVERY_FAMILY.plugin(kind) is not None:

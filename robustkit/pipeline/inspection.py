@@ -23,7 +23,7 @@ from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
 from ..display.format import figure_cell, number, scaled
-from ..display.notebook import as_html, as_json
+from ..display.notebook import as_html, finite_json
 from ..display.progress import Bars
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
@@ -41,8 +41,8 @@ from ..models.setup_check import (
     UNKNOWN,
     Bench,
     PartFit,
+    SearchWatch,
     Setup,
-    Watch,
     fit_setup,
     form_of,
     label_numberings,
@@ -129,7 +129,7 @@ def _bare(preprocessing: Preprocessing) -> Preprocessing:
     return replace(preprocessing, mean=(), std=())
 
 
-class _Shown(Watch):
+class _Shown(SearchWatch):
     """A bar of the answers that there are, of those that may be needed."""
 
     def __init__(self, bars: Bars, name: str) -> None:
@@ -150,7 +150,7 @@ class _Shown(Watch):
             self.bars.advance(self.task, answers)
 
 
-class Search:
+class SetupSearch:
     """A model, on its device, and labelled images, on which formulas and set-ups are compared: what it answers to an
     image under one of them is kept for the others."""
 
@@ -190,7 +190,7 @@ class Search:
 
     def show(self, bars: Bars | None) -> None:
         """Show in bars, if there are any, how far a search is."""
-        self.bench.watch = Watch() if bars is None else _Shown(bars, self.model.identity.name)
+        self.bench.watch = SearchWatch() if bars is None else _Shown(bars, self.model.identity.name)
 
     def rank(self) -> Fingerprint:
         """Rank the formulas of attention, on all images if they do not decide it earlier."""
@@ -319,7 +319,7 @@ class Inspected:
     def to_json(self) -> str:
         """Return all of it as JSON."""
         plain = {"facts": self.facts, "candidates": self.candidates, "lines": self.lines}
-        return as_json(plain | asdict(self.stated))
+        return finite_json(plain | asdict(self.stated))
 
     def _repr_html_(self) -> str:
         facts = TextTable("", ("", ""), self.facts)
@@ -442,7 +442,7 @@ def look_into(
         yield from images.notes
         if images.valid_labels is not None:
             yield f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data"
-    yield from _searched(Search(opened.to(where), images, batch_size, seed), unranked, setup, bars)
+    yield from _searched(SetupSearch(opened.to(where), images, batch_size, seed), unranked, setup, bars)
     if stability and isinstance(images, Dataset):
         heads = _heads(opened, _batches(images, opened.identity.preprocessing, batch_size))
         yield Ranked(layer_table(heads, f"attention on {heads.n} images, layer by layer"))
@@ -450,7 +450,7 @@ def look_into(
 
 
 def _searched(
-    search: Search, unranked: str, setup: _Setup, bars: Callable[[], AbstractContextManager[Bars | None]]
+    search: SetupSearch, unranked: str, setup: _Setup, bars: Callable[[], AbstractContextManager[Bars | None]]
 ) -> Iterator[str | Ranked]:
     """Yield tables and lines on which formula and which set-up fit, and tell `setup`. unranked: why no formula is."""
     segments = isinstance(search.model, Segmenter)

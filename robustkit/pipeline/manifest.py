@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def prepare(plan: Plan, digest: str) -> list[str]:
+def prepare_run(plan: Plan, digest: str) -> list[str]:
     """Write run.json, or extend an earlier one, and the metadata of the samples; return lines for the user. RunError
     where records differ in plan."""
     lines = [*plan.dataset.odd_note(), *_prepare(plan, digest)]

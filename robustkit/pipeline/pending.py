@@ -81,7 +81,7 @@ def _lacking(
     plan: Plan, planned: DescribedCheckpoint, conditions: Sequence[Condition], lines: list[str], processes: int
 ) -> PendingWork:
     run, name, part = plan.run, planned.name, plan.request.share
-    shards, able = shards_of(plan), computable(plan, planned.name, conditions)
+    shards, able = count_shards(plan), computable(plan, planned.name, conditions)
     waiting = [condition.text for condition in conditions if condition not in able]
     why = "waits for the first phase of all parts; then rerun each part on a folder that contains it"
     lines += [f"{name}: {text} {why}" for text in waiting]
@@ -116,7 +116,7 @@ def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
 
 def _without_strange(plan: Plan, planned: DescribedCheckpoint, conditions: Sequence[Condition]) -> list[str]:
     """Remove files that are not what was written for this run, except for other parts' own; return a line on each."""
-    run, name, shards, part = plan.run, planned.name, shards_of(plan), plan.request.share
+    run, name, shards, part = plan.run, planned.name, count_shards(plan), plan.request.share
 
     def dropped(find: Callable[[str], Sequence[tuple[Path, str]]]) -> Iterator[tuple[Path, str]]:
         for text in (condition.text for condition in conditions):
@@ -158,7 +158,7 @@ def computable(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[
 
 def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:
     """Return the shards of a checkpoint that this command is about, by the text of a condition."""
-    n, part = shards_of(plan), plan.request.share
+    n, part = count_shards(plan), plan.request.share
     able = {each.text for each in plan.suited(name, conditions)}
 
     def holds(text: str, shard: int) -> bool:
@@ -167,7 +167,7 @@ def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str
     return {each.text: [shard for shard in range(n) if holds(each.text, shard)] for each in conditions}
 
 
-def shards_of(plan: Plan) -> int:
+def count_shards(plan: Plan) -> int:
     return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
 
 

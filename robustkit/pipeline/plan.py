@@ -187,7 +187,7 @@ def plan_corrupted(
     return beneath.conditions, corrupted.conditions, inputs, (*corrupted.lines, *beneath.lines)
 
 
-def metadata_of(request: ClassificationRequest, dataset: Dataset) -> dict[str, list[str]] | None:
+def sample_metadata(request: ClassificationRequest, dataset: Dataset) -> dict[str, list[str]] | None:
     """Return the columns of the table of metadata that a request names, for the samples of a data set; None without
     one. Raises DataError as `read_metadata`."""
     if request.metadata is None:

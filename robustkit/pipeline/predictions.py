@@ -38,7 +38,7 @@ from ..tasks.labelled.subject import CLASSIFICATION
 from .inputs import evaluation_condition
 from .manifest import describe
 from .pending import checkpoint_groups, pending_work, units_of
-from .plan import DescribedCheckpoint, Plan, metadata_of
+from .plan import DescribedCheckpoint, Plan, sample_metadata
 from .prediction_files import PREFIX, Answers, read_answers
 from .processes import Ranks
 from .progress import Estimate, Reporter
@@ -91,7 +91,7 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         digest=dataset.digest if request.data_dir else without_images,
         finish=partial(refresh, run),
         lines=(*dataset.notes, *_not_read(by_name), f"{', '.join(by_name)}: {ELSEWHERE}"),
-        metadata=metadata_of(request, dataset),
+        metadata=sample_metadata(request, dataset),
         write=partial(_write, by_name),
     )
 

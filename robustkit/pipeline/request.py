@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
 from ..common.held import PREFIX
-from ..common.names import norm_named, nothing
+from ..common.names import norm_name, nothing
 from ..common.options import (
     Option,
-    check_places,
+    check_paths,
     option,
     option_group,
     options_of,
@@ -277,7 +277,7 @@ class Request:
         from ..models.device import DTYPES
 
         check_date()
-        check_places(self)
+        check_paths(self)
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
@@ -300,7 +300,7 @@ class Request:
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
         if self.norm is not None:
-            object.__setattr__(self, "norm", norm_named(self.norm))
+            object.__setattr__(self, "norm", norm_name(self.norm))
         for name in self.lists:
             if name != "attacks" and nothing(getattr(self, name, None), name):
                 self._leave_out(name)
@@ -321,11 +321,11 @@ class Request:
     def _ask_by_options(self) -> None:
         """Ask by their options for evaluations of families that have some; without attacks, those are all attacks."""
         from ..protocol.condition import split_list
-        from .inputs import options_of
+        from .inputs import options_asking
 
         evaluations = []
         for text in split_list(self.evaluations or ()):
-            options = options_of(text)
+            options = options_asking(text)
             evaluations += [] if options else [text]
             for name, value in options.items():
                 if name == "data_dir" or not hasattr(self, name):

@@ -32,16 +32,16 @@ from ..report.run import Run
 from ..runs.folder import refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.progress import Progress
-from .manifest import prepare
+from .manifest import prepare_run
 from .pending import (
     PendingWork,
     announce,
     await_same,
     checkpoint_groups,
     computable,
+    count_shards,
     pending_units,
     pending_work,
-    shards_of,
 )
 from .plan import Compute, Plan, plan_of
 from .processes import Ranks
@@ -56,7 +56,7 @@ which it could not see.
 """
 
 
-class Task(NamedTuple):
+class ClusterTask(NamedTuple):
     """What one task computes for a checkpoint. texts: of conditions; the one that evidence is taken on, or several."""
 
     kind: Literal["set-up", "before attacks", "units", "evidence"]
@@ -138,23 +138,23 @@ def _line(fault: BaseException) -> str:
     return next(iter(str(fault).strip().splitlines()), type(fault).__name__)[:200]
 
 
-def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[Task]]:
+def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[ClusterTask]]:
     """Yield what is to be done: the set-up first, evidence on attacks last; then what needs others' results."""
     for later in (False, True):
-        first, units, last = list[Task](), list[Task](), list[Task]()
+        first, units, last = list[ClusterTask](), list[ClusterTask](), list[ClusterTask]()
         for (planned, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
             if some[0].waits is not later:
                 continue
-            first += [Task("set-up", planned.name)] if unchecked is None else []
-            first += (Task("before attacks", planned.name, (text,)) for text in doubted)
-            units += (Task("units", planned.name, tuple(texts), shard) for shard, texts in lacking)
-            last += (Task("evidence", planned.name, (text,)) for text in doubted)
+            first += [ClusterTask("set-up", planned.name)] if unchecked is None else []
+            first += (ClusterTask("before attacks", planned.name, (text,)) for text in doubted)
+            units += (ClusterTask("units", planned.name, tuple(texts), shard) for shard, texts in lacking)
+            last += (ClusterTask("evidence", planned.name, (text,)) for text in doubted)
         yield [*first, *units]
         yield last
 
 
 def _await(
-    ray: Any, pending: dict[Any, Task], plan: Plan, reporter: Reporter, say: Callable[[str], None], slots: int
+    ray: Any, pending: dict[Any, ClusterTask], plan: Plan, reporter: Reporter, say: Callable[[str], None], slots: int
 ) -> None:
     """Report each task as it is done. slots: how many are computed at once."""
     by_text = {condition.text: condition for condition in plan.conditions}
@@ -209,7 +209,7 @@ class _Kept:
 _kept: list[_Kept] = []
 
 
-def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str, int, float]]]:
+def carry_out_task(order: _Order, task: ClusterTask) -> tuple[list[str], list[tuple[str, int, float]]]:
     """Compute a task; return lines for the user, and the name, samples and seconds of what was done."""
     device = _lent(order.device)
     if not _kept or _kept[0].key != (order.key, device):
@@ -271,7 +271,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
             refuse_links(run.path)
             digest = plan.digest()
             with in_turn(run.path):
-                lines = prepare(plan, digest)
+                lines = prepare_run(plan, digest)
             for line in (*plan.lines, *lines):
                 say(line)
             if part is None:  # others are writing
@@ -325,7 +325,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
 
 
 def _check_complete(plan: Plan) -> None:
-    run, shards = plan.run, shards_of(plan)
+    run, shards = plan.run, count_shards(plan)
     lacking = 0
     for name in (planned.name for planned in plan.contenders):
         conditions = computable(plan, name, plan.conditions)

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..common.determinism import draw_samples, stack_on, upload
+from ..common.determinism import draw_samples, stack_on, to_device
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import gather_evidence, look_before
@@ -142,7 +142,7 @@ class Shard:
         start = indices.index(places[0])
         if indices[start : start + len(places)] == list(places):
             return inputs[start : start + len(places)].clone()
-        return inputs[upload(torch.tensor([indices.index(place) for place in places]), self._device)]
+        return inputs[to_device(torch.tensor([indices.index(place) for place in places]), self._device)]
 
 
 def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch.device) -> list[tuple[Sample, Tensor]]:

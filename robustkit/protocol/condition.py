@@ -111,7 +111,7 @@ _ON = re.compile(rf"[(,]{ON}=(\d+)[,)]")
 Value = bool | int | float | str | Fraction
 
 
-def part_of(text: str) -> int:
+def samples_named(text: str) -> int:
     """Return on how many samples a condition, and what names it, is evaluated, by its text; 0 for all."""
     match = _ON.search(text.partition(",from=")[0] + ")")
     return int(match[1]) if match else 0
@@ -156,7 +156,7 @@ class Condition:
 
     @property
     def on(self) -> int:
-        return part_of(self.text)
+        return samples_named(self.text)
 
     @property
     def norm(self) -> str:

@@ -16,7 +16,7 @@ from PIL import ImageFont
 
 from ..common.figure import Figure
 from ..common.files import check_plain, parse_toml, reason_of, write_whole
-from ..display.text import Made, code, escape_markdown, fenced, table
+from ..display.text import Made, code, escape_markdown, fenced, markdown_table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
@@ -110,11 +110,11 @@ def write_cards(
     NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
     source = RunFolder.existing(run)
     folder = folder_of(source, "card", out)
-    described = entry_of(source, checkpoint)
+    described = checkpoint_entry(source, checkpoint)
     rows = results_of(source, described.name)
     document = facts(source, described, rows)
     files = {
-        "card.md": markdown(source, described.to_plain(), rows, crosswalk),
+        "card.md": card_markdown(source, described.to_plain(), rows, crosswalk),
         "metadata.yml": model_index(document),
         "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         "badge.svg": badge(*headline(source.manifest, rows, document.get("unfinished", ""))),
@@ -160,7 +160,7 @@ class _OfOne(RunFolder):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def entry_of(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+def checkpoint_entry(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
     """Return the checkpoint of this name, or the only one. Raises RunError where it is unclear or unknown."""
     by_name = {described.name: described for described in run.manifest.checkpoints}
     if checkpoint is None and len(by_name) == 1:
@@ -294,7 +294,7 @@ def caveats_of(document: Mapping[str, Any], row: Figure) -> list[str]:
     return [*([document["unfinished"]] if "unfinished" in document else []), *map(str, row.findings)]
 
 
-def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
+def card_markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
@@ -306,7 +306,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crossw
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Made) else escape_markdown(value),
     )
-    environment.filters |= {"code": code, "fenced": fenced, "table": table}
+    environment.filters |= {"code": code, "fenced": fenced, "table": markdown_table}
     manifest = run.manifest
     held, versions = manifest.to_plain(), {"robustkit": manifest.robustkit, **manifest.versions}
     versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}

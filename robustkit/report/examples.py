@@ -14,7 +14,7 @@ from PIL import Image
 from ..common.names import canonical
 from ..data.class_names import class_name, class_names
 from ..display.format import percent
-from ..display.notebook import as_json
+from ..display.notebook import finite_json
 from ..errors import RunError
 from ..evaluations.condition import View, group_of, kind_named, matches, name_of, pattern_of, shares_of, words_of
 from ..evaluations.metrics import is_finite
@@ -74,7 +74,7 @@ class Examples(Sequence[Example]):
 
     def to_json(self) -> str:
         """Return all but the pictures as JSON."""
-        return as_json(self._plain())
+        return finite_json(self._plain())
 
     def _plain(self) -> list[dict[str, Any]]:
         return [{key: value for key, value in asdict(each).items() if key != "image"} for each in self.every]

@@ -28,8 +28,8 @@ from ..tasks.task import task_of
 from .card import MADE_BY as CARD
 from .card import (
     caveats_of,
+    checkpoint_entry,
     digest_named,
-    entry_of,
     facts,
     folder_of,
     hub_metrics,
@@ -84,7 +84,7 @@ def export(
     }
     if option := next((name for name, is_idle in idle.items() if is_idle), None):
         raise RunError(f"{option}: {format} has no use for it; leave it out")
-    only = None if checkpoint is None else entry_of(run, checkpoint).name
+    only = None if checkpoint is None else checkpoint_entry(run, checkpoint).name
     if format in LOGGERS:
         loggers = parse_loggers([format if to is None else f"{format}:{to}"])
         log_run(run, results_of(run, only), loggers)
@@ -95,7 +95,7 @@ def export(
         return write_files(folder, {"results.csv": text}, ",".join(COLUMNS))
     if format == "every-eval-ever":
         return write_files(folder, _every_eval_ever(run, checkpoint, model_id), MADE_BY)
-    described = entry_of(run, checkpoint)
+    described = checkpoint_entry(run, checkpoint)
     document = facts(run, described, results_of(run, described.name))
     if format == "model-index":
         return write_files(folder, {"metadata.yml": model_index(document)}, CARD)
@@ -181,7 +181,7 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 def _every_eval_ever(run: RunFolder, checkpoint: str | None, model_id: str | None) -> dict[str, str]:
     """Return a file for each checkpoint that has results, by its path in a datastore of Every Eval Ever."""
     is_one = checkpoint is not None or model_id is not None
-    entries = (entry_of(run, checkpoint),) if is_one else run.manifest.checkpoints
+    entries = (checkpoint_entry(run, checkpoint),) if is_one else run.manifest.checkpoints
     if model_id is not None:
         _check_id("--model-id", model_id)
     files = {}

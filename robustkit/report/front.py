@@ -15,7 +15,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
 from ..evaluations.setup_findings import setups_of
-from ..protocol.card import Samples
+from ..protocol.card import SampleWords
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
 from ..results.summary_text import Sentence, findings, listed, standings
 from ..tasks.registry import metric_of
@@ -91,7 +91,7 @@ WIDE = 4  # the number of checkpoints up to which a narrow screen shows the tabl
 
 
 @dataclass(frozen=True)
-class Column:
+class FrontColumn:
     """A checkpoint. label: its name, shortened; name: in full."""
 
     label: str
@@ -100,7 +100,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class FrontCell:
     """A figure with its interval. mark: best or worst of all, or than the first; empty where that is not significant.
     control: the best control's figure, of a map."""
 
@@ -111,7 +111,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class FrontLine:
     """A row of the table. lower: whether lower is better. n: samples, where not all. verdict: the p-value of a
     significant difference, `inconclusive` or `not tested`; detail: its size."""
 
@@ -119,7 +119,7 @@ class Line:
     unit: str
     lower: bool
     n: str
-    cells: tuple[Cell, ...]
+    cells: tuple[FrontCell, ...]
     verdict: str
     detail: str
 
@@ -141,15 +141,15 @@ class FrontPage:
 
     findings: Sequence[Sentence]
     chips: Sequence[Chip]
-    columns: Sequence[Column]
-    groups: Sequence[Sequence[Line]]
+    columns: Sequence[FrontColumn]
+    groups: Sequence[Sequence[FrontLine]]
     note: str
     figure: Plot | None
     flags: Sequence[Raised]
     remarks: Sequence[str]
     setups: Sequence[tuple[str, str]]
     gaps: Sequence[Gap]
-    stops: Samples | None
+    stops: SampleWords | None
     cards: bool
 
     @property
@@ -163,10 +163,10 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
     short = labels(manifest.names, 28)
     words = {"none": "no attention", "other": "another attention"}
     columns = [
-        Column(short[entry.name], entry.name, words.get(entry.attention, f"{entry.attention} attention"))
+        FrontColumn(short[entry.name], entry.name, words.get(entry.attention, f"{entry.attention} attention"))
         for entry in manifest.checkpoints
     ]
-    groups, several = dict[str, list[Line]](), Counter(entry.called for entry in rows)
+    groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)
     for entry in rows:
         more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""
         groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
@@ -216,7 +216,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         yield Chip(f"{called}{several}: {metric.word}", value, detail, entry.family)
 
 
-def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
+def _line(title: str, entry: Asked, results: Results, tests: Tested) -> FrontLine:
     metric, names = metric_of(entry.metric), results.manifest.names
     rows = [results.cells[name].get(entry.key) for name in names]
     marks = _marks(names, tests.of(entry.key), tests.all_pairs)
@@ -228,15 +228,15 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
     n = "" if counts == [results.manifest.data.n] else n
     verdict = _verdict(tests.of(entry.key), metric.scale, len(names))
-    return Line(title, metric.label or metric.name, metric.better < 0, n, cells, *verdict)
+    return FrontLine(title, metric.label or metric.name, metric.better < 0, n, cells, *verdict)
 
 
-def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> Cell:
+def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> FrontCell:
     """Return the cell of a result. lead: how far it is above the best control, if there are any."""
     if row is None or not row.is_finite:
-        return Cell("–" if row is None else "nan")
+        return FrontCell("–" if row is None else "nan")
     control = scaled(row.value - lead.value, scale) if lead is not None and lead.is_finite else ""
-    return Cell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, control)
+    return FrontCell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, control)
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
@@ -277,7 +277,7 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
     return p_equals(smallest), f"{len(beyond)} of {len(finite)} pair{'' if len(finite) == 1 else 's'} differ"
 
 
-def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
+def _note(rows: Sequence[Asked], tests: Tested, count: int, called: SampleWords) -> str:
     note = "In brackets: 95 % intervals. ↓: lower is better."
     if count < 2:
         return note

@@ -16,7 +16,7 @@ from ..data.metadata import read_metadata
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
-from ..protocol.condition import part_of
+from ..protocol.condition import samples_named
 from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
@@ -66,7 +66,7 @@ def keep_metadata(run: RunFolder, table: Path) -> None:
 def _sample_ids(run: RunFolder) -> list[str]:
     """Return the ids of all samples of a run, of each shard from the first record that has all its samples."""
     manifest, ids = run.manifest, list[str]()
-    whole = [unit for unit in run.units() if not part_of(unit[1])]
+    whole = [unit for unit in run.units() if not samples_named(unit[1])]
     for shard in range(run.shard_count):
         unit = next((unit for unit in whole if shard not in run.missing_shards(*unit)), None)
         if unit is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.figure import COLUMNS
-from ..display.notebook import as_html, as_json
+from ..display.notebook import as_html, finite_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
 from ..evaluations.aggregate import Results
@@ -123,7 +123,7 @@ class Run(RunFolder):
 
     def to_json(self) -> str:
         """Return the rows of `results` as JSON."""
-        return as_json([figure.to_plain() for figure in survey(self)])
+        return finite_json([figure.to_plain() for figure in survey(self)])
 
     def _repr_html_(self) -> str:
         """Return what the command prints of a run: sentences, the short table, flags."""

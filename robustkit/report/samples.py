@@ -16,7 +16,7 @@ from PIL import Image
 from ..data.class_names import class_names
 from ..data.images import Refused, open_picture
 from ..display.format import number, percent
-from ..display.text import pixels
+from ..display.text import size_text
 from ..errors import RunError
 from ..evaluations.condition import name_of, words_of
 from ..evaluations.maps.gallery import TILE, overlay
@@ -97,7 +97,7 @@ class Answer:
     place: int = -1
 
 
-class Tile(NamedTuple):
+class SampleTile(NamedTuple):
     """A picture. text: what it shows. place: of its condition, as of an answer. changed: is it what an attack
     changed?"""
 
@@ -108,22 +108,22 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cell:
+class SampleCell:
     """A checkpoint under a condition: its own pictures, a line under them, its answers."""
 
-    pictures: tuple[Tile, ...] = ()
+    pictures: tuple[SampleTile, ...] = ()
     line: str = ""
     answers: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True)
-class Line:
+class SampleLine:
     """Conditions that share a line. picture: where all checkpoints were shown the same. places: as of an answer; of a
     map, of the condition that it is over. role: `shown`, or `map`."""
 
     heading: str
-    cells: tuple[Cell, ...]
-    picture: Tile | None = None
+    cells: tuple[SampleCell, ...]
+    picture: SampleTile | None = None
     places: tuple[int, ...] = ()
     role: str = "shown"
 
@@ -142,7 +142,7 @@ class SampleView:
     after: tuple[str, ...]
     changed: tuple[int, ...]
     words: str
-    lines: tuple[Line, ...]
+    lines: tuple[SampleLine, ...]
 
     @property
     def weight(self) -> int:
@@ -236,35 +236,35 @@ class Browser:
                 rows.update((row["sample_id"], row) for row in chosen)
         return rows
 
-    def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> Line:
+    def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> SampleLine:
         every = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
         images = {shown.image for _, shown in every if shown.image}
         pictured = dict.fromkeys(text for text, shown in every if shown.image)
         shared = len(images) == 1 and not any(shown.difference for _, shown in every)
         cells = []
         for checkpoint in self.checkpoints:
-            tiles, line = list[Tile](), ""
+            tiles, line = list[SampleTile](), ""
             for text in texts:
                 result, row = self._picture(checkpoint, text, sample), rows.get((checkpoint, text), {})
                 where, place = f"{sample} under {text}, as {checkpoint} sees it", self._place(text)
                 if result.image and not shared:
-                    tiles.append(Tile(self._uri(result.image), where, place))
+                    tiles.append(SampleTile(self._uri(result.image), where, place))
                 if result.difference:
                     what = f"{where}: what was changed, stretched"
-                    tiles.append(Tile(self._uri(result.difference), what, place, changed=True))
+                    tiles.append(SampleTile(self._uri(result.difference), what, place, changed=True))
                     line = _size(row.get("linf"))
             answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
-            cells.append(Cell(tuple(tiles), line, answers))
+            cells.append(SampleCell(tuple(tiles), line, answers))
         one = shared or len(pictured) == 1
         if one and len(texts) > 1 and (view := self._views[next(iter(pictured))]).level:
             heading = f"{heading}, picture: {view.unit} {view.level}"
         picture = None
         if shared:
             text = next(iter(pictured))
-            picture = Tile(self._uri(images.pop()), f"{sample} under {text}", self._place(text))
-        return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
+            picture = SampleTile(self._uri(images.pop()), f"{sample} under {text}", self._place(text))
+        return SampleLine(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
-    def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
+    def _map_line(self, sample: str, text: str, rows: Rows) -> SampleLine:
         cells, view = [], self._views[text]
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
@@ -273,12 +273,12 @@ class Browser:
             scores = rows.get((name, text), {})
             finite = {key: scores[key] for key in view.scores if is_finite(scores.get(key))}
             texts = [f"{view.scores[key]} {_amount(key, value)}" for key, value in finite.items()]
-            tiles: tuple[Tile, ...] = ()
+            tiles: tuple[SampleTile, ...] = ()
             if image and picture.heat:
                 drawn = uri_of(_webp(under_map(image, picture.heat, _UNDER_MAP), _UNDER_MAP))
-                tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
-            cells.append(Cell(tiles, ", ".join(texts) if tiles else ""))
-        return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")
+                tiles = (SampleTile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
+            cells.append(SampleCell(tiles, ", ".join(texts) if tiles else ""))
+        return SampleLine(self.called[text], tuple(cells), places=(self._place(under),), role="map")
 
     def _answer(self, row: Mapping[str, Any], text: str) -> Answer:
         level = self._views[text].level
@@ -352,4 +352,4 @@ def _size(largest: float | None) -> str:
     """Return in words how much a difference is stretched, so that its largest change is half the range."""
     if largest is None or not is_finite(largest):
         return ""
-    return f"difference × {0.5 / largest:.4g}, largest {pixels(largest, 'linf')}" if largest else "nothing changed"
+    return f"difference × {0.5 / largest:.4g}, largest {size_text(largest, 'linf')}" if largest else "nothing changed"

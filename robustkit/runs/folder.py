@@ -39,8 +39,8 @@ from .untrusted import (
     Unit,
     binding_fault,
     digest_of_run,
-    metadata_of,
     parquet_bytes,
+    parquet_metadata,
     read_rows,
     shard_number,
 )
@@ -337,7 +337,7 @@ class RunFolder:
             for path in paths:
                 data, fault = self._sound(path)
                 if not fault:
-                    metadata, fault = metadata_of(data)
+                    metadata, fault = parquet_metadata(data)
                     fault = fault or (unit.fault(path.stem, metadata, data) if unit else "")
                 if fault:
                     damaged.append((path, fault))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import DamagedRecord, RunError
 from .folder import RunFolder, refuse_link
-from .untrusted import metadata_of, parquet_bytes, read_rows, shard_number
+from .untrusted import parquet_bytes, parquet_metadata, read_rows, shard_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +154,7 @@ def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: in
     path = run.shard_path(checkpoint, condition, shard, ADVERSARIALS)
     data, what = _bytes(run, ADVERSARIALS, path), _WHAT[ADVERSARIALS]
     fault = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
-    metadata, _ = metadata_of(data, what)
+    metadata, _ = parquet_metadata(data, what)
     table = read_rows(path, data, ["sample_id", "difference"], what, fault, most=_LARGEST)
     try:
         shape, digest = json.loads((metadata or {})[_SHAPE]), (metadata or {})[DIGEST].decode()
@@ -179,7 +179,7 @@ def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: 
         return f"{_WHAT[ADVERSARIALS]} that were modified: their SHA-256 is not {stated[:12]}…"
     path = run.shard_path(checkpoint, condition, shard)
     try:
-        metadata, _ = metadata_of(run.read_bytes(path))
+        metadata, _ = parquet_metadata(run.read_bytes(path))
     except FileNotFoundError:  # both are made again
         return ""
     recorded = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
@@ -191,7 +191,7 @@ def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Seque
     strange = []
     for condition in conditions:
         for path, data in _files(run, kind, checkpoint, condition):
-            metadata, fault = metadata_of(data, _WHAT[kind])
+            metadata, fault = parquet_metadata(data, _WHAT[kind])
             fault = fault or run.unit(checkpoint, condition).fault(path.stem, metadata, data, whole=False)
             number = shard_number(path.stem)
             if not fault and number is not None and kind == ADVERSARIALS:

@@ -79,7 +79,7 @@ def read_rows(
     return table
 
 
-def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
+def parquet_metadata(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
     """Return the metadata of a Parquet file, and why `read_rows` would not read it, as far as they show that."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -23,7 +23,7 @@ from robustkit.report import samples as browser
 from robustkit.report.page import SECTIONS
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
-from robustkit.report.samples import Browser, Cell
+from robustkit.report.samples import Browser, SampleCell
 from robustkit.results.survey import write_summary
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
@@ -125,7 +125,7 @@ def test_what_was_not_read_and_what_has_no_label(tmp_path: Path) -> None:
     assert [(one.right, one.text) for one in cells[1].answers] == [(None, "9")]  # no such class, no such confidence
     assert cells[2].answers == () and cells[2].line == "" and first.changed == (3,)
     assert first.clean == ""  # of one checkpoint the line of the clean image says it
-    assert isinstance(cells[0], Cell) and cells[1].line == ""
+    assert isinstance(cells[0], SampleCell) and cells[1].line == ""
 
 
 def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def figure_name(indexed: Indexed) -> str:
     return f"{label}, {indexed.called}"
 
 
-def figure_text(figure: Figure) -> str:
+def index_text(figure: Figure) -> str:
     """Return `86.7 [75.8, 93.1]` under the metric's label."""
     definition = find_metric(figure.metric)
     return figure_cell(figure, definition.scale if definition else 1.0)
@@ -93,7 +93,7 @@ class History:
 
     def cells(self, checkpoint: IndexCheckpoint) -> list[str]:
         by_key = _by_key(checkpoint)
-        return [figure_text(by_key[key]) if key in by_key else "–" for key in self.keys]
+        return [index_text(by_key[key]) if key in by_key else "–" for key in self.keys]
 
 
 @dataclass
@@ -185,7 +185,7 @@ def _chart(history: History) -> Plot | None:
         legend(canvas, looks, columns=1)
 
     texts = [
-        f"{called[key]}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
+        f"{called[key]}: {', '.join('none' if figure is None else index_text(figure) for figure in series[key])}"
         for key in keys
     ]
     texts += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
@@ -243,7 +243,7 @@ def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     helpers: dict[str, Any] = {
         "mark": Markup(scan.MARK),
         "figure_name": figure_name,
-        "figure_text": figure_text,
+        "figure_text": index_text,
         "quoted": shlex.quote,
         "at": lambda *names: str(PurePosixPath(*names)),
     }
@@ -260,7 +260,7 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     for pair in asked:
         made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
         name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
-        if scan.is_own(folder / name):
+        if scan.is_own_file(folder / name):
             written.pages[pair] = name
         elif left <= 0:
             written.waiting.append(pair)
@@ -271,11 +271,11 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
             except Exception as fault:  # records of someone else spoil their own comparison only
                 written.failed[pair] = str(fault) or type(fault).__name__
                 continue
-            scan.write_index(folder, name, page)
+            scan.write_file(folder, name, page)
             written.pages[pair] = name
     current = set(written.pages.values())
     for path in (folder / FOLDER).glob("compare-*.html"):
-        if f"{FOLDER}/{path.name}" not in current and scan.is_own(path):
+        if f"{FOLDER}/{path.name}" not in current and scan.is_own_file(path):
             path.unlink(missing_ok=True)
     return written
 
@@ -300,11 +300,11 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     RunError where there is no such folder, it cannot be written, or another program's file is in the place of one."""
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
-    scan.place_of(folder, PAGE)  # before anything is written
+    scan.index_place(folder, PAGE)  # before anything is written
     listed = scan.list_runs(folder)
     scan.write_cache(folder, listed)
     pairs = write_pairs(folder, listed, compared)
-    return Index(scan.write_index(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+    return Index(scan.write_file(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
 
 
 KEPT = 16  # the comparisons that are kept; those that were asked for longest ago go first
@@ -351,7 +351,7 @@ class Site:
         """Return a page of a listed run, or a comparison that was written; None for any other path. Raises RunError,
         OSError."""
         folder, _, name = path.rpartition("/")
-        if folder == FOLDER and name.startswith("compare-") and scan.is_own(self.folder / path):
+        if folder == FOLDER and name.startswith("compare-") and scan.is_own_file(self.folder / path):
             return RunFolder(self.folder).read_bytes(self.folder / path)
         page = next((page for page in _OPENED if f"/{path}".endswith(f"/{page}")), "")
         run = path.removesuffix(page).removesuffix("/") or "."

@@ -70,24 +70,24 @@ MARK = "<!-- written by robustkit view, which overwrites it -->"
 CACHE_MARK = '{"written_by":"robustkit view"'
 
 
-def write_index(folder: Path, name: str, text: str) -> Path:
+def write_file(folder: Path, name: str, text: str) -> Path:
     """Write a page or the cache, whole; return where. Raises RunError for a link, a foreign file, or without access."""
-    path, remedy = place_of(folder, name), "view a folder that you may write"
+    path, remedy = index_place(folder, name), "view a folder that you may write"
     write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
 
 
-def place_of(folder: Path, name: str) -> Path:
+def index_place(folder: Path, name: str) -> Path:
     """Return where a file of an index may be written. Raises RunError as `write_index`, but not without access."""
     path = folder / name
     refuse_link(path, folder)
-    if os.path.lexists(path) and not is_own(path):
+    if os.path.lexists(path) and not is_own_file(path):
         remedy = "move it, or view another folder"
         raise RunError(f"{path} was not written by robustkit view and is not overwritten; {remedy}")
     return path
 
 
-def is_own(path: Path) -> bool:
+def is_own_file(path: Path) -> bool:
     try:
         start = bytes_of(path)[:200].decode("utf-8", "replace") if not path.is_symlink() else ""
     except OSError:
@@ -261,7 +261,7 @@ def list_runs(folder: Path) -> Listed:
 def write_cache(folder: Path, listed: Listed) -> None:
     """Write what was read of finished runs, for the next time. Raises RunError as `write_index`."""
     whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
-    write_index(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", _READ_BY, whole)).decode())
+    write_file(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", _READ_BY, whole)).decode())
 
 
 def _kept(folder: Path) -> dict[str, Kept]:

@@ -29,7 +29,7 @@ from ...errors import DataError, NothingEvaluated, ProtocolError
 from ...evaluations.answers import ask_image
 from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Settings
-from ...models.checkpoint import digest_of
+from ...models.checkpoint import digest_of_tensors
 from ...models.classifier import load
 from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names, evaluated_under
@@ -151,7 +151,7 @@ def kept_heads(
         heads = Heads.fitted(asked, found, labels, ids, settings.seed)
         _LOG.info(f"{entry.name}: heads fitted; strength of the probe {heads.strength:g}")
         tensors = {name: tensor.cpu().contiguous() for name, tensor in heads.tensors().items()}
-        said = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
+        said = json.dumps({"of": of, "digest": digest_of_tensors(tensors)})  # of several keys the order would be any
         run.write(path, safetensors.torch.save(tensors, {_KEY: said}))
         return heads
 
@@ -164,7 +164,7 @@ def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
         said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or said.get("of") != of or said.get("digest") != digest_of(tensors):
+    if not isinstance(said, dict) or said.get("of") != of or said.get("digest") != digest_of_tensors(tensors):
         return None
     return Heads.of(asked, tensors)
 

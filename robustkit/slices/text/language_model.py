@@ -25,7 +25,7 @@ from ...common.preprocessing import Preprocessing
 from ...errors import CheckpointError, DataError, ModelError
 from ...models.checkpoint import Checkpoint, load_into, read
 from ...models.claims import Allowance, check_arguments, formula_in
-from ...models.hugging_face import build
+from ...models.hugging_face import build_transformers
 from ...models.identity import Classifier, ModelIdentity, attention_notes, identity_of
 from ...models.input_config import InputOptions
 from ...models.specs import ModelFile, find
@@ -238,7 +238,7 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
 
 def _of_library(source: ModelFile, spec: str, attention: str | None) -> LanguageModel:
     wanted = InputOptions(None, attention, None, None, None, None, None, None, None)
-    loaded = build(source, spec, wanted, "causal language modelling")
+    loaded = build_transformers(source, spec, wanted, "causal language modelling")
     tokenizer = FolderTokenizer(source.path)
     config: Any = loaded.model.config
     check_size(tokenizer, int(config.vocab_size), str(source.path))
