@@ -86,9 +86,9 @@ class NothingEvaluated(RobustkitError):  # noqa: N818 - an outcome rather than a
     exit_code = 3
 
 
-def unknown(kind: str, name: object, known: Iterable[str], *, remedy: str = "") -> str:
+def unknown(kind: str, name: object, names: Iterable[str], *, remedy: str = "") -> str:
     """One line for an unknown name: `unknown attack 'pgdd'; did you mean 'pgd'? known: fgsm, pgd, spsa`."""
-    choices = sorted(known)
+    choices = sorted(names)
     close = difflib.get_close_matches(str(name), choices, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ";"
     return f"unknown {kind} {str(name)!r}{guess} known: {', '.join(choices)}" + (f"; {remedy}" if remedy else "")

@@ -23,7 +23,7 @@ import corruptions
 import robustkit
 from robustkit.attention.formulas import find_formula
 from robustkit.cli.app import cli
-from robustkit.common.names import canonical, norm_named, nothing, plain
+from robustkit.common.names import canonical, norm_name, nothing, plain
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.condition import check_condition
@@ -210,7 +210,7 @@ def test_a_name_in_any_case_and_with_any_separators() -> None:
     assert canonical("ImageNet-C", known, {"imagenetc": "in-c"}) == "in-c"
     assert canonical("ImageNet-C", ("fog",), {"imagenetc": "in-c"}) == "ImageNet-C"
     assert plain("Grad-CAM++ L∞") == "gradcampplinf"
-    assert [norm_named(each) for each in ("Linf", "L_2", 2, 2.0, math.inf, "L7")] == (
+    assert [norm_name(each) for each in ("Linf", "L_2", 2, 2.0, math.inf, "L7")] == (
         ["linf", "l2", "l2", "l2", "linf", "L7"]
     )
     assert nothing("None ") and nothing(["none"]) and not (nothing(None) or nothing("fog") or nothing([]))

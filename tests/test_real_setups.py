@@ -11,7 +11,7 @@ import robustkit
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.models import load
 from robustkit.models.setup_check import BETTER, FITS, UNKNOWN, PartFit
-from robustkit.pipeline.inspection import Search
+from robustkit.pipeline.inspection import SetupSearch
 
 CIFAR = SHARED / "data" / "cifar10-test.zip"
 VAL = SHARED / "data" / "imagenet-val" / "val"
@@ -30,7 +30,7 @@ def fits(checkpoint: str | Path, data: Path, count: int, **options: Any) -> dict
     model = load(checkpoint, **options)
     names = model.identity.class_names
     dataset: Dataset = open_dataset(data, num_classes=model.identity.num_classes, class_names=names)
-    return {fit.part: fit for fit in Search(model, dataset.select(limit=count), 20, 0).fit()[0]}
+    return {fit.part: fit for fit in SetupSearch(model, dataset.select(limit=count), 20, 0).fit()[0]}
 
 
 @pytest.mark.slow

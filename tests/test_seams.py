@@ -53,7 +53,7 @@ ASKS_THE_TASK = {
     "models/": "what kind of model a checkpoint says that it is",
 }
 """Modules outside a task's folder that may ask which task it is, and why."""
-KINDS = {*EVERY_FAMILY.own, *ATTACKS, *DENSE_ATTACKS} - {
+KINDS = {*EVERY_FAMILY.entries, *ATTACKS, *DENSE_ATTACKS} - {
     "attention",
     "clean",
 }  # fields of run.json and of the protocol, too
@@ -100,6 +100,6 @@ def test_only_a_task_asks_which_task_a_run_is_of() -> None:
         for name, node in _outside("tasks")
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)
-        if isinstance(side, ast.Constant) and side.value in EVERY_TASK.own
+        if isinstance(side, ast.Constant) and side.value in EVERY_TASK.entries
     }
     _against(asked, ASKS_THE_TASK)

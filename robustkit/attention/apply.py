@@ -187,7 +187,7 @@ def set_attention(model: Model, name: str) -> Model:
             "hold other tokens in each; expected a formula that needs no other block, such as quest"
         )
     theirs = interface.asks(layers[0][1])
-    if any((interface.place_of(layer) if theirs else layer).__dict__.get("sink") is not None for _, layer in layers):
+    if any((interface.layer_place(layer) if theirs else layer).__dict__.get("sink") is not None for _, layer in layers):
         raise ModelError("attention cannot be set while it is captured; exit the `with capture(...)` block first")
     chains: dict[str, list[Any]] = defaultdict(list)
     for path, layer in layers:
@@ -229,18 +229,18 @@ def _check(formula: Formula, layer: Any) -> None:
             f"{sizes[0]} numbers and values of {sizes[1]}; expected the same size, or another formula, such as quest"
         )
     came_with = formula.norms and not getattr(layer, "created_norms", False)
-    own = own_formula(layer) if came_with else "standard"
-    if own != "standard" and norms_before_rotation(layer):
+    original = own_formula(layer) if came_with else "standard"
+    if original != "standard" and norms_before_rotation(layer):
         raise ModelError(
             f"{formula.name}: {type(layer).__name__} has norms of its own, which it applies before it rotates queries "
             "and keys, so they are part of 'standard'; expected another formula, such as quest"
         )
-    if own != "standard" and interface.asks(layer):
+    if original != "standard" and interface.asks(layer):
         raise ModelError(
             f"{formula.name} attention would normalise twice: the layer has norms of its own; use standard"
         )
-    if own not in ("standard", formula.name):
-        raise ModelError(f"{formula.name} attention has other norms than the layer came with; expected {own}")
+    if original not in ("standard", formula.name):
+        raise ModelError(f"{formula.name} attention has other norms than the layer came with; expected {original}")
 
 
 def _swap(layer: Any, formula: Formula) -> None:

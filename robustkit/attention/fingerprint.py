@@ -115,7 +115,7 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
     return means.cpu()
 
 
-def judge(
+def judge_formulas(
     fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float, source: str = "declared"
 ) -> Fingerprint:
     """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed. Those

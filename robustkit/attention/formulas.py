@@ -296,7 +296,7 @@ class Network:
         """
         u, v, b, c = self.split(weights.to(k.dtype))
         if self.rope:
-            u = rotate(u.movedim(-2, -3)).movedim(-3, -2)
+            u = rotate_halves(u.movedim(-2, -3)).movedim(-3, -2)
         activation = ACTIVATIONS[self.activation]
 
         def unit(row: Tensor, v: Tensor, b: Tensor, k: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ class Network:
         return total if alpha is None else alpha.to(total.dtype) * total
 
 
-def rotate(x: Tensor) -> Tensor:
+def rotate_halves(x: Tensor) -> Tensor:
     """Apply RoPE (Su et al. 2021) to (…, N, d): channels (j, j + d/2) of token i are turned by i · 10000^(-2j/d)."""
     tokens, dim = x.shape[-2:]
     check_rotary(dim)
@@ -336,7 +336,7 @@ Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
-class Option:
+class FormulaOption:
     """One option of a formula. read: text to value; ValueError for an invalid one. expected: in words."""
 
     usual: Value
@@ -366,19 +366,19 @@ def _bare_layer_norm(x: Tensor) -> Tensor:
 
 
 def _rotated(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-    return rotate(q), rotate(k)
+    return rotate_halves(q), rotate_halves(k)
 
 
-def _normed(norm: Callable[[Tensor], Tensor], sign: str, source: str, text: str, given: Given) -> Formula:
-    fixed = value if isinstance(value := given["temperature"], float) else None
-    said = f"{fixed:g}" if fixed is not None else "T" if value == "learned" else "sqrt(d)"
+def _normed(norm: Callable[[Tensor], Tensor], sign: str, source: str, text: str, values: Values) -> Formula:
+    fixed = value if isinstance(value := values["temperature"], float) else None
+    factor = f"{fixed:g}" if fixed is not None else "T" if value == "learned" else "sqrt(d)"
     initial = Initial(("temperature",) if value == "learned" else (), power=0.5)
-    return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, Bare(norm, fixed), initial=initial)
+    return Formula(text, f"{factor} {sign}(Q) {sign}(K)ᵀ", source, False, Bare(norm, fixed), initial=initial)
 
 
-def _qana(text: str, given: Given) -> Formula:
-    hidden, activation, start = int(given["hidden"]), str(given["activation"]), str(given["start"])
-    network = Network(hidden, activation, bool(given["gate"]), bool(given["rope"]), start)
+def _qana(text: str, values: Values) -> Formula:
+    hidden, activation, start = int(values["hidden"]), str(values["activation"]), str(values["start"])
+    network = Network(hidden, activation, bool(values["gate"]), bool(values["rope"]), start)
     return Formula(
         text,
         "s̃ K̃ᵀ / sqrt(d) + V σ(Ũ K̃ᵀ + b) + c",
@@ -390,8 +390,8 @@ def _qana(text: str, given: Given) -> Formula:
     )
 
 
-def _softcap(text: str, given: Given) -> Formula:
-    cap = float(given["cap"])
+def _softcap(text: str, values: Values) -> Formula:
+    cap = float(values["cap"])
     return Formula(text, f"{cap:g} tanh(Q Kᵀ / (sqrt(d) · {cap:g}))", "Bello 2016; Gemma 2", True, _plain, cap=cap)
 
 
@@ -404,12 +404,12 @@ def _positive(text: str, kind: type[int | float] = float, *words: str) -> Value:
     return value
 
 
-def _quest(text: str, given: Given) -> Formula:
-    return Formula(text, "Q K̄ᵀ", "QUEST, Alg. A1", False, partial(_unit_keys, eps=float(given["eps"])))
+def _quest(text: str, values: Values) -> Formula:
+    return Formula(text, "Q K̄ᵀ", "QUEST, Alg. A1", False, partial(_unit_keys, eps=float(values["eps"])))
 
 
-def _elliptical(text: str, given: Given, *, quest: bool) -> Formula:
-    scale, average, delta = str(given["scale"]), str(given["average"]), float(given["delta"])
+def _elliptical(text: str, values: Values, *, quest: bool) -> Formula:
+    scale, average, delta = str(values["scale"]), str(values["average"]), float(values["delta"])
     if scale != "none" and delta != DELTA:
         remedy = "leave delta out, or give scale=none"
         raise ModelError(f"attention {text}: delta {delta:g} has no effect, since scale={scale} cancels it; {remedy}")
@@ -419,8 +419,8 @@ def _elliptical(text: str, given: Given, *, quest: bool) -> Formula:
     return Formula(text, "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True, metric=metric)
 
 
-def _qknorm_ln(text: str, given: Given) -> Formula:
-    affine = str(given["affine"])
+def _qknorm_ln(text: str, values: Values) -> Formula:
+    affine = str(values["affine"])
     make_norm = partial(nn.LayerNorm, eps=QK_NORM_EPS, bias=affine == "both")
     norms = dict.fromkeys(("q_norm", "k_norm") if affine != "none" else (), make_norm)
     source = "Dehghani 2023; timm's qk_norm"
@@ -440,8 +440,8 @@ class RootMeanSquare:
         return q, rms(k, self.eps, p.get("k_norm.weight"))
 
 
-def _qk_rms(text: str, given: Given) -> Formula:
-    eps, both, scale = float(given["eps"]), given["on"] == "both", str(given["scale"])
+def _qk_rms(text: str, values: Values) -> Formula:
+    eps, both, scale = float(values["eps"]), values["on"] == "both", str(values["scale"])
     normed = ("q_norm", "k_norm") if both else ("k_norm",)
     norms = dict.fromkeys(normed if scale == "channels" else (), partial(nn.RMSNorm, eps=eps))
     initial = Initial(("head_scale",), by_head=True, power=0.0) if scale == "heads" else Initial()
@@ -450,26 +450,26 @@ def _qk_rms(text: str, given: Given) -> Formula:
     return Formula(text, logits, "ViT-5; timm's RmsNorm", True, transform, initial=initial, norms=norms)
 
 
-Given = Mapping[str, Value]
+Values = Mapping[str, Value]
 
 
-def _one_of(usual: str, *others: str) -> Option:
+def _one_of(usual: str, *others: str) -> FormulaOption:
     words = {word: word for word in (usual, *others)}
-    return Option(usual, words.__getitem__, " or ".join(words))
+    return FormulaOption(usual, words.__getitem__, " or ".join(words))
 
 
-_SWITCH = Option(False, {"true": True, "false": False}.__getitem__, "true or false")
-_TEMPERATURE = Option(
+_SWITCH = FormulaOption(False, {"true": True, "false": False}.__getitem__, "true or false")
+_TEMPERATURE = FormulaOption(
     "sqrt(d)", lambda text: _positive(text, float, "learned", "sqrt(d)"), "a number above 0, learned or sqrt(d)"
 )
-_ACTIVATION = Option("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
+_ACTIVATION = FormulaOption("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
 _METRIC = {
     "scale": _one_of("max", "mean", "none"),
     "average": _one_of("mean", "median"),
-    "delta": Option(DELTA, _positive, "a number above 0"),
+    "delta": FormulaOption(DELTA, _positive, "a number above 0"),
 }
-FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] = {
-    "quest": ({"eps": Option(UNIT_EPS, _positive, "a number above 0")}, _quest),
+FAMILIES: dict[str, tuple[dict[str, FormulaOption], Callable[[str, Values], Formula]]] = {
+    "quest": ({"eps": FormulaOption(UNIT_EPS, _positive, "a number above 0")}, _quest),
     "elliptical": (_METRIC, partial(_elliptical, quest=False)),
     "elliptical-quest": (_METRIC, partial(_elliptical, quest=True)),
     "qknorm-ln": ({"affine": _one_of("both", "scale", "none")}, _qknorm_ln),
@@ -477,7 +477,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
         {
             "on": _one_of("both", "keys"),
             "scale": _one_of("channels", "heads", "none"),
-            "eps": Option(QK_NORM_EPS, _positive, "a number above 0"),
+            "eps": FormulaOption(QK_NORM_EPS, _positive, "a number above 0"),
         },
         _qk_rms,
     ),
@@ -485,7 +485,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
     "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, _bare_layer_norm, "LN", "QK-Norm")),
     "qana": (
         {
-            "hidden": Option(4, partial(_positive, kind=int), "a whole number, 1 or more"),
+            "hidden": FormulaOption(4, partial(_positive, kind=int), "a whole number, 1 or more"),
             "activation": _ACTIVATION,
             "gate": _SWITCH,
             "rope": _SWITCH,
@@ -493,32 +493,32 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
         },
         _qana,
     ),
-    "softcap": ({"cap": Option(50.0, _positive, "a number above 0")}, _softcap),
+    "softcap": ({"cap": FormulaOption(50.0, _positive, "a number above 0")}, _softcap),
 }
 
 
 def make(family: str, arguments: str) -> Formula:
     """Return the formula of a family from the text between the brackets. ModelError for an unknown option."""
     options, build = FAMILIES[family]
-    given: dict[str, Value] = {key: option.usual for key, option in options.items()}
-    said: set[str] = set()
+    values: dict[str, Value] = {key: option.usual for key, option in options.items()}
+    keys: set[str] = set()
     for item in filter(None, map(str.strip, arguments.split(","))):
         key, equals, text = (part.strip() for part in item.partition("="))
         if key not in options:
             raise ModelError(unknown(f"option of attention {family}", key, options))
-        if key in said:
+        if key in keys:
             raise ModelError(f"attention {family}: {key} is given twice; expected it once")
-        said.add(key)
+        keys.add(key)
         try:
-            given[key] = options[key].read(text)
+            values[key] = options[key].read(text)
         except (ValueError, KeyError):
             what = repr(text) if equals else "without a value"
             raise ModelError(f"attention {family}: {key} {what}; expected {options[key].expected}") from None
-    odd = [f"{key}={shown(given[key])}" for key, option in options.items() if given[key] != option.usual]
-    return build(f"{family}({','.join(odd)})" if odd else family, given)
+    odd = [f"{key}={value_text(values[key])}" for key, option in options.items() if values[key] != option.usual]
+    return build(f"{family}({','.join(odd)})" if odd else family, values)
 
 
-def shown(value: Value) -> str:
+def value_text(value: Value) -> str:
     """Return a value as names have it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -547,8 +547,8 @@ def find_formula(name: str) -> Formula:
     if family not in EVERY_FORMULA:
         raise ModelError(unknown("attention", family, EVERY_FORMULA))
     if form is None:
-        found: Formula = EVERY_FORMULA[family]
-        return found
+        formula: Formula = EVERY_FORMULA[family]
+        return formula
     if family not in FAMILIES:
         raise ModelError(f"attention {name!r}: {family} takes no options; expected {family} alone")
     return make(family, form[2])

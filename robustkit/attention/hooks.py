@@ -16,7 +16,7 @@ class Scoring:
     """How a layer makes logits of queries and keys in one forward."""
 
     formula: Formula
-    own: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None  # what the layer's own code does to them first
+    prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None  # what the layer's own code does to them first
     metric: Tensor | None  # (B, H, 1, d) of the elliptical formulas
     parameters: Parameters
     network: Tensor | None  # (B, H, N, rows) of the queries' own networks
@@ -24,8 +24,8 @@ class Scoring:
 
     def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return Q' and K', and what the networks add to the logits."""
-        if self.own is not None:
-            q, k = self.own(q, k)
+        if self.prepare is not None:
+            q, k = self.prepare(q, k)
         q, k = self.formula.reduce(q, k, metric=self.metric, parameters=self.parameters)
         q = q if self.factor == 1 else q * self.factor
         if self.formula.network is None or self.network is None:
@@ -33,15 +33,15 @@ class Scoring:
         return q, k, self.formula.network.logits(self.network, k, self.parameters.get("alpha"))
 
     def part(self, rows: slice, dtype: torch.dtype, narrow: torch.dtype) -> Scoring:
-        """Return the same for some samples in a floating type; `own` goes on in `narrow`, in which its weights are."""
+        """Return the same for some samples in a floating type; `prepare` runs in `narrow`, in which its weights are."""
         metric, network = (None if x is None else x[rows].to(dtype) for x in (self.metric, self.network))
 
-        def own(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-            assert self.own is not None
-            q, k = self.own(q.to(narrow), k.to(narrow))
+        def narrowed(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+            assert self.prepare is not None
+            q, k = self.prepare(q.to(narrow), k.to(narrow))
             return q.to(dtype), k.to(dtype)
 
-        return replace(self, own=self.own and own, metric=metric, network=network)
+        return replace(self, prepare=self.prepare and narrowed, metric=metric, network=network)
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the logits (B, H, N, M) before masks and relative positions are added."""
@@ -107,8 +107,8 @@ class Captured(Watcher):
     def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         if torch.is_grad_enabled() and not attention.requires_grad:
             attention.requires_grad_()  # frozen weights and plain images: the graph begins here
-        kept = logits if self.rows is None else logits[:, :, self.rows].clone()  # a view would hold all rows
-        self._seen[index] = (kept, attention)
+        part = logits if self.rows is None else logits[:, :, self.rows].clone()  # a view would hold all rows
+        self._seen[index] = (part, attention)
         return attention
 
     @property

@@ -39,7 +39,7 @@ _UNKNOWN = {
 
 
 @dataclass
-class Place:
+class LayerPlace:
     """What a layer computes, and who watches it."""
 
     before: str  # the library's function that it had
@@ -55,7 +55,7 @@ class _Call(Formulaic):
 
     attn_drop = None  # whatever the layer has
 
-    def __init__(self, layer: nn.Module, place: Place, formula: Formula, dropout: float) -> None:
+    def __init__(self, layer: nn.Module, place: LayerPlace, formula: Formula, dropout: float) -> None:
         self.formula, self.handover, self.position = formula, place.handover, place.position
         self.sink, self.sink_index = place.sink, place.sink_index
         self.layer, self.dropout, self.training = layer, dropout, layer.training
@@ -77,13 +77,13 @@ def asks(layer: nn.Module) -> bool:
     return code is not None and _DISPATCHER in code.co_names and hasattr(layer, "config")
 
 
-def place_of(layer: nn.Module) -> Place:
+def layer_place(layer: nn.Module) -> LayerPlace:
     """Return the place of a layer; a new one where it has none."""
     layer_: Any = layer
-    place: Place | None = layer.__dict__.get(_KEPT)
+    place: LayerPlace | None = layer.__dict__.get(_KEPT)
     if place is None:
         used = str(layer_.config._attn_implementation)
-        place = layer.__dict__[_KEPT] = Place("eager" if used.startswith(PREFIX) else used)
+        place = layer.__dict__[_KEPT] = LayerPlace("eager" if used.startswith(PREFIX) else used)
     return place
 
 
@@ -132,7 +132,7 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
                 raise ModelError(f"{type(module).__name__} asks for {what} ({name}); {formula.name} attention has none")
         place = module.__dict__.get(_KEPT)
         if place is None or place.formula is None:
-            place = place or Place("")
+            place = place or LayerPlace("")
             _check_bare(formula, module)
         if (groups := query.shape[1] // key.shape[1]) > 1:
             key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
@@ -174,16 +174,16 @@ def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
             "function; expected a formula of queries, keys and values, such as quest"
         )
     standard = formula.name == "standard"
-    name, kept = ("", None) if standard else (register(formula), formula)
+    name, active = ("", None) if standard else (register(formula), formula)
     for chain in chains:
         handover = Handover(len(chain)) if formula.elliptical else None
         for position, layer in enumerate(chain):
-            place = place_of(layer)
+            place = layer_place(layer)
             if place.formula is None or place.formula.name != formula.name:
                 give_parameters(layer, formula)
-            layer.__dict__[_KEPT] = replace(place, formula=kept, handover=handover, position=position)
+            layer.__dict__[_KEPT] = replace(place, formula=active, handover=handover, position=position)
     for layer in (layer for chain in chains for layer in chain):
-        layer.config._attn_implementation = name or place_of(layer).before
+        layer.config._attn_implementation = name or layer_place(layer).before
     for part in nn.Module.modules(model):
         config = getattr(part, "config", None)
         if config is not None and type(config).__module__.startswith("transformers."):
@@ -196,7 +196,7 @@ def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
 def watched(layers: list[tuple[str, nn.Module]], watcher: Watcher) -> Iterator[None]:
     """Let `watcher` see every layer while inside."""
     configs: dict[int, tuple[Any, Any]] = {}
-    before = [(layer, place_of(layer)) for _, layer in layers]
+    before = [(layer, layer_place(layer)) for _, layer in layers]
     for _, layer in layers:
         config: Any = layer.config
         configs.setdefault(id(config), (config, config._attn_implementation))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formulas import QK_NORM_EPS, STANDARD, Formula, check_rotary, find_formula, rms, shown
+from .formulas import QK_NORM_EPS, STANDARD, Formula, check_rotary, find_formula, rms, value_text
 from .hooks import Scoring, Watcher
 from .registry import EVERY_FORMULA
 
@@ -42,11 +42,11 @@ def _first(layer: Any, *names: str) -> Any:
     """Return the first of these parts that a layer has; a fused projection that it could have is None. Raises
     ModelError where it has none: an older timm or transformers may call them otherwise.
     """
-    found = next((part for name in names if (part := getattr(layer, name, None)) is not None), None)
-    if found is None:
+    value = next((part for name in names if (part := getattr(layer, name, None)) is not None), None)
+    if value is None:
         what = f"{type(layer).__name__} has no projection of queries; expected one called {' or '.join(names)}"
         raise ModelError(f"{what}: update timm and transformers")
-    return found
+    return value
 
 
 def norms_before_rotation(layer: Any) -> bool:
@@ -106,9 +106,9 @@ def own_formula(layer: Any) -> str:
         return find_formula(f"{family}({options})").name
     if family == "qk-rms" and isinstance(norms[0], nn.Identity):
         return find_formula(f"qk-rms(on=keys,{options})").name
-    said = " and ".join(dict.fromkeys(type(norm).__name__ for norm in norms))
+    classes = " and ".join(dict.fromkeys(type(norm).__name__ for norm in norms))
     raise ModelError(
-        f"queries and keys are normalised by {said}, which is not one of the formulas: "
+        f"queries and keys are normalised by {classes}, which is not one of the formulas: "
         f"{', '.join(sorted(EVERY_FORMULA))}"
     )
 
@@ -129,7 +129,7 @@ def _of_norm(norm: Any, dim: int) -> tuple[str, str]:
     except (RuntimeError, TypeError):  # a norm over the channels of all heads, or of another kind
         return "", ""
     scale = "none" if weight is None else "channels"
-    return ("qk-rms", f"scale={scale},eps={shown(float(eps))}") if same and bias is None else ("", "")
+    return ("qk-rms", f"scale={scale},eps={value_text(float(eps))}") if same and bias is None else ("", "")
 
 
 class Handover:
@@ -222,8 +222,8 @@ class Formulaic:
             metric = self.handover.metric(self.position, v, formula)
         if formula.network is not None:
             network = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
-        own = self._standard if self.formula is None else None
-        scoring = Scoring(formula, own, metric, self._parameters_of(formula), network, factor)
+        standard = self._standard if self.formula is None else None
+        scoring = Scoring(formula, standard, metric, self._parameters_of(formula), network, factor)
         if self.sink is not None:
             q, k, v = self.sink.projected(self.sink_index, q, k, v, scoring)
         q, k, extra = scoring.reduce(q, k)
@@ -246,10 +246,10 @@ class Formulaic:
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
     """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens tells it."""
-    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask"
-    if given == "is_causal" or (mask is not None and is_hidden(mask)):
+    argument = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask"
+    if argument == "is_causal" or (mask is not None and is_hidden(mask)):
         raise ModelError(
-            f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, which "
+            f"{formula.name} attention with {argument}: it {formula.sees_all} of all tokens, hidden ones too, which "
             "would leak them; leave the mask out, or choose another formula, such as quest"
         )
 
@@ -461,19 +461,19 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         batch = 1 if alone else query.shape[samples]
         asking, asked = query.shape[tokens], key.shape[tokens]
         lead = () if alone else (batch,)
-        given = {"key": (key, {(*key.shape[:-1], self.kdim)}), "value": (value, {(*key.shape[:-1], self.vdim)})}
+        inputs = {"key": (key, {(*key.shape[:-1], self.kdim)}), "value": (value, {(*key.shape[:-1], self.vdim)})}
         if key.dim() != query.dim() or (not alone and key.shape[samples] != batch):
             raise ModelError(
                 f"queries have shape {tuple(query.shape)} and keys {tuple(key.shape)}; expected as many samples of both"
             )
         if padding is not None:
-            given["key_padding_mask"] = (padding, {(*lead, asked)})
+            inputs["key_padding_mask"] = (padding, {(*lead, asked)})
         if mask is not None:
-            given["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
-        for name, (tensor, shapes) in given.items():
+            inputs["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
+        for name, (tensor, shapes) in inputs.items():
             if tuple(tensor.shape) not in shapes:
-                said = " or ".join(str(shape) for shape in sorted(shapes, key=len))
-                raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")
+                expected = " or ".join(str(shape) for shape in sorted(shapes, key=len))
+                raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {expected}")
             if "mask" in name and tensor.dtype != torch.bool and not tensor.is_floating_point():
                 raise ModelError(f"{name} is of {tensor.dtype}; expected torch.bool, or numbers that are added")
         if padding is None or self.formula is None or not self.formula.sees_all:
@@ -510,8 +510,8 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
 
         parts = []
         if mask is not None:
-            shown = numbers(mask)
-            parts.append(shown if shown.dim() == 2 else shown.view(-1, self.num_heads, *shown.shape[1:]))
+            values = numbers(mask)
+            parts.append(values if values.dim() == 2 else values.view(-1, self.num_heads, *values.shape[1:]))
         if padding is not None:
             parts.append(numbers(padding)[:, None, None])
         return sum(parts[1:], parts[0]) if parts else None

@@ -145,7 +145,7 @@ def can_be_seen(network: nn.Module) -> bool:
 _MOST_PREFIX = 16  # class token, distillation token, registers
 
 
-def grid_of(tokens: int, height: int, width: int) -> tuple[int, int]:
+def patches(tokens: int, height: int, width: int) -> tuple[int, int]:
     """Return prefix tokens, and the side in pixels of the square of each other token. ModelError for other grids."""
     for side in range(1, min(height, width) + 1):
         prefix = tokens - (height // side) * (width // side)
@@ -168,7 +168,7 @@ class _Drawn(Watcher):
     layers: list[Tensor] = field(default_factory=list)
 
     def projected(self, index: int, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
-        prefix, side = grid_of(k.shape[-2], self.height, self.width)
+        prefix, side = patches(k.shape[-2], self.height, self.width)
         if self.of_class and not prefix:
             raise ModelError("loss kq-cls needs a class token, and the model has none; use loss kq")
         inside = _inside(self.boxes, self.height // side, self.width // side, side)

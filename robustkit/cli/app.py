@@ -105,14 +105,14 @@ _NO_MEMORY = ("cannot allocate memory", "failed to map segment", "static tls blo
 
 def _of_machine(fault: Exception) -> str:
     """Return one line for an error that is not the user's: too little memory, an unreadable file or library."""
-    said = next(iter(str(fault).splitlines()), "")[:300]
-    if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
+    message = next(iter(str(fault).splitlines()), "")[:300]
+    if isinstance(fault, MemoryError) or any(text in message.lower() for text in _NO_MEMORY):
         remedy = "close other programs, or raise the limit (ulimit -v)"
-        return f"not enough memory ({said or type(fault).__name__}); {remedy}"
+        return f"not enough memory ({message or type(fault).__name__}); {remedy}"
     remedy = "install RobustKit again from its source" if isinstance(fault, ImportError) else "see --debug"
-    if _MIXED in said:
+    if _MIXED in message:
         remedy = "install torch and torchvision again, both from the same index"
-    return f"{type(fault).__name__}: {said}; {remedy}"
+    return f"{type(fault).__name__}: {message}; {remedy}"
 
 
 def _spare_the_last_search() -> None:
@@ -131,7 +131,7 @@ def main() -> None:
     """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
     SIGPIPE."""
     atexit.register(_spare_the_last_search)
-    streams.prepare()
+    streams.prepare_streams()
     _show_warnings()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     status = 2  # of what is raised as it is
@@ -171,7 +171,7 @@ def _command(words: list[str]) -> str:
     return next((word for word in words if not word.startswith("-")), "")
 
 
-def _refused(said: str) -> None:
+def _refused(reason: str) -> None:
     """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
     from ..runs.description import making_commands
     from ..runs.folder import RunFolder
@@ -180,7 +180,7 @@ def _refused(said: str) -> None:
     pairs = zip(words, [*words[1:], ""], strict=True)
     for word, following in pairs if _command(words) in making_commands() else ():
         if word == "--out" or word.startswith("--out="):
-            RunFolder(word.partition("=")[2] or following).note_refusal(said)
+            RunFolder(word.partition("=")[2] or following).note_refusal(reason)
 
 
 @plugin_session()
@@ -200,9 +200,9 @@ def _status(debug: bool) -> int:
             return 2
         where = getattr(fault, "ctx", None)
         command = where.command_path if where else "robustkit"
-        said = " ".join(fault.format_message().split())
-        click.echo(f"error: {said}{'' if said.endswith(('.', '?')) else '.'} See {command} --help.", err=True)
-        _refused(said)
+        message = " ".join(fault.format_message().split())
+        click.echo(f"error: {message}{'' if message.endswith(('.', '?')) else '.'} See {command} --help.", err=True)
+        _refused(message)
         status = 2
     except RobustkitError as fault:
         if isinstance(fault, ProtocolError):
@@ -217,15 +217,15 @@ def _status(debug: bool) -> int:
         status = 130
     except BaseException as fault:
         of_machine = isinstance(fault, MemoryError | ImportError | OSError) or _MIXED in str(fault)
-        own = isinstance(fault, Exception) and not of_machine
-        if debug or (own and not loaded_plugins()):
+        of_robustkit = isinstance(fault, Exception) and not of_machine
+        if debug or (of_robustkit and not loaded_plugins()):
             raise
-        said, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library crashed"
-        if own:
+        message, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library crashed"
+        if of_robustkit:
             why = f"the error may come from {', '.join(plugin.words for plugin in loaded_plugins())}"
         elif isinstance(fault, Exception):
-            said, why = _one_line(_of_machine(fault)), ""
+            message, why = _one_line(_of_machine(fault)), ""
         # A panic of a library's Rust is no Exception; unhandled, its status would be 1.
-        click.echo(f"error: {said}{why and f'; {why}; --debug shows where'}", err=True)
+        click.echo(f"error: {message}{why and f'; {why}; --debug shows where'}", err=True)
         status = 2
     return status if isinstance(status, int) else 0

@@ -143,9 +143,9 @@ def withdraw_named(words: Sequence[str]) -> None:
     """Do so for the files that the words of a check name, whether or not these are understood."""
     named = list[Path]()
     for word, following in zip(words, [*words[1:], ""], strict=True):
-        option, given, value = word.partition("=")
+        option, equals, value = word.partition("=")
         if option in ("--junit", "--json", "--attestation"):
-            named.append(Path(value if given else following))
+            named.append(Path(value if equals else following))
     withdraw(named)
 
 
@@ -158,7 +158,7 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
     if gate.junit is not None:
         _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
     if gate.json_file is not None:
-        _put(gate.json_file, output.as_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
+        _put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
     if gate.attestation is not None:
         released = baseline.manifest if baseline else None
         statement = output.as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
@@ -174,12 +174,12 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
 def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     """Print what does not pass, worst first, then what passes, and the commands that evaluate what is missing."""
     urgent, passed = output.by_urgency(outcome)
-    if shown := (*urgent, *(passed if details else ())):
-        print_tables(screen, [output.table(shown)], "the --json file", _STYLES)
+    if rows := (*urgent, *(passed if details else ())):
+        print_tables(screen, [output.verdict_table(rows)], "the --json file", _STYLES)
     if passed and not details:
         print_line(screen, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
-    wanted = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
-    if commands := dict.fromkeys(command for command in wanted if not why_not_repeated(command)):
+    every = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
+    if commands := dict.fromkeys(command for command in every if not why_not_repeated(command)):
         print_line(screen, "to compute the missing results, run:")
         print_as_it_is(screen, *commands)
 
@@ -246,14 +246,14 @@ def file_digests(spec: str) -> FileDigests:
 
     if spec.startswith("timm:"):
         raise CheckpointError(f"{spec}: comes from no file, so there is no digest to compare; expected a file")
-    found = find(spec)
-    if is_index(found.path):
-        parts = ((file.name, digest(file)) for file in shards_of(found.path))
+    file = find(spec)
+    if is_index(file.path):
+        parts = ((file.name, digest(file)) for file in shards_of(file.path))
         return FileDigests(digest_of_shards(parts), sharded=True)
-    if not found.transformers:
-        return FileDigests(digest(found.path))
-    config, files = read_folder(found.path).digest, files_of(found.path)
-    if not is_sharded(found.path):
+    if not file.transformers:
+        return FileDigests(digest(file.path))
+    config, files = read_folder(file.path).digest, files_of(file.path)
+    if not is_sharded(file.path):
         return FileDigests(digest(files[0]), config=config)
     return FileDigests(digest_of_shards((file.name, digest(file)) for file in files), sharded=True, config=config)
 
@@ -263,16 +263,16 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
     GateFailed where it is about other files, or its result is FAILED, or WARNED and that is not accepted (warned)."""
     if others:
         raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
-    attested, found = output.read_attestation(file), file_digests(spec)
-    kind = SHARDS if found.sharded else FILE
-    names = attested.names_of({kind: found.weights})
+    attested, digests = output.read_attestation(file), file_digests(spec)
+    kind = SHARDS if digests.sharded else FILE
+    names = attested.names_of({kind: digests.weights})
     if not names:
         meant = (f"{digests.get(kind, 'another kind')[:12]}… ({name})" for name, digests in attested.subjects)
         raise GateFailed(
-            f"{spec} is not what {file} attests: its digest is {found.weights[:12]}…, expected {' or '.join(meant)}; "
+            f"{spec} is not what {file} attests: its digest is {digests.weights[:12]}…, expected {' or '.join(meant)}; "
             "fetch the file again, or audit and attest this one"
         )
-    if found.config is not None and all(said.get(FILE) != found.config for _, said in attested.configuration):
+    if digests.config is not None and all(digest.get(FILE) != digests.config for _, digest in attested.configuration):
         remedy = "fetch them again, or audit and attest these"
         raise GateFailed(f"{spec}: its weights are what {file} attests, its config.json or processor is not; {remedy}")
     attests = f"{spec} is {', '.join(names)} of {file}"

@@ -62,7 +62,7 @@ class Sheet:
     footnotes: Sequence[str] = field(default_factory=tuple)
 
 
-def draw(sheet: Sheet) -> Image.Image:
+def draw_sheet(sheet: Sheet) -> Image.Image:
     """Return the sheet as an RGB image: a row for each corruption, clean on the left, then the severities."""
     severities = sorted({severity for tiles in sheet.rows.values() for severity in tiles})
     names = [_words(name) for name in sheet.rows]
@@ -125,7 +125,7 @@ def save(sheet: Sheet, path: Path) -> None:
     mark = PngInfo()
     mark.add_text("Software", _MARK)
     buffer = io.BytesIO()
-    draw(sheet).save(buffer, "PNG", pnginfo=mark)
+    draw_sheet(sheet).save(buffer, "PNG", pnginfo=mark)
     write_whole(path, buffer.getvalue())
 
 
@@ -134,11 +134,11 @@ def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], i
     places: dict[str, tuple[int, str]] = {}
     top = layout.title
     for category, names in categories().items():
-        shown = [name for name in names if name in sheet.rows]
-        if shown and places:
+        members = [name for name in names if name in sheet.rows]
+        if members and places:
             top += layout.group - layout.gap
-        for name in shown:
-            places[name] = (top, category if name == shown[0] else "")
+        for name in members:
+            places[name] = (top, category if name == members[0] else "")
             top += layout.tile + layout.gap
     return places, top - layout.gap
 
@@ -157,7 +157,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ").replace("jpeg", "JPEG")
 
 
-def corrupt(
+def carry_out_corrupt(
     images: Sequence[str],
     write: Path | None,
     drift_from: Path | None,
@@ -170,8 +170,8 @@ def corrupt(
     """Carry out the request: exactly one of images, write and drift_from. console: for results. side: for progress."""
     asked = [bool(images), write is not None, drift_from is not None]
     if sum(asked) != 1:
-        said = "none of them" if not any(asked) else "several of them"
-        raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, exactly one of them; got {said}")
+        problem = "none of them" if not any(asked) else "several of them"
+        raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, exactly one of them; got {problem}")
     mode = "a contact sheet" if images else "--write" if write is not None else "--drift"
     for name in _UNUSED[mode]:
         if (options | {"data_dir": data_dir}).get(name) is not None:
@@ -198,39 +198,39 @@ _UNUSED = {
 _SPELLED = {"json_file": "--json", "image_format": "--format", "labels_csv": "--labels"}
 
 
-def _count(wanted: Wanted) -> str:
-    return "1 corruption" if len(wanted) == 1 else f"{len(wanted)} corruptions"
+def _count(corruptions: Wanted) -> str:
+    return "1 corruption" if len(corruptions) == 1 else f"{len(corruptions)} corruptions"
 
 
-def _without_frost(wanted: Wanted, recipe: Recipe) -> tuple[Wanted, str]:
+def _without_frost(corruptions: Wanted, recipe: Recipe) -> tuple[Wanted, str]:
     """Return what can be done without frost's photographs if they are missing, and the line that says so."""
-    if FROST not in wanted:
-        return wanted, ""
+    if FROST not in corruptions:
+        return corruptions, ""
     try:
         texture_digest(recipe.texture, recipe.frost_dir)
     except DataError as fault:
-        rest = {name: severities for name, severities in wanted.items() if name != FROST}
+        rest = {name: severities for name, severities in corruptions.items() if name != FROST}
         if not rest:
             raise
         return rest, f"left out frost: {fault}"
-    return wanted, ""
+    return corruptions, ""
 
 
 def _sheets(images: Sequence[str], console: Console, side: Console, options: Mapping[str, Any]) -> None:
-    wanted = expand(options["corruptions"] or "in-c,in-c-extra")
+    corruptions = expand(options["corruptions"] or "in-c,in-c-extra")
     files = targets(images, options["out"])
     pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, files, strict=True)]
     for name, picture, target in pictures:
-        texture, line = _shown_texture(wanted, options)
+        texture, line = _shown_texture(corruptions, options)
         recipe, lines = settle((picture.height, picture.width), options, texture)
-        save(_sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])]), target)
+        save(_sheet(name, picture, corruptions, recipe, [*lines, *filter(None, [line])]), target)
         print_as_it_is(side, *lines, line)
-        print_as_it_is(console, f"{target}: {name} under {_count(wanted)}")
+        print_as_it_is(console, f"{target}: {name} under {_count(corruptions)}")
 
 
-def _shown_texture(wanted: Wanted, options: Mapping[str, Any]) -> tuple[str, str]:
+def _shown_texture(corruptions: Wanted, options: Mapping[str, Any]) -> tuple[str, str]:
     """Return the texture of frost for a contact sheet, which may show our own unasked; a tree may not."""
-    if FROST not in wanted:
+    if FROST not in corruptions:
         return "photographs", ""
     chosen = choose_texture(asked_texture(options["corruptions"] or ""), options["frost_dir"])
     texture_digest(chosen[0], options["frost_dir"])
@@ -245,11 +245,11 @@ def _picture(path: Path) -> Image.Image:
     return read_image(data, str(path))
 
 
-def _sheet(name: str, picture: Image.Image, wanted: Wanted, recipe: Recipe, footnotes: Sequence[str]) -> Sheet:
+def _sheet(name: str, picture: Image.Image, corruptions: Wanted, recipe: Recipe, footnotes: Sequence[str]) -> Sheet:
     clean = to_pixels(picture, recipe.preprocessing, name)
     rows = {
         corruption: {severity: recipe.corrupt(clean[None], [name], corruption, severity)[0] for severity in severities}
-        for corruption, severities in wanted.items()
+        for corruption, severities in corruptions.items()
     }
     size = recipe.preprocessing.input_size[0]
     as_it_is = picture.size == (size, size) and recipe.preprocessing.crop_pct == 1
@@ -277,20 +277,20 @@ def _chosen(whole: Dataset, options: Mapping[str, Any]) -> Dataset:
 
 
 def _write(out: Path, data_dir: str, console: Console, side: Console, options: Mapping[str, Any]) -> None:
-    wanted = expand(options["corruptions"] or "in-c")
+    corruptions = expand(options["corruptions"] or "in-c")
     whole = _open(data_dir, options)
     dataset = _chosen(whole, options)
     recipe, lines = settle(native_size(dataset), options)
-    photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in wanted else None
+    photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in corruptions else None
     image_format = options["image_format"]
-    prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
-    total = sum(map(len, wanted.values())) * len(dataset)
+    prepare(out, dataset, whole, corruptions, recipe, image_format, photographs)
+    total = sum(map(len, corruptions.values())) * len(dataset)
     print_as_it_is(side, *dataset.notes, *lines)
     speed = options["batch_size"], options["workers"]
     with _bar(side, f"writing {out}", total) as tell:
-        made, found, bad = write_tree(out, dataset, wanted, recipe, image_format, *speed, tell)
-    there = f", {found} already existed" if found else ""
-    print_as_it_is(console, f"{out}: {made} files written{there}; {_count(wanted)} of {len(dataset)} images")
+        made, existing, bad = write_tree(out, dataset, corruptions, recipe, image_format, *speed, tell)
+    note = f", {existing} already existed" if existing else ""
+    print_as_it_is(console, f"{out}: {made} files written{note}; {_count(corruptions)} of {len(dataset)} images")
     if bad:
         raise BadImageError(
             f"{len(bad)} of {len(dataset)} images could not be read and were skipped, the first: {bad[0]}; fix them, "
@@ -301,20 +301,20 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
 def _drift(root: Path, data_dir: str, console: Console, side: Console, options: Mapping[str, Any]) -> None:
     tree = CorruptedTree.open(root)
     asked = options["corruptions"]
-    wanted: Wanted = tree.present if asked is None else expand(asked)
+    corruptions: Wanted = tree.present if asked is None else expand(asked)
     whole = _open(data_dir, options)
-    cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
-    there = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
-    if not there:
+    cells = [(name, severity) for name, severities in corruptions.items() for severity in severities]
+    samples = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
+    if not samples:
         such = f"an id is {whole.samples[0].id!r}"
-        raise DataError(f"{root} holds no image of {data_dir} under {', '.join(wanted)}; {such}")
-    held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
-    dataset = _chosen(replace(whole, samples=tuple(there)), options)
+        raise DataError(f"{root} holds no image of {data_dir} under {', '.join(corruptions)}; {such}")
+    held = f"{root} holds {len(samples)} of {len(whole)} images" if len(samples) < len(whole) else ""
+    dataset = _chosen(replace(whole, samples=tuple(samples)), options)
     like = _size_of(tree, dataset) if options["img_size"] is None else None
     recipe, lines = settle(native_size(dataset), options, img_size=like)
-    wanted, left_out = _without_frost(wanted, recipe)
-    with _bar(side, f"comparing {root}", sum(map(len, wanted.values())) * len(dataset)) as tell:
-        result = measure(tree, dataset, wanted, recipe, options["batch_size"], options["workers"], tell)
+    corruptions, left_out = _without_frost(corruptions, recipe)
+    with _bar(side, f"comparing {root}", sum(map(len, corruptions.values())) * len(dataset)) as tell:
+        result = measure(tree, dataset, corruptions, recipe, options["batch_size"], options["workers"], tell)
     rows = result.rows()
     if not any(row["images"] for row in rows):
         raise DataError(f"{root}: no image could be compared; {(*result.lines, 'none was chosen')[0]}")

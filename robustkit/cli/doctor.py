@@ -67,8 +67,8 @@ def check_owners() -> str:
             for other in dict.fromkeys(claims.get(name, ()))
             if other.lower().replace("_", "-").replace(".", "-") != OURS
         ]
-        found = find_spec(name)
-        origin = None if found is None or found.origin is None else Path(found.origin)
+        spec = find_spec(name)
+        origin = None if spec is None or spec.origin is None else Path(spec.origin)
         ours = origin is not None and origin.parent.parent == house and _as_installed(origin)
         belongs = f"{name} belongs to {', '.join(others)}, too" if others else name
         if not ours:
@@ -77,10 +77,10 @@ def check_owners() -> str:
             shared.append(f"{belongs}; robustkit's own is imported, {origin}")
     if foreign:
         raise UnexpectedAnswer("; ".join([*foreign, *shared]))
-    said = f"{_with_version(OURS, f'{OURS} (not installed)')} at {house}"  # a checkout on PYTHONPATH
+    place = f"{_with_version(OURS, f'{OURS} (not installed)')} at {house}"  # a checkout on PYTHONPATH
     if not shared:
-        return f"{said}; no other distribution has its names"
-    return Caution(f"{said}; {'; '.join(shared)}; install robustkit in an environment of its own")
+        return f"{place}; no other distribution has its names"
+    return Caution(f"{place}; {'; '.join(shared)}; install robustkit in an environment of its own")
 
 
 def _with_version(name: str, otherwise: str) -> str:
@@ -107,7 +107,7 @@ LITTLE_DISK = 2 * 2**30
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """One check and what it found, with the remedy where it failed. state: `ok`, `warn` (works, but not wholly) or
     `FAIL`."""
 
@@ -120,17 +120,17 @@ class Check:
         return self.state != "FAIL"
 
 
-def examine() -> list[Check]:
+def examine_machine() -> list[MachineCheck]:
     """Run all checks; one that breaks is a finding, not a crash."""
     findings = []
     for name, check, remedy in CHECKS:
         try:
             text = check()
-            findings.append(Check(name, "warn" if isinstance(text, Caution) else "ok", str(text)))
+            findings.append(MachineCheck(name, "warn" if isinstance(text, Caution) else "ok", str(text)))
         except Exception as fault:
             expected = isinstance(fault, (UnexpectedAnswer, CheckpointError, RunError))
-            said = str(fault) if expected else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-            findings.append(Check(name, "FAIL", f"{said}; {remedy}" if remedy else said))
+            message = str(fault) if expected else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            findings.append(MachineCheck(name, "FAIL", f"{message}; {remedy}" if remedy else message))
     return findings
 
 
@@ -176,10 +176,10 @@ def _disk() -> str:
     """Describe the free space. Little of it is not a fault either: a small run fits."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
-    said = f"{free / 2**30:.1f} GiB free in {here}"
+    space = f"{free / 2**30:.1f} GiB free in {here}"
     if free >= LITTLE_DISK:
-        return said
-    return Caution(f"{said}, less than {LITTLE_DISK / 2**30:.0f}; free some space, or put runs elsewhere with --out")
+        return space
+    return Caution(f"{space}, less than {LITTLE_DISK / 2**30:.0f}; free some space, or put runs elsewhere with --out")
 
 
 def _frost() -> str:
@@ -206,8 +206,8 @@ def _records() -> str:
         path = run.shard_path("doctor", "clean", 0)
         run.write_shard(path, table)
         read = read_rows(path, path.read_bytes())
-    kept = {key: value for key, value in (read.schema.metadata or {}).items() if key in table.schema.metadata}
-    if not read.replace_schema_metadata(kept).equals(table, check_metadata=True):
+    entries = {key: value for key, value in (read.schema.metadata or {}).items() if key in table.schema.metadata}
+    if not read.replace_schema_metadata(entries).equals(table, check_metadata=True):
         raise UnexpectedAnswer(f"Parquet gives back {read.to_pydict()} and not {table.to_pydict()}")
     return "a record survives a Parquet round trip"
 
@@ -321,7 +321,7 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("corruptions", _known_answer("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
     (
         "checkpoints",
-        _known_answer("checkpoints"),
+        _known_answer("shipped_checkpoints"),
         f"{AGAIN}; where only predictions differ, try another version of torch",
     ),
     ("no radius", _known_answer("no_radius"), OTHER_TORCH),

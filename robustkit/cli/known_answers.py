@@ -129,10 +129,10 @@ def slow_vit(
                 attention[0, nudge[2]] += nudge[3]
             heads.append(attention @ v[head])
         before = v
-        given = np.concatenate(heads, axis=1)
+        mixture = np.concatenate(heads, axis=1)
         if mixtures is not None and not (nudge and nudge[0] == block):
-            given = mixtures.setdefault(block, given)
-        x = x + given @ attn["proj.weight"].T + attn["proj.bias"]
+            mixture = mixtures.setdefault(block, mixture)
+        x = x + mixture @ attn["proj.weight"].T + attn["proj.bias"]
         normed = np.array([_norm(row, p["norm2.weight"], p["norm2.bias"]) for row in x])
         hidden = normed @ p["mlp.fc1.weight"].T + p["mlp.fc1.bias"]
         hidden = np.array([[_gelu(h) for h in row] for row in hidden])
@@ -192,23 +192,23 @@ def monotone(device: torch.device) -> str:
     for eps in (0.0, 1 / 255, 4 / 255):
         attack = PGD(ThreatModel(eps=eps), steps=10, step_size=0.25 * eps or None)
         right.append(int((model(attack(model, images, labels, rng=rng)).argmax(dim=1) == labels).sum()))
-    said = f"{right[0]}, {right[1]} and {right[2]} of 16 right at eps 0, 1/255 and 4/255"
+    counts = f"{right[0]}, {right[1]} and {right[2]} of 16 right at eps 0, 1/255 and 4/255"
     if not (right[0] >= right[1] >= right[2] and right[0] - right[2] >= 4):
-        raise UnexpectedAnswer(f"{said}; expected a fall")
-    return said
+        raise UnexpectedAnswer(f"{counts}; expected a fall")
+    return counts
 
 
 def _shown(
     count: int, name: str = "shapes-vit-standard", device: torch.device | str = "cpu"
 ) -> tuple[Any, Tensor, Tensor]:
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
-    labels = torch.tensor([shapes.label(index) for index in range(count)])
+    labels = torch.tensor([shapes.class_of(index) for index in range(count)])
     images = to_unit_range(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     return load(f"zoo:{name}").to(device), images.to(device), labels.to(device)
 
 
 @on_all_devices
-def checkpoints(device: torch.device) -> str:
+def shipped_checkpoints(device: torch.device) -> str:
     """Check that the shipped files are intact, and that one of them predicts as when shipped, on every device."""
     names = embedded(None)
     for name in names:

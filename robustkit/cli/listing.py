@@ -75,21 +75,21 @@ def _models() -> list[Entry]:
             )
             continue
         with safe_open(path, framework="numpy") as file:
-            said: dict[str, str] = file.metadata()
+            entries: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
-        scores = (text.format(times * float(said[key])) for key, (text, times) in _SCORES.items() if key in said)
+        scores = (text.format(times * float(entries[key])) for key, (text, times) in _SCORES.items() if key in entries)
         rows.append(
             {
                 "name": f"zoo:{name}",
-                "attention": said["attention"],
+                "attention": entries["attention"],
                 "clean": next(scores),
-                "test data": said["test_data"],
+                "test data": entries["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
-                "input": _input(said),
+                "input": _input(entries),
                 "file": f"{path.stat().st_size / 1e6:.1f} MB",
-                "epochs": said["epochs"],
-                "seed": said["seed"],
-                "licence": said["license"],
+                "epochs": entries["epochs"],
+                "seed": entries["seed"],
+                "licence": entries["license"],
             }
         )
     return rows
@@ -102,21 +102,21 @@ def _families() -> list[Entry]:
 
     methods = {name: METHODS[name] for name in ("agcam", "agcam-full", "legrad", "chefer", "rollout", "grad-cam")}
     rows: list[Entry] = []
-    for found in supported(methods):
-        maps = "all" if len(found.maps) == len(methods) else ", ".join(found.maps) or "none"
-        formulas = "yes" if found.formulas else "no"
-        said = {"formulas": formulas, "maps": maps, "why not": found.reason}
-        rows.append({"name": found.family, **said})
+    for support in supported(methods):
+        maps = "all" if len(support.maps) == len(methods) else ", ".join(support.maps) or "none"
+        formulas = "yes" if support.formulas else "no"
+        values = {"formulas": formulas, "maps": maps, "why not": support.reason}
+        rows.append({"name": support.family, **values})
     return rows
 
 
-def _input(said: dict[str, str]) -> str:
+def _input(metadata: dict[str, str]) -> str:
     """Return what goes into a checkpoint: `3x32x32`, `12 channels`, or what it says."""
-    if "input" in said:
-        return said["input"]
-    if "input_size" in said:
-        return "x".join(map(str, json.loads(said["input_size"])))
-    return f"{len(json.loads(said['mean']))} channels"
+    if "input" in metadata:
+        return metadata["input"]
+    if "input_size" in metadata:
+        return "x".join(map(str, json.loads(metadata["input_size"])))
+    return f"{len(json.loads(metadata['mean']))} channels"
 
 
 def _attacks() -> list[Entry]:
@@ -127,19 +127,19 @@ def _attacks() -> list[Entry]:
     from ..protocol.card import card_names, load_card
 
     rows: list[Entry] = []
-    known: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
+    tables: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
         "audit": ("standard", EVERY_ATTACK.usable()),
         "segment": ("segmentation", EVERY_DENSE_ATTACK.usable()),
         "features": ("features", FEATURE_ATTACKS.items()),
     }
-    there = card_names()
-    for command, (card_name, kinds) in ((name, each) for name, each in known.items() if each[0] in there):
+    names = card_names()
+    for command, (card_name, kinds) in ((name, each) for name, each in tables.items() if each[0] in names):
         card = load_card(card_name)
         for name, kind in kinds:
             condition = parse_condition(name, card)
-            given = {key: value for key, value in condition.parameters if key != "engine" or command == "audit"}
-            said = (kind.__doc__ or "").splitlines()[0]
-            rows.append({"name": name, "for": command, "what it is": said, "parameters": given})
+            parameters = {key: value for key, value in condition.parameters if key != "engine" or command == "audit"}
+            summary = (kind.__doc__ or "").splitlines()[0]
+            rows.append({"name": name, "for": command, "what it is": summary, "parameters": parameters})
     return rows
 
 
@@ -198,13 +198,13 @@ def _cams() -> list[Entry]:
 
 
 def _attentions() -> list[Entry]:
-    from ..attention.formulas import FAMILIES, shown
+    from ..attention.formulas import FAMILIES, value_text
     from ..attention.registry import EVERY_FORMULA
 
     entries: list[Entry] = []
     for name, formula in EVERY_FORMULA.usable():
         options = FAMILIES[name][0] if name in FAMILIES else {}
-        usual = {key: f"{shown(option.usual)} ({option.expected})" for key, option in options.items()}
+        usual = {key: f"{value_text(option.usual)} ({option.expected})" for key, option in options.items()}
         entries.append({"name": name, "logits": formula.logits, "source": formula.source, "parameters": usual})
     return entries
 
@@ -226,11 +226,11 @@ def _plugins() -> list[Entry]:
             value = by_group[plugin.group].load(plugin)
             documented = getattr(value, "logits", "") or getattr(value, "help", "")
             documented = documented or (value if isinstance(value, type) else type(value)).__doc__
-            said = f"source {plugin.source[:12]}…: {_sentence(documented or '')}"
+            summary = f"source {plugin.source[:12]}…: {_sentence(documented or '')}"
         except PluginError as fault:
-            said = f"cannot be used: {fault}"
+            summary = f"cannot be used: {fault}"
         brings = f"{GROUPS[plugin.group]} of {plugin.origin}"
-        rows.append({"name": plugin.name, "what it brings": brings, "what it is": said})
+        rows.append({"name": plugin.name, "what it brings": brings, "what it is": summary})
     return rows
 
 

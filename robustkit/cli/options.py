@@ -39,7 +39,7 @@ class Whole(click.IntRange):
 AT_LEAST_0, AT_LEAST_1 = Whole(min=0), Whole(min=1)
 
 
-class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class TextType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A text that is not empty: an empty one usually comes from an unset shell variable."""
 
     name = "text"
@@ -60,7 +60,7 @@ class Place(click.Path):
         return super().convert(value, param, ctx) if str(value).strip() else self.fail(_empty(param), param, ctx)
 
 
-class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
+class ChoiceType(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """One of some names, whatever its case and separators; norms also by what else they are called."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -92,7 +92,7 @@ SECTIONS = {
 SHORT = 12  # the most options that are listed without headings
 
 
-class Option(click.Option):
+class CommandOption(click.Option):
     def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.section = section
@@ -141,7 +141,7 @@ class Commands(click.Group):
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
         self.sections = sections
-        EVERY_COMMAND.own = self.commands
+        EVERY_COMMAND.entries = self.commands
         for commands in sections.values():
             for command, line in commands.items():
                 command.short_help = line
@@ -219,11 +219,11 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
             what = "sends results to a server"
         else:
             continue
-        source, given = click.core.ParameterSource, context.get_parameter_source(key)
-        if given not in (source.COMMANDLINE, source.ENVIRONMENT):
+        source, origin = click.core.ParameterSource, context.get_parameter_source(key)
+        if origin not in (source.COMMANDLINE, source.ENVIRONMENT):
             remedy = f"give {max(parameters[key].opts, key=len)} yourself"
-            said = f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); {remedy}"
-            raise ProtocolError(f"{said}, or --trust-config if you trust the file")
+            problem = f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); {remedy}"
+            raise ProtocolError(f"{problem}, or --trust-config if you trust the file")
 
 
 def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
@@ -239,13 +239,13 @@ R = TypeVar("R")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
-def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
+def setting(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
     """Return a click option that can also come from ROBUSTKIT_<NAME>. section: its heading in --help, of `SECTIONS`."""
     long = next(name for name in names if name.startswith("--")).lstrip("-")
     if "type" not in settings and not settings.get("is_flag"):
-        settings["type"] = Text()
+        settings["type"] = TextType()
     settings.setdefault("shell_complete", COMPLETERS.get(f"--{long}"))
-    settings |= {"cls": Option, "section": section}
+    settings |= {"cls": CommandOption, "section": section}
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
 
@@ -261,12 +261,12 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 checkpoints_argument = click.argument(
     "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
 )
-quiet_option = option("--quiet", section="Run", is_flag=True, help="Do not print progress.")
+quiet_option = setting("--quiet", section="Run", is_flag=True, help="Do not print progress.")
 
 
 def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool = True) -> Callable[[F], F]:
     """Return the option that names the images. what: its help."""
-    return option("--data-dir", section="Data", required=required, help=what)
+    return setting("--data-dir", section="Data", required=required, help=what)
 
 
 _TRUST = "Allow --config to name code to run, write outside this folder, or send results to a server."
@@ -311,21 +311,21 @@ def _option(each: RequestOption) -> Callable[[F], F]:
     """Return the option of a field. One that is on by default is offered as --no-NAME."""
     settings: dict[str, Any] = {"help": each.help, **each.settings}
     if each.annotation == "bool":
-        return option(each.flag, section=each.heading, is_flag=True, **settings)
-    wanted = each.type or each.annotation
-    if isinstance(wanted, tuple):
-        settings["type"] = Choice(wanted)
-    elif wanted in (int, str) or wanted in _TYPES:
-        settings["type"] = _TYPES.get(wanted, wanted)
+        return setting(each.flag, section=each.heading, is_flag=True, **settings)
+    kind = each.type or each.annotation
+    if isinstance(kind, tuple):
+        settings["type"] = ChoiceType(kind)
+    elif kind in (int, str) or kind in _TYPES:
+        settings["type"] = _TYPES.get(kind, kind)
     if each.default is MISSING:
         settings["required"] = True
     elif each.default not in (None, ""):
         settings["default"] = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
-    return option(each.flag, each.name, section=each.heading, **settings)
+    return setting(each.flag, each.name, section=each.heading, **settings)
 
 
-details_option = option("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
-skip_bad_option = option(
+details_option = setting("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
+skip_bad_option = setting(
     "--skip-bad", section="Run", is_flag=True, help="Exit 0 even if some images or masks are unreadable."
 )
 SHARED = ("part", "ray")  # the fields by which several machines share a run
@@ -333,15 +333,15 @@ SHARED = ("part", "ray")  # the fields by which several machines share a run
 
 def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ()) -> Callable[[F], F]:
     """Return all options of the command that carries out a request. shared: several machines may share the run."""
-    own = [details_option, quiet_option, skip_bad_option]
+    first = [details_option, quiet_option, skip_bad_option]
     parts = [request_options(kind, *SHARED)] if shared else []
-    return group([request_options(kind, without=(*without, *SHARED)), *own, *parts, common])
+    return group([request_options(kind, without=(*without, *SHARED)), *first, *parts, common])
 
 
 # Options as arguments
 
 
-def names_of(group: type) -> tuple[str, ...]:
+def option_names(group: type) -> tuple[str, ...]:
     return tuple(each.name for each in options_of(group))
 
 
@@ -362,16 +362,16 @@ def loading() -> Iterator[None]:
 
 def request_of(kind: type[R], options: Mapping[str, Any]) -> R:
     """Return the request of a command. options: as click has them, of fields alone."""
-    given = dict(options)
+    values = dict(options)
     for each in options_of(kind):
         if each.group is not None:
-            given[each.name] = take_entries(kind, each.name, given)
+            values[each.name] = take_entries(kind, each.name, values)
         elif each.default is True:
-            given[each.name] = not given.pop(f"no_{each.name}")
+            values[each.name] = not values.pop(f"no_{each.name}")
         elif each.read is not None:
-            given[each.name] = each.read(given[each.name], each.name)
+            values[each.name] = each.read(values[each.name], each.name)
     with loading():
-        return kind(**given)
+        return kind(**values)
 
 
 def take_entries(kind: type, name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -384,7 +384,7 @@ def take_entries(kind: type, name: str, options: dict[str, Any]) -> dict[str, An
 
 
 PICTURE_KEYS = (
-    *names_of(ClassifierOptions),
+    *option_names(ClassifierOptions),
     *("arguments", "targets", "texts", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
 )
 """The options that `robustkit cam` takes for a user's own pictures."""
@@ -395,41 +395,41 @@ GATE = (*GATE_VALUES, *GATE_ALONE, "details")
 _GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")
 
 
-def _typed(wanted: Callable[[str], bool]) -> list[str]:
+def _typed(matches: Callable[[str], bool]) -> list[str]:
     """Return the wanted options that are on the command line (not from the environment or a file), as written."""
     context = click.get_current_context(silent=True)  # none in a call from Python
     typed = click.core.ParameterSource.COMMANDLINE
     return [
         max(parameter.opts, key=len)
         for parameter in (context.command.params if context else ())
-        if wanted(name := str(parameter.name)) and context and context.get_parameter_source(name) is typed
+        if matches(name := str(parameter.name)) and context and context.get_parameter_source(name) is typed
     ]
 
 
 def refuse_for_pictures() -> None:
     """Raise ProtocolError for an option of the command line that does nothing for a user's own pictures."""
-    if given := _typed(lambda name: name not in PICTURE_KEYS):
+    if typed := _typed(lambda name: name not in PICTURE_KEYS):
         remedy = "leave out, or give --data-dir instead of the images"
-        raise ProtocolError(f"{', '.join(given)}: only for a data set, but single images are given; {remedy}")
+        raise ProtocolError(f"{', '.join(typed)}: only for a data set, but single images are given; {remedy}")
 
 
 def refuse_idle(names: Sequence[str], why: str) -> None:
     """Raise ProtocolError, with `why`, where one of these is on the command line, since it would do nothing."""
-    if given := _typed(lambda name: name in names):
-        raise ProtocolError(f"{', '.join(given)}: {why}")
+    if typed := _typed(lambda name: name in names):
+        raise ProtocolError(f"{', '.join(typed)}: {why}")
 
 
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
     lists = {name: options.get(name) for name in ("attacks", "corruptions", "cams", "evaluations")}
-    given = {name: None if nothing(value, name) else value for name, value in lists.items()}
-    if lists["attacks"] is not None and given["attacks"] is None:
+    values = {name: None if nothing(value, name) else value for name, value in lists.items()}
+    if lists["attacks"] is not None and values["attacks"] is None:
         refuse_idle(("eps", "norm", "engine"), "needs attacks, but --attacks is none; name some, or leave it out")
-    if given["corruptions"] is None and options.get("corrupted_dir") is None:
+    if values["corruptions"] is None and options.get("corrupted_dir") is None:
         names = ("constants", "variant", "frost_dir")
         refuse_idle(names, "needs corruptions; give --corruptions, or leave it out")
-    if given["cams"] is None:
-        truth = () if given["evaluations"] else ("boxes", "masks")
+    if values["cams"] is None:
+        truth = () if values["evaluations"] else ("boxes", "masks")
         names = ("stability", "faithfulness", "keep_misclassified", *truth)
         refuse_idle(names, "needs maps; give --cams, or leave it out")
 

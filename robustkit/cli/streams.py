@@ -13,7 +13,7 @@ from ..display.text import no_commands
 SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as a shell reports for a command whose reader left
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Put the null device where a stream is closed, or the next file takes its place; escape what it cannot encode."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -31,9 +31,9 @@ class Inert:
         self.obeyed, self._line = stream, ""
 
     def write(self, text: str) -> int:
-        shown = no_commands(self._line + text)
-        self.obeyed.write(shown[len(self._line) :])
-        line = re.split(r"[\r\n]", shown)[-1]
+        harmless = no_commands(self._line + text)
+        self.obeyed.write(harmless[len(self._line) :])
+        line = re.split(r"[\r\n]", harmless)[-1]
         # Enough of it to know how the line begins, and how it ends so far.
         self._line = line if not line.replace(":", "").strip() else f"x{line[-2:]}"
         return len(text)

@@ -95,7 +95,7 @@ def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     with loading():
-        from ..pipeline.gallery import explain_pictures, is_picture, read_pictures
+        from ..pipeline.gallery import explain_pictures, is_picture, read_picture_files
 
     gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
     options.update(stability=not nothing(options["attacks"], "attacks"))
@@ -112,11 +112,11 @@ def run_cam(
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     model = take_entries(ClassificationRequest, "model", options)
-    wanted, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
+    targets, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
     how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
     side = console(stderr=True)
     how["say"] = lambda line: print_as_it_is(side, line)
-    drawn = explain_pictures(read_pictures(pictures), checkpoints, *wanted, **how)
+    drawn = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
     print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
 
@@ -140,8 +140,8 @@ def _draw(
     choice = None
     if gallery["gallery"] or gallery["show"]:
         asked = {"how": "choose", "count": "gallery", "ids": "show", "targets": "targets", "texts": "texts"}
-        wanted = {name: gallery[option] for name, option in asked.items()}
-        choice = Choice.of(tuple(map(str, request.checkpoints)), request.cams or "", request.faithfulness, **wanted)
+        values = {name: gallery[option] for name, option in asked.items()}
+        choice = Choice.of(tuple(map(str, request.checkpoints)), request.cams or "", request.faithfulness, **values)
         choice.check(request)
     run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
@@ -178,8 +178,8 @@ def after_part(part: RunPart, run: RunFolder) -> str:
 
     if waiting := len(missing_by_part(run, part.count).get(part.number, ())):
         units = "unit of it waits" if waiting == 1 else "units of it wait"
-        said = f"part {part} has done its share of the first phase, {waiting} {units}"
-        return f"{said}; when all parts have: run it again"
+        progress = f"part {part} has done its share of the first phase, {waiting} {units}"
+        return f"{progress}; when all parts have: run it again"
     return f"part {part} is done; when all are: robustkit merge {run.path}"
 
 

@@ -150,7 +150,7 @@ def _warned(names: set[str]) -> Iterator[None]:
                 warnings.warn_explicit(*other)
 
 
-def upload(values: Tensor, device: torch.device) -> Tensor:
+def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on a device, without waiting for what the device is doing."""
     return values.to(device, non_blocking=device.type == "cuda")
 
@@ -197,7 +197,7 @@ class SampleRng:
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
         keys = [to_signed(hash_values(seed, condition, sample_id)) for sample_id in sample_ids]
-        return cls(upload(torch.tensor(keys, dtype=torch.int64), torch.device(device)), next(iter(keys), 0))
+        return cls(to_device(torch.tensor(keys, dtype=torch.int64), torch.device(device)), next(iter(keys), 0))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
         """Return words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""

@@ -155,8 +155,8 @@ def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest:
     with np.errstate(invalid="ignore"):
         value = after - before
     if not math.isfinite(value) or n < fewest:
-        known = value if math.isfinite(value) else math.nan
-        return Difference(known, n, math.nan, math.nan, math.nan, before, after, NORMAL)
+        finite = value if math.isfinite(value) else math.nan
+        return Difference(finite, n, math.nan, math.nan, math.nan, before, after, NORMAL)
     error = float(resampled[np.isfinite(resampled)].std(ddof=1))
     if not error:
         return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, before, after, NORMAL)

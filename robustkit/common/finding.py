@@ -39,11 +39,11 @@ class Entry(msgspec.Struct, frozen=True):
 @cache
 def catalogue() -> dict[str, Entry]:
     """Return the entries of robustkit's own findings by code, in the order of codes."""
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for path in sorted(Path(__file__).parents[1].rglob("findings.toml")):
         table = parse_toml(path.read_text("utf-8"), str(path), ProtocolError)
-        found |= msgspec.convert(table, dict[str, Entry])
-    return dict(sorted(found.items()))
+        entries |= msgspec.convert(table, dict[str, Entry])
+    return dict(sorted(entries.items()))
 
 
 def entry_of(code: str) -> Entry:

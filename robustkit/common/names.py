@@ -26,21 +26,21 @@ def plain(text: object) -> str:
     return "".join(filter(str.isalnum, spelled))
 
 
-def canonical(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+def canonical(name: str, names: Iterable[str], also: Mapping[str, str] | None = None) -> str:
     """Return the one of the known names that a text spells, such as `qknorm-ln` for `QKNorm_LN`; otherwise the text
     as it is, for a message. also: further names, in the form of `plain`, and the known ones that they stand for.
     """
-    known = tuple(known)
-    if name in known:
+    names = tuple(names)
+    if name in names:
         return name
     spelled = plain(name)
-    alike = dict.fromkeys(each for each in known if plain(each) == spelled)
+    alike = dict.fromkeys(each for each in names if plain(each) == spelled)
     if len(alike) == 1:
         return next(iter(alike))
-    return also[spelled] if also and not alike and also.get(spelled) in known else name
+    return also[spelled] if also and not alike and also.get(spelled) in names else name
 
 
-def norm_named(norm: object) -> str:
+def norm_name(norm: object) -> str:
     """Return a norm as it is called here: `linf` for `Linf`, `inf` or an infinite number, `l2` for `L2` or 2."""
     text = f"{norm:g}" if isinstance(norm, int | float) else str(norm)
     return canonical(text, dict.fromkeys(NORMS.values()), NORMS)
@@ -53,7 +53,7 @@ def nothing(asked: object, option: str = "") -> bool:
     parts = asked.split(",") if isinstance(asked, str) else asked if isinstance(asked, tuple | list) else ()
     names = [str(part).strip().lower() for part in parts]
     if NONE in names and len(names) > 1:
-        given = ",".join(map(str, parts))
+        text = ",".join(map(str, parts))
         where = f"--{option.replace('_', '-')} " if option else ""
-        raise ProtocolError(f"{where}{given}: none cannot be combined with others; leave out none, or the others")
+        raise ProtocolError(f"{where}{text}: none cannot be combined with others; leave out none, or the others")
     return names == [NONE]

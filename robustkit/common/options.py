@@ -51,21 +51,21 @@ def options_of(kind: type) -> list[Option]:
     every, base = fields(kind), next((each for each in reversed(kind.__mro__) if "own_before" in vars(each)), kind)
     common = len(fields(base))
     place = next((k for k, each in enumerate(every) if each.name == getattr(kind, "own_before", "")), common)
-    own = [each for each in every[common:] if not each.metadata.get("last")]
+    specific = [each for each in every[common:] if not each.metadata.get("last")]
     last = [each for each in every[common:] if each.metadata.get("last")]
-    listed = [*every[:place], *own, *every[place:common], *last]
+    listed = [*every[:place], *specific, *every[place:common], *last]
     lacks = getattr(kind, "lacks", ())
     return [_option(kind, each) for each in listed if each.name not in lacks]
 
 
-def _option(kind: type, given: Field[Any]) -> Option:
-    above = (vars(each).get("__dataclass_fields__", {}).get(given.name) for each in reversed(kind.__mro__))
+def _option(kind: type, declared: Field[Any]) -> Option:
+    above = (vars(each).get("__dataclass_fields__", {}).get(declared.name) for each in reversed(kind.__mro__))
     metadata = {key: value for each in above if each for key, value in each.metadata.items() if key != "last"}
-    flag = metadata.pop("flag", "--" + ("no_" * (given.default is True) + given.name).replace("_", "-"))
-    return Option(name=given.name, annotation=str(given.type), default=given.default, flag=flag, **metadata)
+    flag = metadata.pop("flag", "--" + ("no_" * (declared.default is True) + declared.name).replace("_", "-"))
+    return Option(name=declared.name, annotation=str(declared.type), default=declared.default, flag=flag, **metadata)
 
 
-def check_places(options: Any, kind: type | None = None) -> None:
+def check_paths(options: Any, kind: type | None = None) -> None:
     """Raise ProtocolError where an option that names a file is another object, or a text that no file can be called.
 
     options: an object of an options class; with `kind`, a mapping of that class's options.
@@ -73,7 +73,7 @@ def check_places(options: Any, kind: type | None = None) -> None:
     for each in options_of(kind or type(options)):
         value = options.get(each.name) if kind else getattr(options, each.name)
         if each.group and isinstance(value, Mapping):
-            check_places(value, each.group)
+            check_paths(value, each.group)
         if value is None or "Path" not in each.annotation:
             continue
         several = "Sequence" in each.annotation and not isinstance(value, str | Path) and isinstance(value, Iterable)
@@ -84,8 +84,8 @@ def check_places(options: Any, kind: type | None = None) -> None:
                 raise ProtocolError(f"{each.name} is {type(place).__name__}; expected a path")
             text, name = str(place), each.flag.lstrip("-").replace("-", "_")
             if not _is_place(text):
-                shown = f"a text of {len(text)} characters, {text[:40]!r}"
-                raise ProtocolError(f"{name} is {shown}; expected the path of a file")
+                problem = f"a text of {len(text)} characters, {text[:40]!r}"
+                raise ProtocolError(f"{name} is {problem}; expected the path of a file")
 
 
 def _is_place(text: str) -> bool:

@@ -59,13 +59,13 @@ def importing_from(folder: Path, helpers: list[Path] | None = None) -> Iterator[
     such a name is its own. helpers: takes their files. No bytecode is kept: Python would take that of a file which was
     changed within the second and kept its size, while the digest is of the file.
     """
-    before, kept = set(sys.modules), sys.dont_write_bytecode
+    before, setting = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(folder))
     sys.dont_write_bytecode = True
     try:
         yield
     finally:
-        sys.dont_write_bytecode = kept
+        sys.dont_write_bytecode = setting
         sys.path.remove(str(folder))
         for name, file in _imported_from(folder, before):
             del sys.modules[name]
@@ -85,14 +85,14 @@ def digest_of_files(paths: Sequence[Path], base: Path) -> str:
 
 def _imported_from(folder: Path, before: set[str]) -> list[tuple[str, Path]]:
     """Return modules imported since `before` from a folder, without installed packages and parts of earlier ones."""
-    found = []
+    modules = []
     for name in sys.modules.keys() - before:
         file = getattr(sys.modules[name], "__file__", None)
         if not file or name.partition(".")[0] in before or not Path(file).is_relative_to(folder):
             continue
         if "site-packages" not in Path(file).relative_to(folder).parts:
-            found.append((name, Path(file)))
-    return found
+            modules.append((name, Path(file)))
+    return modules
 
 
 GROUPS = {
@@ -151,8 +151,8 @@ class Plugin:
 
     @property
     def identity(self) -> dict[str, str]:
-        said = {"group": self.group, "name": self.name, "distribution": self.distribution, "version": self.version}
-        return said | {"source": self.source}
+        values = {"group": self.group, "name": self.name, "distribution": self.distribution, "version": self.version}
+        return values | {"source": self.source}
 
     def load(self) -> object:
         """Return what it brings, imported on the first call; PluginError where that fails."""
@@ -215,8 +215,8 @@ def every_plugin() -> list[Plugin]:
 
 @cache
 def _installed(group: str) -> tuple[Plugin, ...]:
-    found = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
-    of_others = ((each, at.name if at else "", at.version if at else "") for each, at in found)
+    entries = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
+    of_others = ((each, at.name if at else "", at.version if at else "") for each, at in entries)
     return tuple(
         Plugin(group, each.name, name, version, each) for each, name, version in of_others if name != DISTRIBUTION
     )
@@ -282,19 +282,19 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     for group in table:
         if group not in groups:
             raise PluginError(f"--plugin {path}: " + unknown("group", group, groups))
-    found = [
+    plugins = [
         Plugin(group, str(name), path.name, value=value, digest=digest)
         for group, entries in table.items()
         for name, value in entries.items()
     ]
-    known = _session.get().files.setdefault(path.resolve(), [])
-    known.extend(plugin for plugin in found if plugin not in known)
-    return found
+    session_plugins = _session.get().files.setdefault(path.resolve(), [])
+    session_plugins.extend(plugin for plugin in plugins if plugin not in session_plugins)
+    return plugins
 
 
 def error_line(fault: BaseException) -> str:
-    said = next(iter(str(fault).strip().splitlines()), "")
-    return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__
+    line = next(iter(str(fault).strip().splitlines()), "")
+    return f"{type(fault).__name__}: {line}"[:300] if line else type(fault).__name__
 
 
 T = TypeVar("T")
@@ -308,37 +308,37 @@ def loaded_plugins() -> list[Plugin]:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for. own:
-    what robustkit has, or its entry point. check: returns a plug-in's value, or raises TypeError with what was
+    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
+    entries: what robustkit has, or its entry point. check: returns a plug-in's value, or raises TypeError with what was
     expected. reserved: more names that no plug-in may take. same_name: a value's `name`, if any, must be the plug-in's.
     """
 
     def __init__(
         self,
         group: str,
-        own: Mapping[str, T | EntryPoint],
+        entries: Mapping[str, T | EntryPoint],
         check: Callable[[Any], T],
         reserved: tuple[str, ...] = (),
         same_name: bool = True,
     ) -> None:
-        self.group, self.own, self._check, self._reserved = group, own, check, (*reserved, "none")
+        self.group, self.entries, self._check, self._reserved = group, entries, check, (*reserved, "none")
         self._same_name = same_name
 
     def __contains__(self, name: object) -> bool:
-        return name in self.own or (isinstance(name, str) and self.plugin(name) is not None)
+        return name in self.entries or (isinstance(name, str) and self.plugin(name) is not None)
 
     def __iter__(self) -> Iterator[str]:
         names = (plugin.name for plugin in declared(self.group) if plugin.name not in self._reserved)
-        return iter(dict.fromkeys([*self.own, *names]))
+        return iter(dict.fromkeys([*self.entries, *names]))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def __getitem__(self, name: str) -> T:
         """Return what has this name. Raises KeyError where nothing has, PluginError where a plug-in cannot be used."""
-        if name in self.own:
-            found = self.own[name]
-            return found.load() if isinstance(found, EntryPoint) else found
+        if name in self.entries:
+            entry = self.entries[name]
+            return entry.load() if isinstance(entry, EntryPoint) else entry
         if (plugin := self.plugin(name)) is None:
             raise KeyError(name)
         return self.load(plugin)
@@ -369,8 +369,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise TypeError(f"its object is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
             return self._check(value)
         except Exception as fault:  # also of a value that cannot be shown
-            said = fault if type(fault) is TypeError else error_line(fault)
-            raise PluginError(f"{plugin.words}: {said}") from None
+            problem = fault if type(fault) is TypeError else error_line(fault)
+            raise PluginError(f"{plugin.words}: {problem}") from None
 
     def usable(self) -> Iterator[tuple[str, T]]:
         for name in self:
@@ -381,14 +381,14 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def plugin(self, name: str) -> Plugin | None:
         """Return the plug-in that a name stands for; None for a name that is robustkit's, or nobody's."""
-        if name in self.own or name in self._reserved:
+        if name in self.entries or name in self._reserved:
             return None
         return next((plugin for plugin in declared(self.group) if plugin.name == name), None)
 
     def _refused(self, plugin: Plugin) -> str:
         if not _NAME.fullmatch(plugin.name):
             return f"{plugin.words}: expected a name of a-z, 0-9, _ and -, a letter first; rename it"
-        if plugin.name in self.own or plugin.name in self._reserved:
+        if plugin.name in self.entries or plugin.name in self._reserved:
             return f"{plugin.words}: robustkit has {plugin.name} already; rename the plug-in"
         groups = _RIVALS.get(self.group, (self.group,))
         alike = [other for group in groups for other in declared(group) if other.name == plugin.name]

@@ -13,7 +13,7 @@ INCEPTION = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
 """How an image is resized, by Pillow's names."""
 ASSUMED = "default"
-SAID_BY = {  # The source of a value, as run.json has it, and in words
+SOURCES = {  # The source of a value, as run.json has it, and in words
     "option": "by the user",
     "metadata": "by the checkpoint",
     "weights": "by tensors of the checkpoint",
@@ -81,20 +81,20 @@ def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str
     size, crop = "{}x{} pixels".format(*values["input_size"]), f"crop {numbers([values['crop_pct']])}"
     of_images = {"input_size": size, "interpolation": str(values["interpolation"]), "crop_pct": crop}
     of_images["crop_mode"] = str(values["crop_mode"])
-    said = {name: f"{name} {numbers(values[name])}" for name in ("mean", "std")}
-    return {**(of_images if any(values["input_size"]) else {}), **said}
+    statistics = {name: f"{name} {numbers(values[name])}" for name in ("mean", "std")}
+    return {**(of_images if any(values["input_size"]) else {}), **statistics}
 
 
 def describe_preprocessing(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
-    """Return a preprocessing in words, with who said each value (`SAID_BY`). arch: whose config counts."""
-    said: dict[str, list[str]] = {}
+    """Return a preprocessing in words, with who said each value (`SOURCES`). arch: whose config counts."""
+    texts: dict[str, list[str]] = {}
     for name, text in texts_of(values, few_numbers).items():
-        if (source := sources.get(name)) in SAID_BY:
-            said.setdefault(str(source), []).append(text)
-    return "; ".join(f"{', '.join(parts)} ({said_by(source, arch)})" for source, parts in said.items())
+        if (source := sources.get(name)) in SOURCES:
+            texts.setdefault(str(source), []).append(text)
+    return "; ".join(f"{', '.join(parts)} ({source_words(source, arch)})" for source, parts in texts.items())
 
 
-def said_by(source: str, arch: str) -> str:
-    """Return who said a value, in words; empty for a source that `SAID_BY` lacks. arch: whose config counts."""
+def source_words(source: str, arch: str) -> str:
+    """Return who said a value, in words; empty for a source that `SOURCES` lacks. arch: whose config counts."""
     config = "the configuration of its code" if ":" in arch else f"timm's configuration of {arch}"
-    return SAID_BY.get(source, "").format(config=config, arch=arch)
+    return SOURCES.get(source, "").format(config=config, arch=arch)

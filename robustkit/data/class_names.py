@@ -84,8 +84,8 @@ def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     return descriptions(synsets(1000)) if count == 1000 else tuple(map(str, range(count)))
 
 
-def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
-    names = class_names(given, count or len(given))
+def class_name(labels: Sequence[str], index: int, count: int = 0) -> str:
+    names = class_names(labels, count or len(labels))
     return names[index].split(",")[0] if index < len(names) else str(index)
 
 
@@ -96,15 +96,15 @@ def target_of(text: str, names: Sequence[str]) -> int:
         if not 0 <= number < len(names):
             raise ModelError(f"target {number}: the model has {len(names)} classes, 0 to {len(names) - 1}")
         return number
-    wanted = text.strip().casefold()
+    target = text.strip().casefold()
     synonyms = {index: [part.strip().casefold() for part in name.split(",")] for index, name in enumerate(names)}
-    exact = [index for index, parts in synonyms.items() if wanted in parts or wanted == names[index].casefold()]
+    exact = [index for index, parts in synonyms.items() if target in parts or target == names[index].casefold()]
     if len(exact) == 1:
         return exact[0]
     if exact:
         raise ModelError(f"target {text!r} names classes {', '.join(map(str, exact))}; give the number")
     every = {part: names[index].split(",")[0] for index, parts in synonyms.items() for part in parts}
-    near = list(dict.fromkeys(every[match] for match in difflib.get_close_matches(wanted, every, n=3, cutoff=0.5)))
+    near = list(dict.fromkeys(every[match] for match in difflib.get_close_matches(target, every, n=3, cutoff=0.5)))
     guess = f"did you mean {', '.join(near)}?" if near else f"expected a name or a number from 0 to {len(names) - 1}"
     raise ModelError(f"no class {text!r} among the model's {len(names)}; {guess}")
 
@@ -162,18 +162,18 @@ def number_classes(naming: Naming) -> Numbered:
     Raises DataError where none applies, or where two readings are possible. Where rules 3 and 4 give different outputs,
     the list is taken, and a flag says so.
     """
-    said = naming.class_names or ()
-    places = _places(naming, said)
+    names = naming.class_names or ()
+    places = _places(naming, names)
     if strange := [name for name in naming.names if places and name not in places]:
         which = f"{naming.what}s that the model does not name: {first_names(strange)}"
         raise DataError(f"{naming.place(strange[0])}: {which}")
     if places:
-        return Numbered(said, places, is_sure=True)
+        return Numbered(names, places, is_sure=True)
     of_imagenet = all(map(WNID.fullmatch, naming.names)) and naming.num_classes in (None, *SYNSET_FILES)
-    begin = said[0].rstrip("0123456789") if said else ""  # names such as LABEL_0 and LABEL_1 say nothing
-    numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(said))
-    if said and not (of_imagenet or numbers):
-        classes = first_names(said, 3)
+    begin = names[0].rstrip("0123456789") if names else ""  # names such as LABEL_0 and LABEL_1 say nothing
+    numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(names))
+    if names and not (of_imagenet or numbers):
+        classes = first_names(names, 3)
         why = f"no {naming.what} ({first_names(naming.names, 3)}) is the name of a class of the checkpoint"
         why += f" ({classes})"
         raise DataError(f"{naming.place(naming.names[0])}: {why}; use these names, or {naming.remedy}")
@@ -222,8 +222,8 @@ def _known_lists(naming: Naming) -> Mapping[str, tuple[str, ...]]:
 def _of_a_list(naming: Naming) -> Numbered | None:
     """Return the outputs by a well-known list; None where no list has all of the names."""
     lists = _known_lists(naming)
-    found = {called: _places(naming, classes, strict=False) for called, classes in lists.items()}
-    every = {called: places for called, places in found.items() if len(places) == len(naming.names)}
+    by_list = {called: _places(naming, classes, strict=False) for called, classes in lists.items()}
+    every = {called: places for called, places in by_list.items() if len(places) == len(naming.names)}
     if not every:
         return None
     exact = [called for called in every if set(naming.names) <= set(lists[called])]
@@ -249,9 +249,9 @@ def _sorted(naming: Naming) -> Numbered:
     by_number = sorted(names, key=lambda n: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", n.lower())])
     if count is not None and len(names) != count:
         guess = "the labels would be ambiguous: {} or the data set's root" if naming.of_folders else "{}"
-        found = f"{len(names)} {naming.what}s ({first_names(by_text, 3)})"
+        problem = f"{len(names)} {naming.what}s ({first_names(by_text, 3)})"
         remedy = guess.format(naming.remedy)
-        raise DataError(f"{naming.where}: {found}, but the model has {count} classes; {remedy}")
+        raise DataError(f"{naming.where}: {problem}, but the model has {count} classes; {remedy}")
     ordered, notes = by_number if naming.order == "natural" else by_text, list[str]()
     for called, classes in _known_lists(naming).items() if naming.order is None else ():
         places = _places(naming, classes, strict=False)  # where most names are of a list, which has another order
@@ -283,15 +283,15 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
     what, where = naming.what, naming.where
     levels: list[tuple[Callable[[str], set[str]], dict[str, list[int]]]] = []
     for forms in (lambda name: {name}, lambda name: {name.casefold()}, _forms):
-        known: dict[str, list[int]] = {}
+        by_form: dict[str, list[int]] = {}
         for place, name in enumerate(classes):
             for form in forms(name):
-                known.setdefault(form, []).append(place)
-        levels.append((forms, known))
+                by_form.setdefault(form, []).append(place)
+        levels.append((forms, by_form))
     places: dict[str, int] = {}
     for name in naming.names:
-        found = (sorted({place for form in forms(name) for place in known.get(form, ())}) for forms, known in levels)
-        alike = next(filter(None, found), [])
+        matches = (sorted({place for form in forms(name) for place in known.get(form, ())}) for forms, known in levels)
+        alike = next(filter(None, matches), [])
         twin = next((other for other, place in places.items() if [place] == alike), None)
         if not strict and (len(alike) > 1 or twin is not None):
             continue
@@ -309,11 +309,11 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
 def places_by_name(names: Sequence[str], class_names: Sequence[str], where: str) -> list[int]:
     """Return which output of a model each name means, apart from case, separators, plural and synonyms. Raises
     DataError where some name is none of the model's classes, or may be several."""
-    found = _places(Naming(tuple(names), where, "class"), class_names)
-    if strange := [name for name in names if name not in found]:
+    places = _places(Naming(tuple(names), where, "class"), class_names)
+    if strange := [name for name in names if name not in places]:
         theirs = f"the model's classes are {first_names(class_names, 3)}"
         raise DataError(f"{where} shows {first_names(strange, 3)}, but {theirs}")
-    return [found[name] for name in names]
+    return [places[name] for name in names]
 
 
 def _forms(name: str) -> set[str]:

@@ -22,7 +22,7 @@ from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import CIFAR10, WNID, Naming, first_names, number_classes, order_assumed, places_by_name
 from .images import encode_png, has_broken_exif, read_image
-from .layouts import LAYOUTS, Question, Sample, label
+from .layouts import LAYOUTS, LayoutQuestion, Sample, label_images
 from .shapes import CLASSES, Changed
 from .sources import (
     SUFFIXES,
@@ -103,7 +103,7 @@ class PairsSource(DataSource):
         return first, second
 
     @staticmethod
-    def _pair(sample_id: str) -> shapes.Pair:
+    def _pair(sample_id: str) -> shapes.ShapePair:
         return shapes.rendered_pair(int(sample_id.partition("/")[2]))
 
 
@@ -124,7 +124,7 @@ class EmbeddedSet:
 
 
 def _shapes(split: str, places: Iterable[int]) -> tuple[Sample, ...]:
-    return tuple(Sample(f"{split}/{i:05d}", shapes.label(i)) for i in places)
+    return tuple(Sample(f"{split}/{i:05d}", shapes.class_of(i)) for i in places)
 
 
 def _pairs() -> tuple[Sample, ...]:
@@ -283,24 +283,24 @@ class Dataset:
 
     def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
         """Return the ids, at most one more than could name a sample, by id, name or stem."""
-        wanted: dict[str, None] = {}
+        names: dict[str, None] = {}
         for line in lines:
             if name := line.strip():
-                wanted[name] = None
-            if len(wanted) > 3 * len(self.samples) + 1000:
-                raise DataError(f"more than {len(wanted) - 1} ids, but {self.name} has {len(self.samples)} samples")
-        return wanted
+                names[name] = None
+            if len(names) > 3 * len(self.samples) + 1000:
+                raise DataError(f"more than {len(names) - 1} ids, but {self.name} has {len(self.samples)} samples")
+        return names
 
     def _named(self, ids: Path | Sequence[str]) -> list[Sample]:
         if isinstance(ids, Path):
             try:
-                wanted = self._distinct(lines_of(ids))
+                names = self._distinct(lines_of(ids))
             except (OSError, ValueError) as error:
                 remedy = "give a text file with one id per line"
                 raise DataError(f"{ids}: not a readable list of ids ({reason_of(error)}); {remedy}") from None
         else:
-            wanted = self._distinct(ids)
-        if not wanted:
+            names = self._distinct(ids)
+        if not names:
             raise DataError("the list of ids is empty; expected one sample id per line")
         exact = {sample.id: sample for sample in self.samples}
         loose: dict[str, list[Sample]] = {}
@@ -310,7 +310,7 @@ class Dataset:
                 loose.setdefault(key, []).append(sample)
         chosen: dict[str, Sample] = {}
         strange = []
-        for name in wanted:
+        for name in names:
             match = [exact[name]] if name in exact else loose.get(name, [])
             if len(match) == 1:
                 chosen[match[0].id] = match[0]
@@ -318,9 +318,9 @@ class Dataset:
                 strange.append(f"{name} ({len(match)} samples)" if match else name)
         if strange:
             more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-            shown, usual = ", ".join(strange[:5]) + more, repr(self.samples[0].id)
+            text, usual = ", ".join(strange[:5]) + more, repr(self.samples[0].id)
             raise DataError(
-                f"ids that do not identify exactly one sample of {self.name}: {shown}; an id looks like {usual}"
+                f"ids that do not identify exactly one sample of {self.name}: {text}; an id looks like {usual}"
             )
         return list(chosen.values())
 
@@ -368,7 +368,7 @@ def open_dataset(
             raise DataError(f"{path}: no readable images in it; {'; '.join(listing.notes)}")
         raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
     prefix, notes = class_root(listing.images, split, str(path))
-    question = Question(
+    question = LayoutQuestion(
         where=str(path),
         images=tuple(image[len(prefix) :] for image in listing.images if image.startswith(prefix)),
         folders=tuple(folder[len(prefix) :] for folder in listing.folders if folder.startswith(prefix)),
@@ -378,7 +378,7 @@ def open_dataset(
         labels_csv=Path(labels_csv) if labels_csv else None,
         real_labels=Path(real_labels) if real_labels else None,
     )
-    labels = label(question, layout)
+    labels = label_images(question, layout)
     source = FolderSource(str(path / prefix)) if path.is_dir() else ZipSource(str(path), prefix)
     return Dataset(
         name=path.resolve().stem if path.is_file() else path.resolve().name,
@@ -430,8 +430,8 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
         raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
-    found = Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
-    return _as_outputs(found, class_names)
+    dataset = Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
+    return _as_outputs(dataset, class_names)
 
 
 def _as_outputs(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
@@ -472,5 +472,5 @@ def _cifar(
     samples = tuple(Sample(f"{split}/{i:05d}", place) for i, place in enumerate(labels))
     names = cifar_names(folder / "batches.meta") or CIFAR10
     note = f"layout cifar10: {len(samples)} {split} images of the python batch files"
-    found = Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
-    return _as_outputs(found, class_names)
+    dataset = Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
+    return _as_outputs(dataset, class_names)

@@ -71,7 +71,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ImageSizes:
     """(width, height) of an image as its file stores it, and upright. turn: how to get there; None for no turn."""
 
     stored: tuple[int, int]
@@ -88,7 +88,7 @@ class Sizes:
         return (y0, x0, y1, x1) if self.turn in _SWAP_SIDES else (x0, y0, x1, y1)
 
 
-def image_sizes(data: bytes) -> Sizes | None:
+def image_sizes(data: bytes) -> ImageSizes | None:
     """Return the sizes of an image as `read_image` decodes it; None if its header cannot be read."""
     _quiet_pillow()
     try:
@@ -97,12 +97,12 @@ def image_sizes(data: bytes) -> Sizes | None:
             # Pillow has already applied a TIFF's to its size, and decodes the whole of a PNG, in case that it is last.
             if any(mark in data for mark in _TURNED_PNG) if image.format == "PNG" else image.format != "TIFF":
                 turn = turn_of(image)
-            return Sizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
+            return ImageSizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
     except Exception:  # reading the whole image will report what is wrong
         return None
 
 
-def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
+def check_turn(image: ImageSizes | None, mask: ImageSizes | None, name: str) -> None:
     """Raise BadImageError for a mask that fits the stored image as well as the upright one. name: of the image."""
     turned = image is not None and image.turn is not None and image.stored == image.upright
     if turned and image is not None and (mask is None or mask.turn != image.turn):
@@ -136,7 +136,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     largest = 65535 if values[-1] > 255 else 255
     others = [value for value in values if 0 < value < largest]
     small = not others or labels or others[-1] <= _SMALL * largest
-    shown = first_names([str(value) for value in values])
+    examples = first_names([str(value) for value in values])
     if void and values[-1] == largest and small:
         return ObjectMask(np.isin(numbers, others), tuple(others), largest)
     if len(values) == 1 and (values[0] < 2 or values[0] > largest // 2):
@@ -150,7 +150,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
         if not blurred and not (values[-1] == largest and others and others[-1] <= largest // 2):
             return ObjectMask(numbers > largest // 2)
     raise BadImageError(
-        f"{name}: a mask of the numbers {shown}, which is ambiguous; expected 0 for the background and one "
+        f"{name}: a mask of the numbers {examples}, which is ambiguous; expected 0 for the background and one "
         f"number for the object, or labels up to {int(_SMALL * largest)} with {largest} as void, as PNG"
     )
 
@@ -290,8 +290,8 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
     except MemoryError:
         raise BadImageError(f"{name}: too large for this machine's memory") from None
     except Exception as error:  # Pillow's decoders may raise anything for a broken file
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadImageError(f"{name}: broken image: {said}") from None
+        message = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadImageError(f"{name}: broken image: {message}") from None
 
 
 def _upright(image: Image.Image) -> Image.Image:

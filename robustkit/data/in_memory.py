@@ -99,7 +99,7 @@ class MemorySource(DataSource):
             image, label = self.single(place)
         pixels: NDArray[np.uint8] | BadImageError
         try:
-            pixels = pixels_of(image, name)
+            pixels = image_pixels(image, name)
         except BadImageError as fault:  # a picture that is cut off is a row without a prediction
             pixels = fault
         truth = self.truth(image, label, name)
@@ -172,7 +172,7 @@ def open_held_scenes(data: Any) -> LabelledScenes:
     fractions = set[str]()  # names of masks
 
     def look(name: str, mask: NDArray[Any]) -> None:
-        mask_of(mask, f"the mask of image {name}")
+        labels_of_pixels(mask, f"the mask of image {name}")
         if mask.dtype.kind == "f" and not (mask == np.rint(mask)).all():
             fractions.add(name)
 
@@ -181,7 +181,7 @@ def open_held_scenes(data: Any) -> LabelledScenes:
 
     def held(sample: Sample) -> NDArray[np.int32]:
         mask = source.sample(source.places[sample.id])[1]
-        return mask_of(mask, f"the mask of image {sample.id}", bool(fractions))
+        return labels_of_pixels(mask, f"the mask of image {sample.id}", bool(fractions))
 
     images = replace(images, source=replace(source, size=None if source.size == _SEVERAL else source.size))
     return LabelledScenes(images, (), "memory", images.notes, held=held)
@@ -237,8 +237,8 @@ def _upright_mask(image: Any, mask: Any, name: str) -> NDArray[Any]:
     """Return the numbers of a mask. A picture is turned as its image is. Raises DataError where an image is turned,
     and its mask does not say whether it is, too."""
     turn = turn_of(image) if isinstance(image, Image.Image) else None
-    own = turn_of(mask) if isinstance(mask, Image.Image) else None
-    if turn != own:
+    mask_turn = turn_of(mask) if isinstance(mask, Image.Image) else None
+    if turn != mask_turn:
         why = "EXIF data rotate the image or its mask alone, so it is unclear whether they match as stored"
         raise DataError(f"{name}: {why}; turn both upright (PIL.ImageOps.exif_transpose)")
     if isinstance(mask, Image.Image):
@@ -246,7 +246,7 @@ def _upright_mask(image: Any, mask: Any, name: str) -> NDArray[Any]:
             where = f"the mask of {name} is a picture of mode {mask.mode}"
             raise DataError(f"{where}; expected one number per pixel (L or P)")
         with _faults_of(f"the mask of {name}"):
-            return np.asarray(mask if own is None else mask.transpose(own))
+            return np.asarray(mask if mask_turn is None else mask.transpose(mask_turn))
     if isinstance(mask, Tensor) and (mask.is_meta or mask.layout is not torch.strided):
         raise DataError(f"the mask of {name} is a tensor without values here ({mask.device}, {mask.layout})")
     if isinstance(mask, Tensor):
@@ -254,7 +254,7 @@ def _upright_mask(image: Any, mask: Any, name: str) -> NDArray[Any]:
     return np.asarray(mask)
 
 
-def mask_of(values: NDArray[Any], name: str, over_255: bool = False) -> NDArray[np.int32]:
+def labels_of_pixels(values: NDArray[Any], name: str, over_255: bool = False) -> NDArray[np.int32]:
     """Return labels of pixels, (H, W): of numbers (H, W) or with one channel; of one-hot channels; or of labels over
     255, as torchvision's ToTensor makes them. over_255: read floating numbers so, also if all are 0 or 1. DataError for
     anything that is not exactly one of these, such as a mask that was resized smoothly."""
@@ -288,7 +288,7 @@ def _of_one_hot(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.asarray(values.argmax(axis=axes[0]))
 
 
-def pixels_of(image: Any, name: str) -> NDArray[np.uint8]:
+def image_pixels(image: Any, name: str) -> NDArray[np.uint8]:
     """Return an image as (H, W, 3) uint8; a picture as one from a file: upright, and scaled where it has other than 8
     bits. Raises DataError for another shape, and for values outside [0, 1]."""
     if isinstance(image, Image.Image):
@@ -343,8 +343,8 @@ def _opened(data: Any) -> _Items:
     if isinstance(data, str | bytes):
         raise DataError(f"data is the text {data[:40]!r}; {_EXPECTED}")
     if isinstance(data, DataLoader):
-        own = type(data).__iter__ is not DataLoader.__iter__  # yields what it likes
-        if not (own or isinstance(data.dataset, IterableDataset)):
+        custom = type(data).__iter__ is not DataLoader.__iter__  # yields what it likes
+        if not (custom or isinstance(data.dataset, IterableDataset)):
             return _of_loader(data)
         alone = data.batch_sampler is None
         return _gathered(data, lambda item: iter((_parts(item),)) if alone else _rows(item))
@@ -400,15 +400,15 @@ def _of_dataset(data: Any) -> _Items:
 def _of_folder(data: Any) -> tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]:
     """Return the paths of the samples of a folder of torchvision, or of a part of one, their labels, and the names of
     these, which are those of folders; nothing for a data set that may index otherwise."""
-    own = getattr(type(data), "__getitem__", None)
-    if own is Subset.__getitem__:
+    getter = getattr(type(data), "__getitem__", None)
+    if getter is Subset.__getitem__:
         paths, labels, classes = _of_folder(data.dataset)
         places = [int(place) for place in data.indices]
         chosen = tuple(paths[place] for place in places) if paths else ()
         chosen = chosen if len({*chosen}) == len(chosen) else ()
         return chosen, tuple(labels[place] for place in places) if labels else (), classes
     folders = [each for each in type(data).__mro__ if each.__module__ == "torchvision.datasets.folder"]
-    if not any(vars(each).get("__getitem__") is own for each in folders):
+    if not any(vars(each).get("__getitem__") is getter for each in folders):
         return (), (), ()
     root = Path(data.root).resolve()
     files, labels = [Path(path).resolve() for path, _ in data.samples], tuple(label for _, label in data.samples)

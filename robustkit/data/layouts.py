@@ -110,12 +110,12 @@ def read_table(
 
 def _indices(cells: Sequence[_Cell], class_names: tuple[str, ...] | None) -> dict[str, int] | None:
     """Return the index of each text of a column; None for names. Raises DataError where it has both."""
-    found = {cell.text: (_index(cell, class_names), cell) for cell in cells}
-    indices = {text: index for text, (index, _) in found.items() if index is not None}
+    by_text = {cell.text: (_index(cell, class_names), cell) for cell in cells}
+    indices = {text: index for text, (index, _) in by_text.items() if index is not None}
     if not indices:
         return None
-    if name := next((cell for index, cell in found.values() if index is None), None):
-        number = found[next(iter(indices))][1]
+    if name := next((cell for index, cell in by_text.values() if index is None), None):
+        number = by_text[next(iter(indices))][1]
         why = f"label {name.text!r} is a name, but {number.at} has the number {number.text}"
         raise DataError(f"{name.at}: {why}; give all as indices, or all as names")
     return indices
@@ -127,12 +127,12 @@ def _named(
     lines = {cell.text: cell.at for cell in reversed(column.cells)}
     naming = Naming(tuple(sorted(lines)), str(table), "class name", None, num_classes, class_names, lines.__getitem__)
     try:
-        found = number_classes(naming)
+        numbered = number_classes(naming)
     except DataError:
         if not indexed:
             raise
         return column
-    return replace(column, named=found if found.is_sure or not indexed else None)
+    return replace(column, named=numbered if numbered.is_sure or not indexed else None)
 
 
 def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | None) -> None:
@@ -148,12 +148,12 @@ def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | Non
 
 def _check_alike(best: _Column, other: _Column) -> None:
     """Raise DataError for a row whose labels in two columns differ, or of which one goes with two of the other."""
-    there: dict[object, object] = {}
-    here: dict[object, object] = {}
+    forth: dict[object, object] = {}
+    back: dict[object, object] = {}
     for one, two in zip(best.cells, other.cells, strict=True):
         a = best.places[one.text] if best.places else one.text
         b = other.places[two.text] if other.places else two.text
-        alike = a == b if best.places and other.places else there.setdefault(a, b) == b and here.setdefault(b, a) == a
+        alike = a == b if best.places and other.places else forth.setdefault(a, b) == b and back.setdefault(b, a) == a
         if not alike:
             pair = f"{one.column} {one.text!r} and {two.column} {two.text!r}"
             raise DataError(f"{one.at}: {pair} contradict each other; correct one, or remove its column")
@@ -287,7 +287,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Question:
+class LayoutQuestion:
     """What is to be labelled: images and folders relative to the data set's root, and the model's own words."""
 
     where: str
@@ -317,7 +317,7 @@ class Labels:
     notes: tuple[str, ...] = ()
 
 
-def label(question: Question, layout: str | None = None) -> Labels:
+def label_images(question: LayoutQuestion, layout: str | None = None) -> Labels:
     """Label every image by the named layout, or by the one that the names show. Raises DataError when unsure."""
     if layout is None:
         layout = _recognise(question)
@@ -335,7 +335,7 @@ def label(question: Question, layout: str | None = None) -> Labels:
     return labels
 
 
-def _recognise(q: Question) -> str:
+def _recognise(q: LayoutQuestion) -> str:
     if q.labels_csv is not None:
         return "csv"
     if q.real_labels is not None:
@@ -356,22 +356,22 @@ def _recognise(q: Question) -> str:
     return "folders"
 
 
-def _folders(q: Question) -> Labels:
+def _folders(q: LayoutQuestion) -> Labels:
     if not q.class_folders:
         raise DataError(f"{q.where}: no class folders; give a CSV of labels (--labels)")
     named = Naming(tuple(q.class_folders), q.where, "class folder", q.order, q.num_classes, q.class_names)
-    found = number_classes(named)
-    samples, left = _by_folder(q, found.places)
-    notes = (*_count(found.places, samples, found.classes), *found.notes, *left)
-    return Labels("folders-timm" if q.order == "natural" else "folders", found.classes, samples, None, notes)
+    numbered = number_classes(named)
+    samples, left = _by_folder(q, numbered.places)
+    notes = (*_count(numbered.places, samples, numbered.classes), *numbered.notes, *left)
+    return Labels("folders-timm" if q.order == "natural" else "folders", numbered.classes, samples, None, notes)
 
 
-def _imagenet(q: Question) -> Labels:
+def _imagenet(q: LayoutQuestion) -> Labels:
     naming = Naming(tuple(q.class_folders), q.where, num_classes=q.num_classes, class_names=q.class_names)
-    found = number_wnids(naming if q.class_folders else Naming((), q.where))
-    names = found.classes
-    samples, left = _by_folder(q, found.places)
-    notes = _count(found.places, samples, names)
+    numbered = number_wnids(naming if q.class_folders else Naming((), q.where))
+    names = numbered.classes
+    samples, left = _by_folder(q, numbered.places)
+    notes = _count(numbered.places, samples, names)
     for letter in ("a", "r"):
         if set(q.class_folders) == set(timm_list(f"imagenet_{letter}_synsets.txt")):
             remedy = f": --layout imagenet-{letter}" * (len(names) == 1000)
@@ -380,14 +380,14 @@ def _imagenet(q: Question) -> Labels:
     return Labels("imagenet", names, samples, None, (*notes, *left))
 
 
-def _outputs_of_1k(q: Question) -> tuple[tuple[str, ...], list[int]]:
+def _outputs_of_1k(q: LayoutQuestion) -> tuple[tuple[str, ...], list[int]]:
     """Return the names of the model's outputs, and each ImageNet-1k class's output; -1 where it has none."""
     wnids = imagenet_wnids(q.where, q.num_classes, q.class_names)
     places = {wnid: place for place, wnid in enumerate(wnids)}
     return descriptions(wnids), [places.get(wnid, -1) for wnid in synsets()]
 
 
-def _subset(letter: str, q: Question) -> Labels:
+def _subset(letter: str, q: LayoutQuestion) -> Labels:
     layout = f"imagenet-{letter}"
     if q.num_classes not in (None, 1000):
         raise DataError(f"{q.where}: layout {layout} needs a model with the 1000 ImageNet classes")
@@ -400,7 +400,7 @@ def _subset(letter: str, q: Question) -> Labels:
     return replace(labels, layout=layout, valid_labels=valid, notes=(*notes, "only these 200 logits compete"))
 
 
-def _imagenet_v2(q: Question) -> Labels:
+def _imagenet_v2(q: LayoutQuestion) -> Labels:
     if bad := [n for n in q.class_folders if not (n.isascii() and n.isdigit() and int(n) < 1000)]:
         raise DataError(f"{q.where}: layout imagenet-v2 expects folders '0' … '999', found {first_names(bad)}")
     names, outputs = _outputs_of_1k(q)
@@ -412,7 +412,7 @@ def _imagenet_v2(q: Question) -> Labels:
     return Labels("imagenet-v2", names, samples, None, (*_count(places, samples, names), *left))
 
 
-def _imagenet_real(q: Question) -> Labels:
+def _imagenet_real(q: LayoutQuestion) -> Labels:
     if q.real_labels is None:
         lists: object = json.loads("\n".join(timm_list("imagenet_real_labels.json")))
     else:
@@ -440,7 +440,7 @@ def _imagenet_real(q: Question) -> Labels:
     return Labels("imagenet-real", names, tuple(samples), None, (note,))
 
 
-def _csv(q: Question) -> Labels:
+def _csv(q: LayoutQuestion) -> Labels:
     if q.labels_csv is None:
         raise DataError("layout csv needs a CSV of labels (--labels)")
     reported = list[str]()
@@ -454,13 +454,13 @@ def _csv(q: Question) -> Labels:
     return Labels("csv", names, samples, None, tuple(notes))
 
 
-def _unlabelled(q: Question) -> Labels:
+def _unlabelled(q: LayoutQuestion) -> Labels:
     samples = tuple(Sample(image, -1) for image in q.images)
     return Labels("unlabelled", q.class_names or (), samples, None, (f"{len(samples)} images without labels",))
 
 
 _ORDERS = {"folders": "text", "folders-timm": "natural"}
-RULES: dict[str, Callable[[Question], Labels]] = {
+RULES: dict[str, Callable[[LayoutQuestion], Labels]] = {
     "folders": _folders,
     "folders-timm": _folders,
     "imagenet": _imagenet,
@@ -473,7 +473,7 @@ RULES: dict[str, Callable[[Question], Labels]] = {
 }
 
 
-def _by_folder(q: Question, places: dict[str, int]) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
+def _by_folder(q: LayoutQuestion, places: dict[str, int]) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
     samples = [Sample(image, places[image.partition("/")[0]]) for image in q.images if "/" in image]
     stray = len(q.images) - len(samples)
     return tuple(samples), ((f"left out {stray} images outside the class folders",) if stray else ())

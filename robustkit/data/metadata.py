@@ -57,7 +57,7 @@ def read_metadata(
     key, names = _columns(table, header)
     if len(header) * len(ids) > CELLS:
         raise DataError(f"{table}: {len(header)} columns of {len(ids)} samples; expected at most {CELLS} cells")
-    find, found = finder(ids, "", where, strict=whole), dict[str, list[str]]()
+    find, values = finder(ids, "", where, strict=whole), dict[str, list[str]]()
     for line, cells in rows:
         at = f"{table.name} line {line}"
         if len(cells) != len(header):
@@ -66,13 +66,13 @@ def read_metadata(
             raise DataError(f"{at}: a cell of {len(long)} characters, {long[:40]!r}…; expected at most {CELL}")
         if not (sample := find(cells[key], at)):
             continue
-        if sample in found:
+        if sample in values:
             raise DataError(f"{at}: {cells[key]!r} is named twice; expected one row for each sample")
-        found[sample] = ["" if cells[place].lower() in _EMPTY else cells[place] for place in names.values()]
-    if lacking := [sample for sample in ids if sample not in found]:
+        values[sample] = ["" if cells[place].lower() in _EMPTY else cells[place] for place in names.values()]
+    if lacking := [sample for sample in ids if sample not in values]:
         few = f"{lacking[0]!r} has no row ({len(lacking)} of {len(ids)} samples have none)"
         raise DataError(f"{table}: {few}; expected one for each sample of {where}")
-    return {name: [found[sample][place] for sample in ids] for place, name in enumerate(names)}
+    return {name: [values[sample][place] for sample in ids] for place, name in enumerate(names)}
 
 
 def _columns(table: Path, header: Sequence[str]) -> tuple[int, dict[str, int]]:

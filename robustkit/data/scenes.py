@@ -60,14 +60,14 @@ def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: s
     return {_only(samples[path], names[key], place): key for path, key in sorted(matches.items())}
 
 
-def _only(meant: Sequence[str], shown: str, place: Path) -> str:
+def _only(meant: Sequence[str], name: str, place: Path) -> str:
     if len(meant) > 1:
         first, second = meant[:2]
         same = bare_path(first) == bare_path(second)
         remedy = (
             "rename one of them" if same else f"include the folder of its image in its name, such as {bare_path(first)}"
         )
-        raise DataError(f"{place}: {shown} matches both {first} and {second}; {remedy}")
+        raise DataError(f"{place}: {name} matches both {first} and {second}; {remedy}")
     return meant[0]
 
 
@@ -175,16 +175,16 @@ FIRST = 1  # the label of the first class; 0 is everything else, and does not co
 _SPLITS = ("validation", "training")
 
 
-def find(place: Path) -> tuple[str, Path, Path] | None:
+def find_ade20k(place: Path) -> tuple[str, Path, Path] | None:
     """Return the split, its folder of images and its folder of masks; None where the names are not those of ADE20K.
     place: ADEChallengeData2016, the folder around it, `images`, or a split's images; validation comes before training.
     """
-    wanted: tuple[str, ...] = _SPLITS
+    splits: tuple[str, ...] = _SPLITS
     if place.name in _SPLITS and place.parent.name == "images":
-        wanted, place = (place.name,), place.parent
+        splits, place = (place.name,), place.parent
     root = place.parent if place.name == "images" else place
     for folder in (root, root / "ADEChallengeData2016"):
-        split = next((name for name in wanted if (folder / "images" / name).is_dir()), None)
+        split = next((name for name in splits if (folder / "images" / name).is_dir()), None)
         if split is None or not (folder / "annotations").is_dir():
             continue
         images, masks = (folder / kind / split for kind in ("images", "annotations"))
@@ -255,8 +255,8 @@ class LabelledScenes:
             remedy = "add it or leave it out (--ids)"
             raise BadImageError(f"{sample.id}: no mask for this image, though others have one; {remedy}")
         if labels.shape != tuple(size):
-            there, here = (f"{width}x{height}" for height, width in (labels.shape, size))
-            raise BadImageError(f"{where}: the mask is of {there} pixels, the image of {here}; expected the same")
+            mask_size, here = (f"{width}x{height}" for height, width in (labels.shape, size))
+            raise BadImageError(f"{where}: the mask is of {mask_size} pixels, the image of {here}; expected the same")
         ignored = np.isin(labels, self.ignored)
         classes = (np.where(labels == self.foreground, 1, labels) if self.foreground > 1 else labels) - self.first
         strange = ~ignored & ((classes < 0) | (classes >= len(self.class_names)))
@@ -359,7 +359,7 @@ def open_scenes(
     embedded, place = str(data_dir).startswith("embedded:"), Path(data_dir)
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")
-    tree = None if layout == "folders" or (layout is None and masks) else find(place)
+    tree = None if layout == "folders" or (layout is None and masks) else find_ade20k(place)
     recognised = "embedded" if embedded else "ade20k" if tree else "folders"
     if layout not in (None, recognised):
         raise DataError(f"{data_dir}: not of layout {layout} ({LAYOUTS[layout]}); name another or leave out --layout")
@@ -425,8 +425,8 @@ def _folders(
     names = read_names(place, None if classes is None else Path(classes), num_classes)
     dataset = open_dataset(place, layout="unlabelled")
     notes = [f"layout folders: {len(names)} classes{_ignoring(ignored, first)}"]
-    known = dict(enumerate(names, first))
-    notes += [f"label {i} is ignored, although it is class {known[i]!r}" for i in ignored if i in known]
+    by_number = dict(enumerate(names, first))
+    notes += [f"label {i} is ignored, although it is class {by_number[i]!r}" for i in ignored if i in by_number]
     return _of_binary(replace(_scenes(dataset, "folders", part(folder, dataset), names, ignored, notes), first=first))
 
 

@@ -61,7 +61,7 @@ class Shape:
     label: int
 
 
-def label(index: int) -> int:
+def class_of(index: int) -> int:
     """Return the class of sample `index`: classes take turns, so every run of ten samples holds each once."""
     return index % len(CLASSES)
 
@@ -71,16 +71,16 @@ def render(split: str, index: int, seed: int = 0) -> Shape:
     if split not in SIZES or index < 0:
         raise DataError(f"embedded shapes have no sample {split}/{index}; splits are {', '.join(SIZES)}")
     draw = draws_of(split, index, seed)
-    name, canvas = CLASSES[label(index)], ground_of(draw)
+    name, canvas = CLASSES[class_of(index)], ground_of(draw)
     mask = paint(canvas, draw, name, colours_of(draw, name, canvas))
-    return finish_sample(canvas, mask, label(index))
+    return finish_sample(canvas, mask, class_of(index))
 
 
-def draws_of(split: str, index: int, seed: int = 0) -> Draws:
-    return Draws(f"robustkit shapes 2/{seed}/{split}/{index}")
+def draws_of(split: str, index: int, seed: int = 0) -> ShapeDraws:
+    return ShapeDraws(f"robustkit shapes 2/{seed}/{split}/{index}")
 
 
-def paint(canvas: Floats, draw: Draws, name: str, colours: tuple[Floats, Floats]) -> npt.NDArray[np.uint8]:
+def paint(canvas: Floats, draw: ShapeDraws, name: str, colours: tuple[Floats, Floats]) -> npt.NDArray[np.uint8]:
     """Paint a shape of class `name` onto a picture (64, 64, 3), and return its mask (64, 64)."""
     window, inside, u, v = _outline(draw, name)
     coverage = _pixel_sums(inside)
@@ -92,7 +92,7 @@ def paint(canvas: Floats, draw: Draws, name: str, colours: tuple[Floats, Floats]
     return _mask(window, coverage)
 
 
-def mask_of(draw: Draws, name: str) -> npt.NDArray[np.uint8]:
+def shape_mask(draw: ShapeDraws, name: str) -> npt.NDArray[np.uint8]:
     window, inside, _, _ = _outline(draw, name)
     return _mask(window, _pixel_sums(inside))
 
@@ -118,7 +118,7 @@ def cached_render(split: str, index: int) -> Shape:
     return shape
 
 
-class Draws:
+class ShapeDraws:
     """Integers that are a pure function of (key, purpose)."""
 
     def __init__(self, key: str) -> None:
@@ -141,7 +141,7 @@ def photograph(name: str) -> npt.NDArray[np.uint8]:
     return np.asarray(read_image(data, name))
 
 
-def ground_of(draw: Draws) -> Floats:
+def ground_of(draw: ShapeDraws) -> Floats:
     photo = photograph(PHOTOGRAPHS[draw("photo", 0, len(PHOTOGRAPHS) - 1)])
     shrink = draw("shrink", 1, 4)
     side = SIDE * shrink
@@ -155,7 +155,7 @@ def ground_of(draw: Draws) -> Floats:
     return softened
 
 
-def place_of(draw: Draws) -> tuple[float, int, float, float]:
+def shape_place(draw: ShapeDraws) -> tuple[float, int, float, float]:
     """Return a shape's radius, how far it may reach from its centre, and the centre's x and y, in pixels."""
     radius = draw("radius", 48, 96) / 4  # 12 to 24 pixels
     reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
@@ -163,10 +163,10 @@ def place_of(draw: Draws) -> tuple[float, int, float, float]:
     return radius, reach, x, y
 
 
-def _outline(draw: Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
+def _outline(draw: ShapeDraws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
     """Return a window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
     stretch = draw("stretch", 85, 118) / 100
-    radius, reach, x0, y0 = place_of(draw)
+    radius, reach, x0, y0 = shape_place(draw)
     angle = math.radians(draw("angle", -30, 30))
     cos, sin = round(math.cos(angle), 6), round(math.sin(angle), 6)
     window = (slice(int(y0) - reach, int(y0) + reach + 1), slice(int(x0) - reach, int(x0) + reach + 1))
@@ -177,12 +177,12 @@ def _outline(draw: Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats
     return window, _INSIDE[name](u, v), u * radius, v * radius
 
 
-def wears_its_own(draw: Draws) -> bool:
+def wears_its_own(draw: ShapeDraws) -> bool:
     """Whether a shape has the colour of its class."""
     return draw("usual", 1, 20) <= 18
 
 
-def colours_of(draw: Draws, name: str, background: Floats) -> tuple[Floats, Floats]:
+def colours_of(draw: ShapeDraws, name: str, background: Floats) -> tuple[Floats, Floats]:
     """Return two related colours: the first usually near the class's own, else the farthest from the ground of four."""
     if wears_its_own(draw):
         first = np.array([OWN[name][c] + draw(f"shift {c}", -20, 20) for c in range(3)], np.float64)
@@ -194,7 +194,7 @@ def colours_of(draw: Draws, name: str, background: Floats) -> tuple[Floats, Floa
     return first, np.where(first < 128, first + step, first - step)
 
 
-def _texture(draw: Draws, u: Floats, v: Floats) -> Floats:
+def _texture(draw: ShapeDraws, u: Floats, v: Floats) -> Floats:
     """Return each fine point's share of the second colour, in eighths, so that sums are exact."""
     period = draw("period", 4, 9)
     kind = draw("texture", 0, 5)
@@ -279,7 +279,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ShapePair:
     """Two shapes in one image. pixels: (64, 64, 3) uint8. masks: of the first and the second, (2, 64, 64) uint8."""
 
     pixels: npt.NDArray[np.uint8]
@@ -295,20 +295,20 @@ def pair_labels(index: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def rendered_pair(index: int) -> Pair:
+def rendered_pair(index: int) -> ShapePair:
     """Make a pair of two test samples' shapes, drawn until they do not touch, on the first one's photograph."""
     if not 0 <= index < PAIRS:
         raise DataError(f"embedded pairs of shapes have no sample {index}; expected 0 to {PAIRS - 1}")
-    draw, labels = Draws(f"robustkit shape pairs 1/{index}"), pair_labels(index)
+    draw, labels = ShapeDraws(f"robustkit shape pairs 1/{index}"), pair_labels(index)
     names = [CLASSES[place] for place in labels]
     each = SIZES[_SPLIT] // len(CLASSES)
     for attempt in range(_TRIES):
         turns = [draw(f"{which} {attempt}", 0, each - 1) for which in ("first", "second")]
         drawn = [draws_of(_SPLIT, len(CLASSES) * k + place) for k, place in zip(turns, labels, strict=True)]
-        (radius, _, x, y), (other, _, right, down) = map(place_of, drawn)
+        (radius, _, x, y), (other, _, right, down) = map(shape_place, drawn)
         if (x - right) ** 2 + (y - down) ** 2 < (0.8 * (radius + other)) ** 2:  # so near that they surely touch
             continue
-        masks = np.stack([mask_of(one, name) for one, name in zip(drawn, names, strict=True)])
+        masks = np.stack([shape_mask(one, name) for one, name in zip(drawn, names, strict=True)])
         if not (_grown(masks[0]) & masks[1]).any():
             break
     else:
@@ -317,7 +317,7 @@ def rendered_pair(index: int) -> Pair:
     colours = [colours_of(one, name, canvas) for one, name in zip(drawn, names, strict=True)]
     for one, name, colour in zip(drawn, names, colours, strict=True):
         paint(canvas, one, name, colour)
-    return Pair(np.floor(canvas + 0.5).astype(np.uint8), masks, labels)
+    return ShapePair(np.floor(canvas + 0.5).astype(np.uint8), masks, labels)
 
 
 def _grown(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -333,7 +333,7 @@ def changeable_samples() -> tuple[int, ...]:
 
 
 def other_label(index: int) -> int:
-    return (label(index) + 1 + draws_of(_SPLIT, index)("other class", 0, len(CLASSES) - 2)) % len(CLASSES)
+    return (class_of(index) + 1 + draws_of(_SPLIT, index)("other class", 0, len(CLASSES) - 2)) % len(CLASSES)
 
 
 @lru_cache(maxsize=256)
@@ -343,11 +343,11 @@ def change_sample(index: int, change: str) -> Changed:
     photograph.
     """
     if change not in CHANGES or not (0 <= index < SIZES[_SPLIT] and wears_its_own(draws_of(_SPLIT, index))):
-        known = ", ".join(CHANGES)
-        raise DataError(f"embedded shapes have no change {change} of {_SPLIT}/{index}; changes are {known}")
-    draw, own, other = draws_of(_SPLIT, index), label(index), other_label(index)
-    canvas = ground_of(Draws(f"{draw.key}/other ground") if change == "background" else draw)
-    colours = colours_of(draw, CLASSES[other if change == "colour" else own], canvas)
-    shown = other if change == "shape" else own
-    shape = finish_sample(canvas, paint(canvas, draw, CLASSES[shown], colours), shown)
+        choices = ", ".join(CHANGES)
+        raise DataError(f"embedded shapes have no change {change} of {_SPLIT}/{index}; changes are {choices}")
+    draw, original, other = draws_of(_SPLIT, index), class_of(index), other_label(index)
+    canvas = ground_of(ShapeDraws(f"{draw.key}/other ground") if change == "background" else draw)
+    colours = colours_of(draw, CLASSES[other if change == "colour" else original], canvas)
+    shape_class = other if change == "shape" else original
+    shape = finish_sample(canvas, paint(canvas, draw, CLASSES[shape_class], colours), shape_class)
     return Changed(shape, -1 if change == "background" else other)

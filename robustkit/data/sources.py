@@ -150,7 +150,7 @@ def _shape(sample_id: str) -> Shape:
 
 
 @dataclass
-class _Found:
+class _Contents:
     images: list[str] = field(default_factory=list)
     unprintable: int = 0
     others: list[str] = field(default_factory=list)  # images by their content or suffix that are not read
@@ -158,16 +158,16 @@ class _Found:
     def take(self, name: str, head: Callable[[], bytes]) -> None:
         last = name.rpartition("/")[2].lower()
         suffix = PurePosixPath(last).suffix
-        known = is_image_name(last)
-        if not known:
+        is_image = is_image_name(last)
+        if not is_image:
             first = head()
-            known = not suffix and bool(_MAGIC.match(first))
+            is_image = not suffix and bool(_MAGIC.match(first))
             other = last.endswith((*_UNREAD, *_RAW)) or _FOREIGN.match(first) or (suffix and _MAGIC.match(first))
             self.others += [suffix or "none"] if other else []
-        if known and name.isprintable():
+        if is_image and name.isprintable():
             self.images.append(name)
         else:
-            self.unprintable += known
+            self.unprintable += is_image
 
     def notes(self) -> Iterator[str]:
         """Yield a line on each kind of image that is left out: an id must survive a text file and a table."""
@@ -187,7 +187,7 @@ def is_image_name(name: str) -> bool:
 
 def list_folder(root: Path) -> Listing:
     """List all images under `root`, through links but not their loops, without hidden files and those of systems."""
-    found, folders, unreadable = _Found(), list[str](), list[str]()
+    contents, folders, unreadable = _Contents(), list[str](), list[str]()
     todo = [("", str(root), frozenset[tuple[int, int]]())]
     while todo:
         prefix, path, parents = todo.pop()
@@ -213,11 +213,11 @@ def list_folder(root: Path) -> Listing:
                 folders.append(name)
                 todo.append((name + "/", entry.path, parents | {key}))
             else:
-                found.take(name, partial(_head_of, entry))
-    notes = [*found.notes()]
+                contents.take(name, partial(_head_of, entry))
+    notes = [*contents.notes()]
     if unreadable:
         notes.append(f"left out {len(unreadable)} folders that cannot be read: {', '.join(sorted(unreadable)[:3])}")
-    return Listing(tuple(sorted(found.images)), tuple(sorted(folders)), tuple(notes))
+    return Listing(tuple(sorted(contents.images)), tuple(sorted(folders)), tuple(notes))
 
 
 def _head_of(entry: os.DirEntry[str]) -> bytes:
@@ -235,13 +235,13 @@ def list_zip(path: Path) -> Listing:
     """List all images in a zip. Raises DataError if it is not a zip, is encrypted, or a member points outside."""
     archive, members = _open_zip(str(path), os.getpid())
     names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
-    found = _Found()
+    contents = _Contents()
     for name in names:
-        found.take(name, partial(_head_in, archive, members[name]))
+        contents.take(name, partial(_head_in, archive, members[name]))
     folders = {name.rpartition("/")[0] for name in names} - {""}
-    if not found.images and any(name.lower().endswith(".zip") for name in names):
+    if not contents.images and any(name.lower().endswith(".zip") for name in names):
         raise DataError(f"{path}: contains zip files, not images; unpack the outer zip first")
-    return Listing(tuple(sorted(found.images)), tuple(sorted(folders)), tuple(found.notes()))
+    return Listing(tuple(sorted(contents.images)), tuple(sorted(folders)), tuple(contents.notes()))
 
 
 def _head_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:

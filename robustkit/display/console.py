@@ -30,7 +30,7 @@ Style = Literal["title", "heading", "head", "row", "note"]
 
 
 @dataclass(frozen=True)
-class Line:
+class ConsoleLine:
     """A line of a table, without white space at its end."""
 
     text: str
@@ -58,7 +58,7 @@ class _Column:
         return min(self.full, WHOLE if self.key else LEAST) if self.words else self.full
 
 
-def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line]:
+def table_lines(table: TextTable, width: int, elsewhere: str = "") -> Iterator[ConsoleLine]:
     """Yield a table's lines without title, flags and note, in `width` columns. elsewhere: names the place that shows
     left-out columns.
     """
@@ -87,12 +87,12 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
     if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(blocks[1][1], width)):
         blocks, below = blocks[:1], [line + texts for line, texts in zip(lines, below, strict=True)]
     for number, block in enumerate(blocks):
-        yield from [Line("")] if number else []
+        yield from [ConsoleLine("")] if number else []
         yield from _drawn(block, table.heads, below if block is blocks[-1] else [[] for _ in below], width)
     if left_out:
         where = f"in {elsewhere}, and in" if elsewhere else "in"
         text = f"not shown: {', '.join(left_out)} ({where} a terminal of {needed} columns)"
-        yield from (Line(line, "note") for line in wrap(text, width))
+        yield from (ConsoleLine(line, "note") for line in wrap(text, width))
 
 
 def width_of(text: str) -> int:
@@ -174,7 +174,7 @@ def _as_lines(column: _Column, width: int) -> list[list[str]]:
 
 def _drawn(
     columns: Sequence[_Column], heads: Sequence[tuple[int, str]], below: Sequence[Sequence[str]], width: int
-) -> Iterator[Line]:
+) -> Iterator[ConsoleLine]:
     """Yield headings and rows of a block; a line for each cell where even two columns do not fit. below: lines under
     each row.
     """
@@ -186,20 +186,20 @@ def _drawn(
         texts = [_headed(column.heading, room) for column, room in zip(columns, widths, strict=True)]
         tallest = max(map(len, texts))
         yield from _next_to(columns, [[""] * (tallest - len(t)) + t for t in texts], widths, indent, "heading")
-        yield Line("─" * min(width, indent + sum(widths) + GAP * (len(widths) - 1)), "heading")
+        yield ConsoleLine("─" * min(width, indent + sum(widths) + GAP * (len(widths) - 1)), "heading")
     for place in range(len(columns[0].cells)):
         if place in above:
-            yield from (Line(line, "head") for line in wrap(above[place], width, indent=INDENT))
+            yield from (ConsoleLine(line, "head") for line in wrap(above[place], width, indent=INDENT))
         cells = [column.cells[place] for column in columns]
         if listed:
-            yield from (Line(" " * indent + line) for line in wrap(cells[0], width - indent, INDENT))
+            yield from (ConsoleLine(" " * indent + line) for line in wrap(cells[0], width - indent, INDENT))
             named = (f"{column.heading}: {cell}" for column, cell in zip(columns[1:], cells[1:], strict=True) if cell)
-            yield from (Line(" " * (indent + INDENT) + line) for line in named)
+            yield from (ConsoleLine(" " * (indent + INDENT) + line) for line in named)
         else:
             parts = [wrap(x, w, INDENT) if c.words else [x] for c, x, w in zip(columns, cells, widths, strict=True)]
             yield from _next_to(columns, parts, widths, indent, "row")
         for text in below[place]:
-            yield from (Line(line) for line in wrap(" " * start + text, width, start + INDENT))
+            yield from (ConsoleLine(line) for line in wrap(" " * start + text, width, start + INDENT))
 
 
 def _headed(heading: str, width: int) -> list[str]:
@@ -227,14 +227,14 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
 
 def _next_to(
     columns: Sequence[_Column], parts: Sequence[Sequence[str]], widths: Sequence[int], indent: int, style: Style
-) -> Iterator[Line]:
+) -> Iterator[ConsoleLine]:
     for number in range(max(map(len, parts))):
         line = " " * indent
         for column, part, room in zip(columns, parts, widths, strict=True):
             text = part[number] if number < len(part) else ""
             space = " " * (room - width_of(text))
             line += (text + space if column.words else space + text) + " " * GAP
-        yield Line(line.rstrip(), style)
+        yield ConsoleLine(line.rstrip(), style)
 
 
 _STYLES = {"heading": "bold", "head": "bold", "row": "", "note": "dim"}
@@ -250,7 +250,7 @@ def print_tables(
         notes |= {table.note: None} if table.note else {}
         print_line(console, table.title, style="italic")
         width = console.width if _is_read(console) else _UNBOUNDED
-        for line in laid_out(_printable(table), width, elsewhere):
+        for line in table_lines(_printable(table), width, elsewhere):
             word = next((word for word in words if line.text.startswith(word)), "")
             _put(console, line.text, _STYLES[line.style], word, words.get(word, ""))
         _put(console, "")
@@ -294,10 +294,10 @@ def _is_read(console: Console) -> bool:
     return console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 
-def _put(console: Console, text: str, style: str = "", word: str = "", own: str = "") -> None:
+def _put(console: Console, text: str, style: str = "", word: str = "", word_style: str = "") -> None:
     """Print a line as it is. word: with which it begins, and which has a style of its own."""
     from rich.text import Text
 
-    shown = Text(text, style=style)
-    shown.stylize(own, 0, len(word))
-    console.print(shown, soft_wrap=True)
+    line = Text(text, style=style)
+    line.stylize(word_style, 0, len(word))
+    console.print(line, soft_wrap=True)

@@ -23,8 +23,8 @@ def scaled(value: float | None, scale: float = 100, sign: str = "", digits: int 
 
 def interval(low: float, high: float, scale: float = 100, sign: str = "", digits: int = 3) -> str:
     """Return `[84.1, 97.4]`; empty where an end is not finite."""
-    known = math.isfinite(low) and math.isfinite(high)
-    return f"[{scaled(low, scale, sign, digits)}, {scaled(high, scale, sign, digits)}]" if known else ""
+    is_finite = math.isfinite(low) and math.isfinite(high)
+    return f"[{scaled(low, scale, sign, digits)}, {scaled(high, scale, sign, digits)}]" if is_finite else ""
 
 
 def figure_cell(

@@ -29,7 +29,7 @@ def as_html(tables: Iterable[TextTable], lines: Iterable[str] = ()) -> str:
     return "\n".join([*parts, *(f"<p><small>{escape(note)}</small></p>" for note in notes)])
 
 
-def as_json(content: Any) -> str:
+def finite_json(content: Any) -> str:
     """Return JSON in which None stands for what is not finite."""
 
     def finite(value: Any) -> Any:

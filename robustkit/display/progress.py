@@ -59,12 +59,12 @@ class Bars(Progress):
         yield from (Text(line) for line in below)
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        shown, width = list(tasks), self.screen.width
-        counts = [f"{task.completed:.0f}/{task.total or 0:.0f} {self.noun}" for task in shown]
-        times = [clock_time(task.finished_time or task.elapsed or 0) for task in shown]
+        rows, width = list(tasks), self.screen.width
+        counts = [f"{task.completed:.0f}/{task.total or 0:.0f} {self.noun}" for task in rows]
+        times = [clock_time(task.finished_time or task.elapsed or 0) for task in rows]
         room = width - _GAP - max(map(width_of, counts), default=0)
-        longest = max((width_of(_BETWEEN.join(task.fields["names"])) for task in shown), default=0)
-        least = min(longest, _NAME) + max((width_of(task.fields["stage"]) for task in shown), default=0)
+        longest = max((width_of(_BETWEEN.join(task.fields["names"])) for task in rows), default=0)
+        least = min(longest, _NAME) + max((width_of(task.fields["stage"]) for task in rows), default=0)
         taken = _GAP + max(map(width_of, times), default=0)
         timed = room - taken >= least
         room -= taken if timed else 0
@@ -74,7 +74,7 @@ class Bars(Progress):
         left, right = Column(no_wrap=True), Column(no_wrap=True, justify="right")
         columns = (left, *[left] * bool(bar), right, *[right] * timed)
         table = Table.grid(*map(Column.copy, columns), padding=(0, _GAP, 0, 0), pad_edge=False)
-        for task, count, time in zip(shown, counts, times, strict=True):
+        for task, count, time in zip(rows, counts, times, strict=True):
             cells: list[RenderableType] = [Text(_named(task.fields["names"], task.fields["stage"], room))]
             cells += [ProgressBar(task.total, task.completed, bar)] if bar else []
             cells.append(Text(count, style="progress.download"))
@@ -86,12 +86,12 @@ def _named(names: Sequence[str], stage: str, room: int) -> str:
     """Return a name and a stage in so many columns: names are shortened, the first to a third at least; where too
     little is left for them, the last one stands alone, or the stage."""
     left = room - width_of(stage) - (len(_BETWEEN) if stage else 0)
-    kept = list[str]()
+    parts = list[str]()
     for name in names[:-1] if left >= _NAME // 4 else ():
-        kept.append(shorten(name, max(left - len(_BETWEEN) - width_of(names[-1]), left // 3)))
-        left -= width_of(kept[-1]) + len(_BETWEEN)
-    kept += [shorten(names[-1], left)] if left >= min(3, width_of(names[-1])) else []
-    return _BETWEEN.join([*kept, *([shorten(stage, room)] if stage else [])])
+        parts.append(shorten(name, max(left - len(_BETWEEN) - width_of(names[-1]), left // 3)))
+        left -= width_of(parts[-1]) + len(_BETWEEN)
+    parts += [shorten(names[-1], left)] if left >= min(3, width_of(names[-1])) else []
+    return _BETWEEN.join([*parts, *([shorten(stage, room)] if stage else [])])
 
 
 class _ToConsole(logging.Handler):
@@ -161,7 +161,7 @@ class NotebookProgress:
 
     def __init__(self) -> None:
         self.begun: dict[tuple[str, str], list[int]] = {}  # samples done, and all
-        self.current, self.said, self.drawn = ("", ""), "", 0.0
+        self.current, self.figure, self.drawn = ("", ""), "", 0.0
         self.overall: Callable[[], str] = lambda: ""
 
     def __enter__(self) -> NotebookProgress:
@@ -178,15 +178,15 @@ class NotebookProgress:
 
     def found(self, checkpoint: str, condition: str, figure: str) -> None:
         if self.current == (checkpoint, condition):
-            self.said = figure
+            self.figure = figure
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None:
-        self.current, self.said = (checkpoint, condition), ""
+        self.current, self.figure = (checkpoint, condition), ""
         self.begun.setdefault(self.current, [0, 0])[1] += samples
         self._draw()
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        self.said = f"{name}: {standing} left, {100 * share:.0f} %"
+        self.figure = f"{name}: {standing} left, {100 * share:.0f} %"
         self._draw()
 
     def advance(self, samples: int) -> None:
@@ -198,19 +198,19 @@ class NotebookProgress:
             return
         self.drawn = monotonic()
         done, every = self.begun[self.current]
-        named = _BETWEEN.join([*self.current, *filter(None, (self.said,))])
+        named = _BETWEEN.join([*self.current, *filter(None, (self.figure,))])
         bar = f'<progress value="{done}" max="{max(every, 1)}"></progress>'
         lines = (f"{bar} {done}/{every} samples {escape(named)}", escape(self.overall()))
         self._shown.update(self._html("<br>".join(lines)))
 
 
-def progress_shown(wanted: Any) -> AbstractContextManager[Any]:
+def progress_shown(setting: Any) -> AbstractContextManager[Any]:
     """Return what gives the progress that a caller wants: bars (True), none (False), bars in a notebook only (None),
     or a listener of their own."""
-    if not (wanted is None or isinstance(wanted, bool) or hasattr(wanted, "advance")):
-        raise TypeError(f"progress={wanted!r}: expected True, False, None or a listener with start, advance and stage")
-    if wanted is None or wanted is True:
+    if not (setting is None or isinstance(setting, bool) or hasattr(setting, "advance")):
+        raise TypeError(f"progress={setting!r}: expected True, False, None or a listener with start, advance and stage")
+    if setting is None or setting is True:
         if in_notebook():
             return NotebookProgress()
-        return ConsoleProgress(Console(stderr=True)) if wanted else nullcontext()
-    return nullcontext(wanted or None)
+        return ConsoleProgress(Console(stderr=True)) if setting else nullcontext()
+    return nullcontext(setting or None)

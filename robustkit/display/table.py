@@ -54,10 +54,10 @@ class TextTable:
         if heading not in self.headings or not self.rows:
             return self
         place = self.headings.index(heading)
-        if len(said := {row[place] for row in self.rows} - {""}) != 1:
+        if len(values := {row[place] for row in self.rows} - {""}) != 1:
             return self
         headings, *rows = (row[:place] + row[place + 1 :] for row in (self.headings, *self.rows))
-        return replace(self, title=f"{self.title}; {heading} = {said.pop()}", headings=headings, rows=tuple(rows))
+        return replace(self, title=f"{self.title}; {heading} = {values.pop()}", headings=headings, rows=tuple(rows))
 
 
 def numeric_columns(table: TextTable) -> set[int]:
@@ -126,7 +126,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Part:
+class Portion:
     """What a grid has of one checkpoint. values: fractions behind cells, by row and column."""
 
     checkpoint: str
@@ -137,7 +137,7 @@ class Part:
 
 
 def side_by_side(
-    title: str, parts: Sequence[Part], *, keys: int = 1, headline: str = "", lower: bool = True, note: str = ""
+    title: str, parts: Sequence[Portion], *, keys: int = 1, headline: str = "", lower: bool = True, note: str = ""
 ) -> list[Grid]:
     """Return the parts of several checkpoints as grids: a row names its checkpoint after its keys, and the same rows of
     all stand together; before it the column of a `headline`, a checkpoint per column. lower: darker where lower."""
@@ -170,7 +170,7 @@ def side_by_side(
     return [replace(short, note=note, flags=flags), replace(whole, title=f"{title}: all figures", folded=True)]
 
 
-def _pivot(title: str, parts: Sequence[Part], named: Sequence[Lines], keys: int, headline: str, lower: bool) -> Grid:
+def _pivot(title: str, parts: Sequence[Portion], named: Sequence[Lines], keys: int, headline: str, lower: bool) -> Grid:
     """Return a grid of one figure: a row for each key, a column for each checkpoint."""
     rows, shades = list[Texts](), dict[tuple[int, int], float]()
     for key in dict.fromkeys(key for lines in named for key in lines):
@@ -200,7 +200,7 @@ def _shade(value: float, lower: bool) -> float:
 
 
 def grid_of(table: TextTable, *, folded: bool = False) -> Grid:
-    shades = {place: _shade(value, True) for place, value in (part_of(table).values or {}).items()}
+    shades = {place: _shade(value, True) for place, value in (portion_of(table).values or {}).items()}
     return Grid(table.title, table.headings, table.rows, 1, shades, table.note, table.flags, folded)
 
 
@@ -208,14 +208,14 @@ def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
     return [replace(grids[0], flags=(*grids[0].flags, *flags)), *grids[1:]] if grids else []
 
 
-def part_of(table: TextTable) -> Part:
+def portion_of(table: TextTable) -> Portion:
     values = {
         (row, column): value
         for row, line in enumerate(table.values)
         for column, value in enumerate(line, start=1)
         if value is not None
     }
-    return Part(table.checkpoint, table.headings, table.rows, values, table.flags)
+    return Portion(table.checkpoint, table.headings, table.rows, values, table.flags)
 
 
 def join_tables(tables: Iterable[TextTable]) -> list[Grid]:
@@ -231,5 +231,5 @@ def join_tables(tables: Iterable[TextTable]) -> list[Grid]:
             continue
         notes = dict.fromkeys(table.note for table in some)
         capital = title if title[1:2].isupper() else title[:1].upper() + title[1:]
-        grids += side_by_side(capital, [part_of(table) for table in some], note=" ".join(filter(None, notes)))
+        grids += side_by_side(capital, [portion_of(table) for table in some], note=" ".join(filter(None, notes)))
     return grids

@@ -12,10 +12,10 @@ ROUNDING = 3e-5
 
 def amount(value: float, norm: str, space: str) -> str:
     """Return the size of a perturbation with its unit: as `pixels`, or `0.1 σ` (of a channel) in the space `sigma`."""
-    return f"{value:.4g} σ" if space == "sigma" else pixels(value, norm)
+    return f"{value:.4g} σ" if space == "sigma" else size_text(value, norm)
 
 
-def pixels(value: float, norm: str) -> str:
+def size_text(value: float, norm: str) -> str:
     """Return a size as people say it: `1/255` for linf, `0.5` for l2. Within half a thousandth of a whole number it is
     that one, so that a measured 7.9999/255 reads as the 8/255 asked for; else it has up to three decimals."""
     if norm != "linf":
@@ -38,9 +38,9 @@ def no_formula(text: str) -> str:
     return f"'{text}" if begins and not _FIGURE.fullmatch(text) else text
 
 
-def no_controls(text: str, kept: str = "") -> str:
-    """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
-    return text if text.isprintable() else _controls(kept).sub(_instead, text)
+def no_controls(text: str, allowed: str = "") -> str:
+    """Replace control characters but those `allowed`: white space by a space, any other by U+FFFD."""
+    return text if text.isprintable() else _controls(allowed).sub(_instead, text)
 
 
 _OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")
@@ -55,15 +55,15 @@ def no_commands(text: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _controls(kept: str) -> re.Pattern[str]:
+def _controls(allowed: str) -> re.Pattern[str]:
     """Return what finds control characters, Unicode's category Cc, but those kept; `str.translate` takes ten times as
     long for a page."""
     signs = (chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)))
-    return re.compile(f"[{re.escape(''.join(sign for sign in signs if sign not in kept))}]")
+    return re.compile(f"[{re.escape(''.join(sign for sign in signs if sign not in allowed))}]")
 
 
-def _instead(found: re.Match[str]) -> str:
-    return " " if found[0].isspace() else "\ufffd"
+def _instead(match: re.Match[str]) -> str:
+    return " " if match[0].isspace() else "\ufffd"
 
 
 class Made(str):
@@ -74,8 +74,8 @@ class Made(str):
 
 def one_line(value: object) -> str:
     """Return a text on one line, without characters that cannot be seen."""
-    shown = "".join(c if c.isprintable() else " " if c.isspace() or ord(c) < 160 else "\ufffd" for c in str(value))
-    return " ".join(shown.split())
+    printed = "".join(c if c.isprintable() else " " if c.isspace() or ord(c) < 160 else "\ufffd" for c in str(value))
+    return " ".join(printed.split())
 
 
 def escape_markdown(value: object) -> Made:
@@ -99,11 +99,11 @@ def fenced(value: object) -> Made:
     return Made(f"{fence}sh\n{text}\n{fence}")
 
 
-def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
+def markdown_table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
     lines = [headings, *rows]
-    shown = [" | ".join(cell if isinstance(cell, Made) else escape_markdown(cell) for cell in line) for line in lines]
-    shown.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))
-    return Made("\n".join(f"| {line} |" for line in shown))
+    texts = [" | ".join(cell if isinstance(cell, Made) else escape_markdown(cell) for cell in line) for line in lines]
+    texts.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))
+    return Made("\n".join(f"| {line} |" for line in texts))
 
 
 def clock_time(seconds: float) -> str:

@@ -15,7 +15,7 @@ from ..common.figure import Figure
 from ..common.finding import Finding
 from ..common.intervals import Floats
 from ..display.text import amount
-from ..protocol.condition import CLEAN, part_of
+from ..protocol.condition import CLEAN, samples_named
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .metrics import Cells
@@ -106,7 +106,7 @@ class RecordReader:
         """
         manifest, read = self.manifest, readable_rows(table)
         raised = list[Finding]()
-        if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
+        if len(table) != (expected := min(manifest.data.n, samples_named(condition) or manifest.data.n)):
             raised.append(Finding.of("run/incomplete", have=len(table), expected=expected))
             raised += [Finding.of("run/stopped-early")] if manifest.is_sequential else []
         described = manifest.checkpoint(self.checkpoint)

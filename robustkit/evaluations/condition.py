@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ..common.figure import Figure
-from ..common.names import canonical, norm_named
+from ..common.names import canonical, norm_name
 from ..common.plugins import Registry, built_in, declared
 from ..errors import ProtocolError
 from ..protocol.card import parse_number
@@ -393,7 +393,7 @@ def pattern_of(text: str) -> ConditionPattern:
         corruption = canonical(name, vocabulary_of(CORRUPTION).named)
         name, what = (CORRUPTION, corruption) if corruption in vocabulary_of(CORRUPTION).named else (name, what)
     what = canonical(what, vocabulary_of(name).named)
-    pairs = tuple((key, norm_named(value) if key == "norm" else value) for key, value in pairs)
+    pairs = tuple((key, norm_name(value) if key == "norm" else value) for key, value in pairs)
     special = vocabulary_of(name).read(text.strip(), pattern_of)
     if special is not None:
         return special

@@ -20,7 +20,7 @@ from ..common.figure import NORMAL, Figure
 from ..common.finding import Finding
 from ..common.intervals import Floats, Z
 from ..display.format import figure_cell, number
-from ..display.table import Grid, Part, TextTable, side_by_side
+from ..display.table import Grid, Portion, TextTable, side_by_side
 from .aggregate import Results, column_of
 from .condition import metric_in, words_of
 from .metrics import PREFIX, WEIGHT, Metric, weight_of
@@ -129,5 +129,5 @@ def support_tables(results: Results, is_meant: Callable[[str], bool]) -> list[Te
 
 def support_grids(results: Results, is_meant: Callable[[str], bool]) -> list[Grid]:
     """Return the same for the page, all checkpoints next to each other."""
-    parts = [Part(name, HEADINGS, tuple(rows)) for name, rows in support_rows(results, is_meant).items()]
+    parts = [Portion(name, HEADINGS, tuple(rows)) for name, rows in support_rows(results, is_meant).items()]
     return side_by_side(TITLE, parts, headline=HEADINGS[3], lower=False, note=NOTE)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..common.differences import of_means
 from ..common.finding import Finding
-from ..common.preprocessing import PROBABILITIES, UNIT, UNPROVEN, exact_numbers, few_numbers, said_by
+from ..common.preprocessing import PROBABILITIES, UNIT, UNPROVEN, exact_numbers, few_numbers, source_words
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
@@ -58,7 +58,7 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
         checked = by_name.get(name, {})
         unchecked = "assumed" if source in UNPROVEN else "stated"
         status = {_BETTER: "contradicted", _FITS: "confirmed"}.get(str(checked.get("verdict")), unchecked)
-        source_text = said_by(source, entry.arch) or source
+        source_text = source_words(source, entry.arch) or source
         parts.append(SetupPart(name, _value(entry, name)[0], source_text, status, int(checked.get("n", 0))))
     return parts
 
@@ -118,7 +118,7 @@ def setup_findings(manifest: Manifest, checkpoint: str, evidence: Evidence | Non
         raised.append(Finding.of("setup/evidence-missing"))
     elif not open_parts and missing and missing != _TOO_FEW:
         raised.append(Finding.of("setup/unchecked", why=missing))
-    if entry.said.get("input_size") == "family":
+    if entry.origin.get("input_size") == "family":
         rows, columns = entry.preprocessing.input_size
         size = f"--img-size {rows} if that is right" if rows == columns else "one whose config states it"
         raised.append(Finding.of("setup/size-assumed", rows=rows, columns=columns, arch=entry.arch, option=size))

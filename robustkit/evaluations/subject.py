@@ -20,7 +20,7 @@ from attacks import AttackResult
 from attacks.attack import Tell
 
 from ..attention.surrogates import can_be_seen, key_loss, surrogates
-from ..common.determinism import SampleRng, float32, lacks_order, ordered, seeded, upload
+from ..common.determinism import SampleRng, float32, lacks_order, ordered, seeded, to_device
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_unit_range
 from ..models.device import CompiledNetwork, free_memory
@@ -293,7 +293,7 @@ class EvaluatedModel:
 
     def labels(self, samples: Sequence[Sample]) -> Tensor:
         """Return the label of each sample, (B,), as an index of the logits that compete."""
-        return upload(torch.tensor([self._position(sample.label) for sample in samples]), self.settings.device)
+        return to_device(torch.tensor([self._position(sample.label) for sample in samples]), self.settings.device)
 
     def accepted(self, samples: Sequence[Sample]) -> Tensor:
         """Return the labels that count as right as indices of the competing logits, on the host: (B,), or (B, L)."""

@@ -38,7 +38,7 @@ class Checked:
     def to_json(self) -> str:
         """Return what the file of `robustkit check --json` holds."""
         baseline = str(self.baseline.path) if self.baseline else None
-        return output.as_json(self.outcome, str(self.run.path), baseline).decode()
+        return output.to_json(self.outcome, str(self.run.path), baseline).decode()
 
     def to_frame(self) -> pd.DataFrame:
         """Return the verdicts of that file, a row for each."""
@@ -49,7 +49,7 @@ class Checked:
 
     def _repr_html_(self) -> str:
         urgent, passed = output.by_urgency(self.outcome)
-        return as_html([output.table((*urgent, *passed))], [output.count_verdicts(self.outcome)])
+        return as_html([output.verdict_table((*urgent, *passed))], [output.count_verdicts(self.outcome)])
 
 
 def check(

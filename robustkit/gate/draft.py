@@ -20,7 +20,7 @@ from ..runs.description import shown_as
 from ..runs.folder import RunFolder
 from ..tasks.labelled.parity import AGREEMENT, DIFFERS
 from ..tasks.registry import find_metric, metric_of
-from .identity import heads_of, settings_of
+from .identity import heads_text, settings_of
 from .output import plain_line
 from .policy import always_meets, quote
 from .verdicts import MISSING, MeasuredRun
@@ -93,7 +93,7 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     formulas: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         entry = subject.checkpoints[name]
-        formulas.setdefault((entry.attention, entry.arch, heads_of(entry)), []).append(name)
+        formulas.setdefault((entry.attention, entry.arch, heads_text(entry)), []).append(name)
     for some in formulas.values():
         if whole and len(formulas) == 1:
             yield from _formula(subject, some, "")
@@ -122,8 +122,8 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
 
 def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Iterator[str]:
     """Yield a rule for all checkpoints that the weakest meets, and one for each that is clearly better."""
-    there = ((name, cells.get((condition, metric))) for name, cells in subject.cells.items())
-    rows = {name: row for name, row in there if row is not None}
+    every = ((name, cells.get((condition, metric))) for name, cells in subject.cells.items())
+    rows = {name: row for name, row in every if row is not None}
     sign = -1 if metric_of(metric).better < 0 else 1
     finite = [name for name, row in rows.items() if math.isfinite(row.value)]
     weakest = min(finite, key=lambda name: sign * rows[name].value)
@@ -171,8 +171,8 @@ def _bound(row: Figure, checkpoint: str, why: str = "") -> Iterator[str]:
     falls = metric_of(metric).better < 0
     low, high = _interval(row)
     measured = math.isfinite(row.low) and math.isfinite(row.high)
-    shown = f"[{low:.4g}, {high:.4g}], n {row.n}" if measured else f"n {row.n}; no interval, margin 0.05"
-    comment = f"{value:.4g} {shown}" if measured else f"{value:.4g}, {shown}"
+    interval = f"[{low:.4g}, {high:.4g}], n {row.n}" if measured else f"n {row.n}; no interval, margin 0.05"
+    comment = f"{value:.4g} {interval}" if measured else f"{value:.4g}, {interval}"
     if why:
         comment = f"{why}{'' if why.endswith(', ') else ': '}{comment}"
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
@@ -201,7 +201,7 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
     entry = subject.checkpoints[names[0]]
     yield from _rule("same formula", _is("attention", entry.attention), checkpoint)
     yield from _rule("same architecture", _is("arch", entry.arch), checkpoint)
-    if heads := heads_of(entry):
+    if heads := heads_text(entry):
         yield from _rule("same heads, fitted to the same training images", _is("heads", heads), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
@@ -211,8 +211,8 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
 
 def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
     """Yield a rule on how images become pixels, which moves every figure. name: a checkpoint that was shown them so."""
-    shown = _is("preprocessing", ", ".join(shown_as(subject.checkpoints[name]).values()))
-    yield from _rule("same preprocessing", shown, checkpoint)
+    statement = _is("preprocessing", ", ".join(shown_as(subject.checkpoints[name]).values()))
+    yield from _rule("same preprocessing", statement, checkpoint)
 
 
 def _findings(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:

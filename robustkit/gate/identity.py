@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..common.preprocessing import said_by
+from ..common.preprocessing import source_words
 from ..results import pairing
 from ..runs.description import shown_as
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -16,49 +16,49 @@ def compare_identity(statement: Identity, manifest: Manifest, checkpoint: Checkp
     subject, expected = statement.subject, statement.expected
     if subject == "preprocessing" and checkpoint is not None:
         return _preprocessing(checkpoint, expected)
-    found = {
+    actual = {
         "protocol": manifest.protocol.tag,
         "data digest": manifest.data.digest,
         "attention": checkpoint and checkpoint.attention,
         "arch": checkpoint and checkpoint.arch,
         "checkpoint sha256": checkpoint and checkpoint.sha256,
         "settings": settings_of(manifest),
-        "heads": checkpoint and heads_of(checkpoint),
+        "heads": checkpoint and heads_text(checkpoint),
     }[subject]
     if subject in ("settings", "heads"):  # which may be long: only what differs is named
-        parts, wanted = (str(text or "").split(", ") for text in (found, expected))
-        odd = [part for part in parts if part not in wanted]
-        gone = [part for part in wanted if part not in parts]
-        said = f"{', '.join(odd) or 'none of these'}, expected {', '.join(gone) or 'nothing more'}"
-        return not (odd or gone), f"{subject}: {said if odd or gone else found}"
+        parts, allowed = (str(text or "").split(", ") for text in (actual, expected))
+        odd = [part for part in parts if part not in allowed]
+        gone = [part for part in allowed if part not in parts]
+        difference = f"{', '.join(odd) or 'none of these'}, expected {', '.join(gone) or 'nothing more'}"
+        return not (odd or gone), f"{subject}: {difference if odd or gone else actual}"
     is_digest = subject.endswith(("digest", "sha256"))
-    same = found == expected or (is_digest and str(found).lower() == expected.lower())
-    return same, f'{subject} is "{found}"'
+    same = actual == expected or (is_digest and str(actual).lower() == expected.lower())
+    return same, f'{subject} is "{actual}"'
 
 
 def settings_of(manifest: Manifest) -> str:
     """Return what a run decides for all its checkpoints besides card and data, without what only rounds otherwise."""
     values = pairing.run_setup(manifest).values
-    kept = (
+    texts = (
         f"{name} {value}" for name, value in values.items() if not (name == "protocol" or pairing.is_of_rounding(name))
     )
-    return ", ".join(text for text in kept if text != _USUAL)
+    return ", ".join(text for text in texts if text != _USUAL)
 
 
-def heads_of(checkpoint: CheckpointEntry) -> str:
+def heads_text(checkpoint: CheckpointEntry) -> str:
     """Return how the heads of features were made, and from what; empty where there are none."""
     return ", ".join(f"{key} {value}" for key, value in pairing.heads_setup(checkpoint).items())
 
 
 def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, str]:
     """Compare part by part; the reason names each that differs, who said it, and what was expected."""
-    found, wanted = shown_as(checkpoint), [" ".join(part.split()) for part in expected.split(",")]
-    if [*found.values()] == wanted:
-        return True, f'preprocessing is "{", ".join(wanted)}"'
+    parts, texts = shown_as(checkpoint), [" ".join(part.split()) for part in expected.split(",")]
+    if [*parts.values()] == texts:
+        return True, f'preprocessing is "{", ".join(texts)}"'
     differing, missing = list[str](), "nothing"
-    every = [*found.items(), *[("", missing)] * (len(wanted) - len(found))]
-    for (part, here), there in zip(every, [*wanted, *[missing] * (len(found) - len(wanted))], strict=True):
-        if here != there:
-            who = said_by(checkpoint.said.get(part, ""), checkpoint.arch)
-            differing.append(f"{here}{who and f' ({who})'}, expected {there}")
+    every = [*parts.items(), *[("", missing)] * (len(texts) - len(parts))]
+    for (part, here), text in zip(every, [*texts, *[missing] * (len(parts) - len(texts))], strict=True):
+        if here != text:
+            who = source_words(checkpoint.origin.get(part, ""), checkpoint.arch)
+            differing.append(f"{here}{who and f' ({who})'}, expected {text}")
     return False, f"preprocessing is {'; '.join(differing)}"

@@ -25,7 +25,7 @@ from ..common.files import json_of, reason_of
 from ..display.table import TextTable
 from ..display.text import no_commands
 from ..errors import ProtocolError, RunError
-from ..protocol.condition import part_of
+from ..protocol.condition import samples_named
 from ..runs.description import why_not_repeated
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import find_metric
@@ -47,7 +47,7 @@ _FLAGS = "check each flag in the report; list those that you accept after except
 
 
 def _many(verdict: Verdict, n: int) -> str:
-    return f"on={n}, with as many in the data" if part_of(verdict.condition) else f"--limit {n}"
+    return f"on={n}, with as many in the data" if samples_named(verdict.condition) else f"--limit {n}"
 
 
 def advice(verdict: Verdict, below: bool = False) -> str:
@@ -135,10 +135,10 @@ def sentence(verdict: Verdict) -> str:
     statement, figure = verdict.rule.statement, verdict.figure
     parts = [_rule(verdict)]
     if figure is not None and isinstance(statement, Value | Change):
-        shown = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement)}, n {figure.n}"
+        figures = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement)}, n {figure.n}"
         bound = "" if verdict.state == PASS else f", bound {statement.compare} {_in_unit(statement.bound, statement)}"
         missed = _missed(verdict)
-        parts[0] += f": {shown}{_where(verdict)}{bound}" + (f", missed by {missed}" if missed else "")
+        parts[0] += f": {figures}{_where(verdict)}{bound}" + (f", missed by {missed}" if missed else "")
     elif verdict.reason:
         parts[0] += f": {verdict.why}"
     if figure is not None:
@@ -146,7 +146,7 @@ def sentence(verdict: Verdict) -> str:
     return plain_line("; ".join(filter(None, parts)))
 
 
-def table(verdicts: Sequence[Verdict]) -> TextTable:
+def verdict_table(verdicts: Sequence[Verdict]) -> TextTable:
     """Return verdicts as a table for a terminal; under each row why, and what to do, once for those in a row that share
     it."""
     rows, below = list[tuple[str, ...]](), list[tuple[int, str]]()
@@ -158,8 +158,8 @@ def table(verdicts: Sequence[Verdict]) -> TextTable:
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
         rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))
-        said = isinstance(statement, Identity | NoFindings) and verdict.state == PASS  # by the rule
-        below += [(place, text) for text in ("" if said else verdict.reason, *_flags(verdict)) if text]
+        by_rule = isinstance(statement, Identity | NoFindings) and verdict.state == PASS  # by the rule
+        below += [(place, text) for text in ("" if by_rule else verdict.reason, *_flags(verdict)) if text]
         if remedies[place] and remedies[place] != remedies[place + 1]:
             below.append((place, f"→ {remedies[place]}"))
     headings = ("verdict", "checkpoint", "rule", "value [95 %]", "n", "missed by")
@@ -219,22 +219,22 @@ def junit(outcome: Outcome, run: str) -> bytes:
     totals |= {"skipped": str(len(skipped)), "time": "0"}
     root = Tree.Element("testsuites", totals)
     suite = Tree.SubElement(root, "testsuite", {"name": _legal(run), **totals})
-    for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
+    for verdict, name in zip(outcome.verdicts, rule_names(outcome.verdicts), strict=True):
         attributes = {"classname": _legal(verdict.checkpoint or run), "name": _legal(name), "time": "0"}
-        case, said = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
+        case, text = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
         if verdict.state == PASS:
-            Tree.SubElement(case, "system-out").text = _legal(said)
+            Tree.SubElement(case, "system-out").text = _legal(text)
         elif outcome.stops(verdict):
-            fields = {"message": _legal(said), "type": "fail" if verdict.state == FAIL else "inconclusive"}
-            lines = filter(None, (verdict.checkpoint, said, advice(verdict)))
+            fields = {"message": _legal(text), "type": "fail" if verdict.state == FAIL else "inconclusive"}
+            lines = filter(None, (verdict.checkpoint, text, advice(verdict)))
             Tree.SubElement(case, "failure", fields).text = _legal("\n".join(lines))
         else:
-            Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {said}")})
+            Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {text}")})
     Tree.indent(root)
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def names_of(verdicts: Sequence[Verdict]) -> list[str]:
+def rule_names(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the rules' names; the second of a name for one checkpoint is `NAME (2)`."""
     seen: Counter[tuple[str, str]] = Counter()
     names = list[str]()
@@ -253,10 +253,10 @@ def github_lines(outcome: Outcome) -> Iterator[str]:
     """Yield workflow commands that GitHub shows next to the policy's lines: the worst first, and as many as it shows of
     a step; the last of them says how many follow."""
     urgent: list[Verdict | str] = [*by_urgency(outcome)[0], *outcome.notes]
-    shown = urgent if len(urgent) <= _ANNOTATIONS else urgent[: _ANNOTATIONS - 1]
-    for each in shown:
+    annotated = urgent if len(urgent) <= _ANNOTATIONS else urgent[: _ANNOTATIONS - 1]
+    for each in annotated:
         yield _annotation(outcome, each)
-    if more := len(urgent) - len(shown):
+    if more := len(urgent) - len(annotated):
         yield _annotation(outcome, f"{more} more follow; the log and the job summary list them")
 
 
@@ -271,8 +271,8 @@ def _annotation(outcome: Outcome, verdict: Verdict | str) -> str:
         title = plain_line(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
         properties |= {"line": str(verdict.rule.line), "title": title}
     legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
-    shown = ",".join(f"{key}={value}" for key, value in legal.items())
-    return f"::{level} {shown}::{_data(sentence(verdict) if isinstance(verdict, Verdict) else plain_line(verdict))}"
+    settings = ",".join(f"{key}={value}" for key, value in legal.items())
+    return f"::{level} {settings}::{_data(sentence(verdict) if isinstance(verdict, Verdict) else plain_line(verdict))}"
 
 
 def _data(text: str) -> str:
@@ -302,7 +302,7 @@ def _cell(text: str) -> str:
     return html.escape(_MARKDOWN.sub(r"\\\1", plain_line(text)), quote=False)
 
 
-def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
+def to_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
     contents = {
         "run": run,
         "policy": outcome.policy.path,
@@ -330,11 +330,11 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "condition": verdict.condition or None,
         "slice": verdict.slice or None,
         "metric": asked and (asked.metric or None),
-        "value": figure and finite_or_none(figure.value),
+        "value": figure and none_unless_finite(figure.value),
         "n": figure and figure.n,
         "of": verdict.of,
-        "ci_low": figure and finite_or_none(figure.low),
-        "ci_high": figure and finite_or_none(figure.high),
+        "ci_low": figure and none_unless_finite(figure.low),
+        "ci_high": figure and none_unless_finite(figure.high),
         "bound": asked and asked.bound,
         "needed": verdict.needed,
         "reason": verdict.why,
@@ -343,7 +343,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def finite_or_none(value: float) -> float | None:
+def none_unless_finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
@@ -401,7 +401,7 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
     """Return the names of the rules by how they ended; in front of each its checkpoint, where there are several."""
     several = len({verdict.checkpoint for verdict in outcome.verdicts if verdict.checkpoint}) > 1
     tests: dict[str, list[str]] = {PASSED: [], WARNED: [], FAILED: []}
-    for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
+    for verdict, name in zip(outcome.verdicts, rule_names(outcome.verdicts), strict=True):
         tests[_state(verdict)].append(
             plain_line(f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name)
         )
@@ -409,15 +409,15 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def _figure(row: Figure) -> dict[str, Any]:
-    low, high = finite_or_none(row.low), finite_or_none(row.high)
-    known = low is not None and high is not None
+    low, high = none_unless_finite(row.low), none_unless_finite(row.high)
+    has_interval = low is not None and high is not None
     return {
         "checkpoint": plain_line(row.checkpoint),
         "condition": plain_line(row.condition),
         "metric": plain_line(row.metric),
-        "value": finite_or_none(row.value),
+        "value": none_unless_finite(row.value),
         "n": int(row.n),
-        "interval": {"low": low, "high": high, "level": _LEVEL} if known else None,
+        "interval": {"low": low, "high": high, "level": _LEVEL} if has_interval else None,
         "flags": [plain_line(str(each)) for each in row.findings],
     }
 
@@ -428,8 +428,8 @@ def _subject(entry: CheckpointEntry) -> dict[str, Any]:
     if kind == TENSORS or not _HEX.fullmatch(entry.sha256 or ""):
         remedy = "save its weights to a file, audit that, and attest the new run"
         raise RunError(f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; {remedy}")
-    said = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
-    return _descriptor(entry.name, entry.sha256, kind) | {"annotations": said}
+    details = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
+    return _descriptor(entry.name, entry.sha256, kind) | {"annotations": details}
 
 
 def _kind(entry: CheckpointEntry) -> str:
@@ -467,7 +467,7 @@ class Attested:
     result: str
 
     def names_of(self, digests: Mapping[str, str]) -> list[str]:
-        return [name for name, said in self.subjects if digests.items() & said.items()]
+        return [name for name, own in self.subjects if digests.items() & own.items()]
 
 
 def read_attestation(path: Path) -> Attested:
@@ -492,14 +492,14 @@ def read_attestation(path: Path) -> Attested:
 
 def _descriptors(part: Any) -> Descriptors:
     """Return names and digests; none where something has another form."""
-    found = list[tuple[str, dict[str, str]]]()
+    subjects = list[tuple[str, dict[str, str]]]()
     for entry in part if isinstance(part, list) else ():
         digest = entry.get("digest") if isinstance(entry, dict) else None
         if not isinstance(digest, dict) or not digest:
             return ()
-        known = {kind: str(digest[kind]).lower() for kind in (FILE, SHARDS) if kind in digest}
-        found.append((plain_line(str(entry.get("name", "_"))), known))
-    return tuple(found)
+        digests = {kind: str(digest[kind]).lower() for kind in (FILE, SHARDS) if kind in digest}
+        subjects.append((plain_line(str(entry.get("name", "_"))), digests))
+    return tuple(subjects)
 
 
 def _strange(path: Path, what: str) -> RunError:

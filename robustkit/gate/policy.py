@@ -356,18 +356,18 @@ class _Reader:
             self._expected("a condition such as clean or pgd(eps=1/255)")
         start, text = self.at, self.token
         try:
-            wanted = check_condition(text)
+            pattern = check_condition(text)
         except ProtocolError as fault:
             raise _Misread(start, str(fault)) from None
         self._next()
-        return wanted
+        return pattern
 
     def _accept(self, *words: str) -> bool:
         """Skip these words if they come next; return whether they did."""
-        kept = self.at, self.end, self.kind, self.token
+        state = self.at, self.end, self.kind, self.token
         for word in words:
             if self.token != word or self.kind != "word":
-                self.at, self.end, self.kind, self.token = kept
+                self.at, self.end, self.kind, self.token = state
                 return False
             self._next()
         return True

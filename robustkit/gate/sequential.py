@@ -61,26 +61,26 @@ class Capital:
 
 class SequentialTest:
     """A test of whether the mean of a stream is above or below a bound in (0, 1), looked at after every value. error:
-    the most that the probability of saying `above` or `below` wrongly may be. said: 1 for above, -1 for below, 0 while
-    undecided. taken: values until then, total: their sum; later ones are not looked at."""
+    the most that the probability of saying `above` or `below` wrongly may be. decision: 1 for above, -1 for below, 0
+    while undecided. taken: values until then, total: their sum; later ones are not looked at."""
 
     def __init__(self, bound: float, error: float) -> None:
         self.bound, self.error = bound, error
-        self.said, self.taken, self.total = 0, 0, 0.0
+        self.decision, self.taken, self.total = 0, 0, 0.0
         self._above, self._below = Capital(bound), Capital(1 - bound)
 
     def take(self, values: Floats) -> None:
         """Take further values, (n,). Raises ValueError where one is outside [0, 1], or no number."""
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError(f"values from {values.min()} to {values.max()}; expected values in [0, 1]")
-        if self.said:
+        if self.decision:
             return
         enough = -math.log(self.error)
         reached = [side >= enough for side in (self._above.take(values), self._below.take(1 - values))]
         ends = [int(side.argmax()) if side.any() else len(values) for side in reached]
         used = min(min(ends) + 1, len(values))
         if min(ends) < len(values):
-            self.said = 1 if ends[0] < ends[1] else -1
+            self.decision = 1 if ends[0] < ends[1] else -1
         self.taken += used
         self.total += float(values[:used].sum())
 
@@ -113,9 +113,9 @@ class Question:
 
     @property
     def state(self) -> str:
-        if not self.test.said:
+        if not self.test.decision:
             return UNDECIDED
-        return PASS if self.test.said == (1 if bound_statement(self.rule).compare.startswith(">") else -1) else FAIL
+        return PASS if self.test.decision == (1 if bound_statement(self.rule).compare.startswith(">") else -1) else FAIL
 
     @property
     def value(self) -> float:
@@ -125,8 +125,8 @@ class Question:
         """Take samples of a shard, by id, as they come; unreadable ones are left out. Raises RunError."""
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
-        there = [name for name in ids if name in after and (self.before is None or name in self.before)]
-        values = np.array([self._share(after[name], name) for name in there], np.float64)
+        names = [name for name in ids if name in after and (self.before is None or name in self.before)]
+        values = np.array([self._share(after[name], name) for name in names], np.float64)
         try:
             self.test.take(values)
         except ValueError as fault:
@@ -173,14 +173,14 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     rule, name, taken, every = question.rule, question.checkpoint, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
     row = subject.cells[name].get((question.condition, question.metric))
-    found = [] if row is None else [each for each in row.findings if each.code not in (INCOMPLETE, "run/stopped-early")]
+    flags = [] if row is None else [each for each in row.findings if each.code not in (INCOMPLETE, "run/stopped-early")]
     if baseline is not None and isinstance(rule.statement, Change):
         before = baseline.manifest
-        there = before.checkpoint(name if name in before.names else before.names[0])
-        found += verdicts.differences(
-            (before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted
+        checkpoint = before.checkpoint(name if name in before.names else before.names[0])
+        flags += verdicts.differences(
+            (before, checkpoint), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted
         )
-    figure = Figure(question.value, taken, findings=tuple(found)) if taken else None
+    figure = Figure(question.value, taken, findings=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
@@ -203,26 +203,26 @@ def options_asked(policy: Policy) -> dict[str, str]:
     """Return the options of an audit that evaluates what a policy is about. Raises ProtocolError where a rule cannot be
     decided while samples come, or none needs samples."""
     asked = dict.fromkeys(_OPTIONS, "")
-    wanted = False
+    needs_samples = False
     for rule in policy.rules:
         if why := _why_not(rule.statement):
             raise _refused(policy, rule, why)
         pattern = None if isinstance(rule.statement, Identity) else bound_statement(rule).condition
         if pattern is None:
             continue
-        wanted = True
+        needs_samples = True
         words = [*vocabulary_of(pattern.name).command(pattern, pattern_of)]
-        given = dict(zip(words[::2], words[1::2], strict=False))
+        values = dict(zip(words[::2], words[1::2], strict=False))
         if strange := [word for word in words if word.startswith("--") and word not in (*_OPTIONS, *_DEFINITIONS)]:
             why = f"{pattern.text} needs {strange[0]}, which --until-decided does not support"
             raise _refused(policy, rule, f"{why}; leave it out, or audit and check without --until-decided")
-        for option, value in given.items():
+        for option, value in values.items():
             before = asked.get(option, "")
             if option in _DEFINITIONS and before not in ("", value):
                 raise _refused(policy, rule, f"it takes {option} {value}, and another rule {before}; choose one")
             parts = {} if option in _DEFINITIONS else dict.fromkeys(filter(None, before.split(_APART)))
             asked[option] = _APART.join({**parts, value: None} if value != "none" else parts)
-    if not wanted:
+    if not needs_samples:
         remedy = "expected one such as 'top1 under clean >= 0.7'"
         raise ProtocolError(f"{policy.path}: no rule depends on samples, so there is nothing to decide; {remedy}")
     asked["--attacks"] = asked["--attacks"] or "none"
@@ -260,7 +260,7 @@ def trial_of(
 ) -> Trial:
     """Return what samples decide; the error is shared among rules and checkpoints. names, conditions: of the run.
     Raises ProtocolError where a rule fits no checkpoint, several conditions, or one that needs all samples."""
-    found = list[tuple[Rule, str, str, tuple[str, ...], str]]()
+    numbers = list[tuple[Rule, str, str, tuple[str, ...], str]]()
     for rule in policy.rules:
         chosen = verdicts.matching(rule.checkpoint, names)
         if not chosen:
@@ -268,11 +268,11 @@ def trial_of(
         if isinstance(rule.statement, Value | Change):
             metric = rule.statement.metric or task.headline
             figure = metric, *_figure(policy, rule, metric, conditions, task)
-            found += ((rule, *figure, name) for name in chosen)
+            numbers += ((rule, *figure, name) for name in chosen)
         if isinstance(rule.statement, Change) and baseline is None:
             raise _refused(policy, rule, "there is no baseline; give its run folder with --baseline")
-    error, questions = ERROR / len(found), list[Question]()
-    for rule, metric, text, needs, name in found:
+    error, questions = ERROR / len(numbers), list[Question]()
+    for rule, metric, text, needs, name in numbers:
         bound, before = bound_statement(rule).bound, None
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
@@ -286,21 +286,21 @@ def _figure(
     policy: Policy, rule: Rule, metric: str, conditions: Sequence[Condition], task: Task
 ) -> tuple[str, tuple[str, ...]]:
     """Return the condition that a rule means, in full, and the conditions whose records its figure needs."""
-    by_text, wanted = {condition.text: condition for condition in conditions}, bound_statement(rule).condition
-    assert wanted is not None
-    fitting = [text for text in dict.fromkeys((*by_text, *possible_means(by_text))) if matches(wanted, text)]
-    exact = [text for text in fitting if is_exactly(wanted, text)] or fitting
+    by_text, pattern = {condition.text: condition for condition in conditions}, bound_statement(rule).condition
+    assert pattern is not None
+    fitting = [text for text in dict.fromkeys((*by_text, *possible_means(by_text))) if matches(pattern, text)]
+    exact = [text for text in fitting if is_exactly(pattern, text)] or fitting
     if len(exact) != 1:
-        several = f"{wanted.text} may be {' or '.join(exact)}; write one of them in full"
-        raise _refused(policy, rule, several if exact else f"{wanted.text} is no condition of this audit")
+        several = f"{pattern.text} may be {' or '.join(exact)}; write one of them in full"
+        raise _refused(policy, rule, several if exact else f"{pattern.text} is no condition of this audit")
     text, words = exact[0], words_of(exact[0])
-    own = [number.name for number in words.metrics if number.paired]
+    names = [number.name for number in words.metrics if number.paired]
     early = text in by_text and by_text[text].early_stop
     if early and metric in task.paired and metric not in task.compared.ended:
         why = f"samples leave {text} at their first wrong prediction, so {metric} has no meaning there"
         raise _refused(policy, rule, f"{why}; use {', '.join(task.compared.ended)}")
-    if metric not in [*own, *(task.paired if text in by_text else ())]:
-        why = f"{metric} under {text} is not a mean over samples; use {', '.join(own) or 'top1'}"
+    if metric not in [*names, *(task.paired if text in by_text else ())]:
+        why = f"{metric} under {text} is not a mean over samples; use {', '.join(names) or 'top1'}"
         raise _refused(policy, rule, why)
     needs = words.needs(text, metric, [*by_text])
     for need in needs:

@@ -61,7 +61,7 @@ from .policy import (
 )
 
 
-def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
+def missing_command(manifest: Manifest, name: str, pattern: ConditionPattern, out: Path) -> str:
     """Return the command that also evaluates a condition of a checkpoint into the same run, whose folder is `out`.
 
     It has the options of the run. Of a run in memory it is the program that made it; empty where no option is known.
@@ -73,14 +73,14 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
     options = dict(options)
     if any(str(text).startswith(PREFIX) for text in (spec, *options.values())):
         return manifest.command
-    words = [*vocabulary_of(wanted.name).command(wanted, pattern_of), "--"]
+    words = [*vocabulary_of(pattern.name).command(pattern, pattern_of), "--"]
     for flag, value in pairwise(words):
         if flag.startswith("--") and (flag, value) != ("--attacks", "none"):  # those of the run are there
-            given = options.get(flag)
+            usual = options.get(flag)
             if value.startswith("--"):
                 options[flag] = True
-            elif flag not in _SINGLE and isinstance(given, str) and given != "none":
-                options[flag] = ",".join(dict.fromkeys((*split_list(given), value)))
+            elif flag not in _SINGLE and isinstance(usual, str) and usual != "none":
+                options[flag] = ",".join(dict.fromkeys((*split_list(usual), value)))
             else:
                 options[flag] = value
     command = ["robustkit", task_of(manifest).command, *map(str, specs if spec in specs else [spec])]
@@ -125,9 +125,9 @@ class MeasuredRun:
 
     def without_figures(self, name: str) -> list[str]:
         """Return the conditions with records of which no sample counts."""
-        there, without = {text for text, _ in self.cells[name]}, self.without_records(name)
-        rest = (text for text in self.manifest.conditions_of(name) if text not in (*there, *without))
-        return [text for text in rest if not any(matches(pattern_of(text), each) for each in there)]
+        texts, without = {text for text, _ in self.cells[name]}, self.without_records(name)
+        rest = (text for text in self.manifest.conditions_of(name) if text not in (*texts, *without))
+        return [text for text in rest if not any(matches(pattern_of(text), each) for each in texts)]
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
@@ -142,35 +142,35 @@ class Ambiguous(Exception):  # noqa: N818
     """Several conditions fit."""
 
 
-def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
+def missing_condition(subject: MeasuredRun, name: str, pattern: ConditionPattern) -> CannotTell:
     manifest = subject.manifest
-    if any(matches(wanted, text) for text in manifest.conditions if text not in manifest.conditions_of(name)):
+    if any(matches(pattern, text) for text in manifest.conditions if text not in manifest.conditions_of(name)):
         return CannotTell(
-            f"{wanted.text} needs gradients, which {name} lacks; use an attack without them, such as square, or "
-            f"transfer_accuracy under transfer({wanted.text},from=NAME)"
+            f"{pattern.text} needs gradients, which {name} lacks; use an attack without them, such as square, or "
+            f"transfer_accuracy under transfer({pattern.text},from=NAME)"
         )
-    reason = f"{wanted.text} was not evaluated"
+    reason = f"{pattern.text} was not evaluated"
     if manifest.checkpoint(name).is_elsewhere:
         remedy = "predict its samples under it, add them to the file, and audit that into another folder"
         return CannotTell(f"{reason}, and the predictions of {name} come from another system: {remedy}")
-    return CannotTell(reason, missing_command(manifest, name, wanted, subject.run.path))
+    return CannotTell(reason, missing_command(manifest, name, pattern, subject.run.path))
 
 
-def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
+def find_condition(subject: MeasuredRun, name: str, metric: str, pattern: ConditionPattern) -> str:
     """Return the condition of the run that a rule means. Raises CannotTell where there is none, Ambiguous for
     several."""
     cells = subject.cells[name]
-    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if matches(wanted, text)]
+    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if matches(pattern, text)]
     having = [text for text in fitting if metric == "n" or (text, metric) in cells]
-    having = [text for text in having if is_exactly(wanted, text)] or having
+    having = [text for text in having if is_exactly(pattern, text)] or having
     if len(having) > 1:
-        raise Ambiguous(f"{wanted.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
+        raise Ambiguous(f"{pattern.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
     if not fitting:
-        raise not_evaluated(subject, name, wanted)
+        raise missing_condition(subject, name, pattern)
     if not having:
-        there = ", ".join(measure for text, measure in cells if text == fitting[0])
-        raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {there}")
-    if other := _of_other_source(wanted, having[0], subject.manifest.conditions_of(name)):
+        measures = ", ".join(measure for text, measure in cells if text == fitting[0])
+        raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {measures}")
+    if other := _of_other_source(pattern, having[0], subject.manifest.conditions_of(name)):
         files, here = "come from released files", "were corrupted here"
         is_released, others = (files, here) if RELEASED in pattern_of(having[0]).pairs else (here, files)
         raise CannotTell(
@@ -180,11 +180,11 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
     return having[0]
 
 
-def _of_other_source(wanted: ConditionPattern, chosen: str, conditions: Sequence[str]) -> str:
+def _of_other_source(pattern: ConditionPattern, chosen: str, conditions: Sequence[str]) -> str:
     """Return a corruption of the run whose images have another source than the chosen one, which the rule does not
     state; empty where there is none."""
     words = vocabulary_of(CORRUPTION)
-    if words_of(chosen) is not words or "source" in wanted.given:
+    if words_of(chosen) is not words or "source" in pattern.given:
         return ""
     ours = RELEASED in pattern_of(chosen).pairs
     others = (text for text in conditions if words_of(text) is words)
@@ -216,10 +216,10 @@ def differences(baseline: Described, run: Described, excepted: Sequence[str] = (
     Raises CannotTell where they differ in what decides figures besides the weights."""
     (before, first), (after, second) = baseline, run
     check_card(before, after)
-    there, here = before.deciding.to_plain(), after.deciding.to_plain()
+    old, new = before.deciding.to_plain(), after.deciding.to_plain()
     for key in ("data digest", "seed"):
-        if there[key] != here[key]:
-            what = list_differences(key, there[key], here[key], "in the baseline")
+        if old[key] != new[key]:
+            what = list_differences(key, old[key], new[key], "in the baseline")
             raise CannotTell(f"the runs cannot be paired: {what}; audit both in the same way")
     for what, one, other in (
         ("the task", task_of(before).name, task_of(after).name),
@@ -251,7 +251,7 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
         )
 
 
-class Changed(NamedTuple):
+class ChangedFigure(NamedTuple):
     """A change. before: the baseline's figure. same: whether the two are one checkpoint."""
 
     figure: Figure
@@ -259,7 +259,7 @@ class Changed(NamedTuple):
     same: bool
 
 
-def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Changed:
+def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> ChangedFigure:
     """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := missing_records(side, condition, metric):
@@ -274,14 +274,14 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if metric in FLIPS:
             share = getattr(flips_of(first, second, condition), FLIPS[metric])
             same = pairing.same_identity(first.described, second.described)
-            return Changed(share.share, math.nan, same)
+            return ChangedFigure(share.share, math.nan, same)
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     same = difference.value == 0 and pairing.same_identity(first.described, second.described)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
-    return Changed(Figure(value, difference.n, low, high), difference.first, same)
+    return ChangedFigure(Figure(value, difference.n, low, high), difference.first, same)
 
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "inconclusive"
@@ -356,8 +356,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         if getattr(rule.statement, "metric", "") == "parity" and len(names) > 1:  # not of the one that it is with
             names = [name for name in names if name != subject.manifest.parity]
         if not names:
-            there = ", ".join(subject.checkpoints)
-            verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {there}"))
+            every = ", ".join(subject.checkpoints)
+            verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {every}"))
         verdicts += (_verdict(policy, rule, name, subject, before) for name in names)
     notes = (
         f"a later audit into {each.run.path} was refused; these verdicts are of the run before it: {each.refused}"
@@ -381,7 +381,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             return _of_findings(rule, name, statement, subject)
         if isinstance(statement, Change):
             return _of_change(rule, name, statement, subject, before)
-        condition = find(subject, name, statement.metric, statement.condition)
+        condition = find_condition(subject, name, statement.metric, statement.condition)
         if statement.metric == "n":
             of_all = max(row.n for (text, _), row in subject.cells[name].items() if text == condition)
             figure = Figure(of_all, of_all)
@@ -389,8 +389,8 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             figure = judged_figure(subject.cells[name][condition, statement.metric])
             if gone := missing_records(Side(subject.run, name), condition, statement.metric):
                 others = tuple(each for each in figure.findings if each.code != INCOMPLETE)
-                shown, command = replace(figure, findings=others), subject.manifest.command
-                return Verdict(rule, name, UNDECIDED, gone[0].text, shown, condition, completes=command, whole=False)
+                partial, command = replace(figure, findings=others), subject.manifest.command
+                return Verdict(rule, name, UNDECIDED, gone[0].text, partial, condition, completes=command, whole=False)
             if statement.by:
                 return _of_slices(rule, name, statement, subject, condition)
         state, reason, needed = decide(statement, figure, statement.metric)
@@ -447,10 +447,10 @@ def _of_slices(rule: Rule, name: str, statement: Value, subject: MeasuredRun, co
         raise
     except RunError as why:
         raise CannotTell(str(why)) from None
-    n, found = sum(each.figure.n for each in slices), subject.cells[name][condition, metric].findings
+    n, findings = sum(each.figure.n for each in slices), subject.cells[name][condition, metric].findings
     z, judged = simultaneous_z(len(slices)), list[Verdict]()
     for each in slices:
-        figure = replace(each.figure, findings=found)
+        figure = replace(each.figure, findings=findings)
         state, reason, needed = decide(statement, figure, metric, z)
         if figure.n < FEWEST:
             few = f"{figure.n} sample{'s' * (figure.n > 1)} of the slice; expected {FEWEST} or more"
@@ -472,17 +472,17 @@ def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun
 
 
 def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: MeasuredRun) -> Verdict:
-    cells, wanted, manifest = subject.cells[name], statement.condition, subject.manifest
+    cells, pattern, manifest = subject.cells[name], statement.condition, subject.manifest
     if not cells:
         raise CannotTell("nothing was evaluated", completes=manifest.command)
-    if wanted is not None and not any(matches(wanted, text) for text, _ in cells):
-        raise not_evaluated(subject, name, wanted)
+    if pattern is not None and not any(matches(pattern, text) for text, _ in cells):
+        raise missing_condition(subject, name, pattern)
     every = [(text, finding) for (text, _), row in cells.items() for finding in row.findings]
     every += ((condition, Finding.of("run/no-records")) for condition in subject.without_records(name))
     every += ((condition, Finding.of("run/no-figure")) for condition in subject.without_figures(name))
     every += (("data", finding) for finding in manifest.data.findings("data"))
     every += ((text, Finding.of("run/left-out", line=line)) for text, line in manifest.corrupted.left_out.items())
-    meant = dict.fromkeys(each for each in every if wanted is None or matches(wanted, each[0]))
+    meant = dict.fromkeys(each for each in every if pattern is None or matches(pattern, each[0]))
     what = "doubts" if statement.doubts_only else "findings"
     if not (raised := [each for each in meant if not statement.excepts(each[1])]):
         quoted = {part: each.code for _, each in meant if (part := statement.excepts(each)) != each.code}
@@ -501,13 +501,13 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     other = name if name in before.checkpoints else next(iter(before.checkpoints), "")
     if other != name and len(before.checkpoints) != 1:
         raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
-    there = before.manifest, before.checkpoints[other]
-    found = differences(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
+    baseline = before.manifest, before.checkpoints[other]
+    flags = differences(baseline, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
     asked = subject.task.headline if metric in FLIPS else metric
     theirs = {text for text, measure in before.cells[other] if measure == asked}
     if statement.condition is not None:
-        conditions = [find(subject, name, asked, statement.condition)]
+        conditions = [find_condition(subject, name, asked, statement.condition)]
         if conditions[0] not in theirs:
             raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
     else:
@@ -521,7 +521,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
-        figure = replace(change.figure, findings=found)
+        figure = replace(change.figure, findings=flags)
         state, reason, needed = decide(statement, figure, metric)
         if reach := SAME if change.same else out_of_reach(statement, change.before, metric):
             state, reason, needed = UNDECIDED, reach, None

@@ -79,9 +79,9 @@ def build_filled(
     """
     if not is_factory(arch):
         return create(arch, kwargs=kwargs, img_size=img_size), False
-    given = {**kwargs, **({} if img_size is None else {"img_size": img_size})}
-    given |= {} if tensors is None else {"state_dict": dict(tensors)}
-    network, taken = _call(arch, given)
+    arguments = {**kwargs, **({} if img_size is None else {"img_size": img_size})}
+    arguments |= {} if tensors is None else {"state_dict": dict(tensors)}
+    network, taken = _call(arch, arguments)
     return network, "state_dict" in taken
 
 
@@ -89,8 +89,8 @@ def code_digest(arch: str) -> str | None:
     """Return the SHA-256 of a factory's source file with the modules next to it that it imported; None without one."""
     place = arch.rpartition(":")[0]
     path: str | None = place
-    if (known := _DIGESTS.get(Path(place).resolve())) is not None:
-        return known
+    if (digest := _DIGESTS.get(Path(place).resolve())) is not None:
+        return digest
     if not place.endswith(".py"):
         spec = importlib.util.find_spec(place)
         path = spec.origin if spec else None
@@ -158,11 +158,11 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> tuple[nn.Module, set[str]]:
     except ModelError:
         raise
     except Exception as error:  # the user's own code
-        raise ModelError(f"{where}: {place} cannot be imported ({in_short(error)}); check the file") from error
+        raise ModelError(f"{where}: {place} cannot be imported ({error_text(error)}); check the file") from error
     factory = getattr(module, name, None)
     if not callable(factory):
-        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        near = difflib.get_close_matches(name, there, n=3, cutoff=0.4) or there[:5]
+        callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = difflib.get_close_matches(name, callables, n=3, cutoff=0.4) or callables[:5]
         raise ModelError(f"{where}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
     try:
         accepted = inspect.signature(factory).parameters
@@ -170,7 +170,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> tuple[nn.Module, set[str]]:
         with importing_from(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
             network = factory(**{key: value for key, value in kwargs.items() if key in taken})
     except Exception as error:  # the user's own code
-        raise ModelError(f"{where}: {name}() raised {in_short(error)}; run it by itself to see more") from error
+        raise ModelError(f"{where}: {name}() raised {error_text(error)}; run it by itself to see more") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"{where}: {name}() returned a {type(network).__name__}; expected a torch nn.Module")
     _check_methods(network, arch)
@@ -193,7 +193,7 @@ def _check_methods(network: nn.Module, arch: str) -> None:
         seen |= set(map(id, inside))
 
 
-def in_short(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     kind, text = type(error).__name__, first_line(error)
     return kind if text == kind else f"{kind}: {text}"
 

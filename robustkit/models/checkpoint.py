@@ -31,7 +31,7 @@ from ..data.class_names import printable
 from ..errors import CheckpointError
 from .claims import claims_of
 from .shards import digest_of_shards, is_index, places_of, refuse_part, shards_of
-from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
+from .state_dict import Held, NetworkPart, Shapes, adapters, held_in, part_for, usual_part
 
 REMEDY = "if you trust it, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
 _PLAIN = re.compile(  # the objects that the weights of every torch file refer to
@@ -88,8 +88,8 @@ def _reason(path: Path, error: Exception) -> str:
         )
     if isinstance(error, pickle.UnpicklingError) and "Unsupported" in str(error):
         return f"{path}: refused, a pickle with instructions that weights do not need; {REMEDY}"
-    said = first_line(error, 120).rstrip(" .:")
-    return f"{path}: damaged or cut short ({said}); expected a file written by torch.save; fetch it again"
+    message = first_line(error, 120).rstrip(" .:")
+    return f"{path}: damaged or cut short ({message}); expected a file written by torch.save; fetch it again"
 
 
 def foreign_globals(path: Path) -> list[str]:
@@ -177,7 +177,7 @@ class Checkpoint:
 
     @property
     def hints(self) -> dict[str, Any]:
-        return {"names": self.names, "said_by": self.metadata_source.get("attention", "metadata")}
+        return {"names": self.names, "origin": self.metadata_source.get("attention", "metadata")}
 
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
@@ -205,10 +205,10 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
             expected = "weights at the top or under a name such as state_dict, model or model_ema"
             raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); expected {expected}")
     refuse_odd(path, held.tensors)
-    part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
+    part = usual_part(path, held) if prefixes else NetworkPart(held.tensors, "bare", (), {}, ())
     digest = sha256(path) if kind != "index" else digest_of_shards((f.name, sha256(f)) for f in shards_of(path))
-    found = Checkpoint(path, digest, part.tensors, metadata, part.weights, part.notes + held.notes, sources)
-    return _sound(replace(found, held=held if prefixes else None))
+    checkpoint = Checkpoint(path, digest, part.tensors, metadata, part.weights, part.notes + held.notes, sources)
+    return _sound(replace(checkpoint, held=held if prefixes else None))
 
 
 def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
@@ -243,7 +243,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_of(tensors: Mapping[str, Any]) -> str:
+def digest_of_tensors(tensors: Mapping[str, Any]) -> str:
     """Return the hex digest of weights that came without a file: names, types, shapes and bytes, sorted by name. What a
     state_dict of a quantised network has instead of a tensor counts by its parts.
     """
@@ -311,9 +311,9 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for file in shards_of(index):
         if not file.is_file():
             raise CheckpointError(f"{index}: {file.name} is not next to it; fetch all files that it names")
-        part, said = _read_safetensors(file)
+        part, header = _read_safetensors(file)
         tensors |= {key: value for key, value in part.items() if places.get(key) == file.name}
-        metadata = metadata or said
+        metadata = metadata or header
     if missing := [key for key in places if key not in tensors]:
         first = printable(str(missing[0]))[:80]
         raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({first}, …)")
@@ -331,15 +331,15 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         json_in(head)  # it refuses a header that names a tensor twice
     except BaseException as error:  # a panic of the library's Rust is no Exception
-        known = (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError)
-        if not isinstance(error, known) and type(error).__module__ != "pyo3_runtime":
+        damage = (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError)
+        if not isinstance(error, damage) and type(error).__module__ != "pyo3_runtime":
             raise
         why = first_line(error, 200)
         raise CheckpointError(f"{path}: not a whole safetensors file ({why}); fetch it again") from error
-    return tensors, metadata_of(path, {name: text for name, text in header.items() if name != "format"})
+    return tensors, checkpoint_metadata(path, {name: text for name, text in header.items() if name != "format"})
 
 
-def metadata_of(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+def checkpoint_metadata(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the metadata that a file keeps as texts, with those of `JSON_KEYS` read. CheckpointError for others."""
     metadata: dict[str, Any] = dict(texts)
     for name in JSON_KEYS:
@@ -347,8 +347,8 @@ def metadata_of(path: Path, texts: Mapping[str, str]) -> dict[str, Any]:
             try:
                 metadata[name] = json.loads(metadata[name], parse_constant=_refuse_constant)
             except (ValueError, RecursionError) as error:
-                said = f"metadata {name!r} is {metadata[name][:80]!r}"
-                raise CheckpointError(f"{path}: {said}; expected JSON; write the file again") from error
+                entry = f"metadata {name!r} is {metadata[name][:80]!r}"
+                raise CheckpointError(f"{path}: {entry}; expected JSON; write the file again") from error
     return metadata
 
 
@@ -416,8 +416,8 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     if faults and (not allow_partial or not fits):
         usual = "give the right --arch, or --allow-partial to load what fits" if fits else _NOTHING
         remedy = _remedy(kinds, tensors, expected) or usual
-        found = f"{len(fits)} of {len(expected)} tensors fit; {'; '.join(faults)}"
-        raise CheckpointError(f"{checkpoint.path}: does not fit {type(model).__name__} ({found}); {remedy}")
+        problem = f"{len(fits)} of {len(expected)} tensors fit; {'; '.join(faults)}"
+        raise CheckpointError(f"{checkpoint.path}: does not fit {type(model).__name__} ({problem}); {remedy}")
     if whole := [n for n, t in fits.items() if expected[n].is_floating_point() and not t.is_floating_point()]:
         raise CheckpointError(
             f"{checkpoint.path}: whole numbers where {type(model).__name__} has weights ({_groups(whole)}); {_FLOATS}"

@@ -66,15 +66,15 @@ def check_arguments(
             remedy = "expected only the shape of the network; build it yourself and give --arch FILE.py:FUNCTION"
             raise ModelError(f"{where}: {name} holds {str(key)[:80]}; {remedy}")
         if not _is_shape(value):
-            shown = repr(value)[:80]
-            raise ModelError(f"{where}: {name} has {key} = {shown}; expected a text, or numbers up to {_NUMBER}")
+            text = repr(value)[:80]
+            raise ModelError(f"{where}: {name} has {key} = {text}; expected a text, or numbers up to {_NUMBER}")
     return kwargs
 
 
 def check_classes(claimed: object, where: Path | str) -> int:
     if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
-        shown, most = repr(claimed)[:80], MOST_CLASSES
-        raise CheckpointError(f"{where}: metadata num_classes is {shown}; expected a whole number of at most {most}")
+        text, most = repr(claimed)[:80], MOST_CLASSES
+        raise CheckpointError(f"{where}: metadata num_classes is {text}; expected a whole number of at most {most}")
     return claimed
 
 
@@ -160,8 +160,8 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
         raise _refusal("queries and keys under another norm than LayerNorm")
     by_norm = (shapes.get(f"blocks.0.attn.{name}") for name in ("q_norm.weight", "q_scale"))
     by_head = shapes.get("blocks.0.attn.qk_scale")
-    if shown := next((dim // shape[-1] for shape in by_norm if shape), by_head[0] if by_head else None):
-        heads, convention = shown, f"{shown} heads by the size of the query norm or scale"
+    if count := next((dim // shape[-1] for shape in by_norm if shape), by_head[0] if by_head else None):
+        heads, convention = count, f"{count} heads by the size of the query norm or scale"
     depth = 1 + max(int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name)))
     if depth > len(shapes):
         raise _refusal(f"a block {depth - 1} in {len(shapes)} tensors")
@@ -304,10 +304,10 @@ def formula_in(name: str) -> str | None:
     """Return the attention formula that a name of a model or file mentions; None for none, or several."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
     words |= {word.lower() for word in re.split(r"[^A-Za-z0-9]+", name)}
-    found = {_NAMED[word] for word in words if word in _NAMED}
-    if found == {"elliptical", "quest"} or "ellipticalquest" in words:
+    formulas = {_NAMED[word] for word in words if word in _NAMED}
+    if formulas == {"elliptical", "quest"} or "ellipticalquest" in words:
         return "elliptical-quest"
-    return found.pop() if len(found) == 1 else None
+    return formulas.pop() if len(formulas) == 1 else None
 
 
 def _plain(value: object) -> Any:
@@ -321,21 +321,21 @@ def _plain(value: object) -> Any:
 
 def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
     """Keep a formula that is known; a flag such as `quest=True` or `use_quest=True` names one, too."""
-    said = claims.metadata.get("attention")
-    if said is not None and said not in ("none", "other"):
-        formula = next((name for name in FORMULAS if str(said).strip().lower() == name), None)
-        if formula is None and str(said).partition("(")[0] not in FORMULAS:
+    text = claims.metadata.get("attention")
+    if text is not None and text not in ("none", "other"):
+        formula = next((name for name in FORMULAS if str(text).strip().lower() == name), None)
+        if formula is None and str(text).partition("(")[0] not in FORMULAS:
             del claims.metadata["attention"], claims.sources["attention"]
-            claims.notes.append(f"the file says attention {str(said)[:40]!r}, which is not one of robustkit's formulas")
+            claims.notes.append(f"the file says attention {str(text)[:40]!r}, which is not one of robustkit's formulas")
         elif formula is not None:
             claims.metadata["attention"] = formula
     for holder in holders[1:]:
         flags = [str(name) for name, value in holder.items() if value is True and not _NEGATED.search(str(name))]
-        found = {formula for flag in flags if (formula := formula_in(flag)) not in (None, "standard")}
-        if found == {"elliptical", "quest"}:
-            found = {"elliptical-quest"}
-        if len(found) == 1:
-            claims.claim("attention", found.pop(), "name")  # of an argument, which may mean something else
+        formulas = {formula for flag in flags if (formula := formula_in(flag)) not in (None, "standard")}
+        if formulas == {"elliptical", "quest"}:
+            formulas = {"elliptical-quest"}
+        if len(formulas) == 1:
+            claims.claim("attention", formulas.pop(), "name")  # of an argument, which may mean something else
 
 
 def _check_size(claims: Claims) -> None:

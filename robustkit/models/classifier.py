@@ -21,7 +21,7 @@ from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE, LOGITS
 from ..errors import CheckpointError, ModelError
 from .architecture import build_filled, code_digest, create, is_factory, resample_positions
-from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
+from .checkpoint import Checkpoint, digest_of_tensors, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
 from .exported_program import load_program
 from .identity import (
@@ -121,36 +121,36 @@ def load(
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
     words = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
-    said = words[0], words[1], custom_ops, output, text
-    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *said)
-    refuse_output(spec, wanted, features)
+    rest = words[0], words[1], custom_ops, output, text
+    options = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *rest)
+    refuse_output(spec, options, features)
     if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
-        shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
-        raise ModelError(f"--custom-ops {custom_ops} does not apply to {shown}: expected onnx:FILE; leave it out")
+        label = type(spec).__name__ if isinstance(spec, nn.Module) else spec
+        raise ModelError(f"--custom-ops {custom_ops} does not apply to {label}: expected onnx:FILE; leave it out")
     if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
-        classifier = _from_source(str(spec), wanted, use_ema, allow_partial, features)
+        classifier = _from_source(str(spec), options, use_ema, allow_partial, features)
         warn_of_assumptions(classifier.identity)
         return classifier
-    refuse_text(wanted, str(spec) if not isinstance(spec, nn.Module) else type(spec).__name__)
+    refuse_text(options, str(spec) if not isinstance(spec, nn.Module) else type(spec).__name__)
     if isinstance(spec, nn.Module):
-        return classifier_of(spec, type(spec).__name__, wanted)
+        return classifier_of(spec, type(spec).__name__, options)
     spec = str(spec)
     if spec.startswith(IN_MEMORY):
-        there = held_object(spec)
-        return classifier_of(there.network, there.name, wanted, there.size)
+        held = held_object(spec)
+        return classifier_of(held.network, held.name, options, held.size)
     if attention is not None:
         find_formula(attention)
-    classifier = _from_timm(spec, wanted, pretrained)
+    classifier = _from_timm(spec, options, pretrained)
     if features:
         return as_features(classifier)
     _check_head(classifier.identity.num_classes, spec)
     return classifier
 
 
-def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: bool, features: bool) -> Classifier:
+def _from_source(spec: str, options: InputOptions, use_ema: bool, allow_partial: bool, features: bool) -> Classifier:
     """Load a file, or a folder in the layout of a library."""
-    if wanted.attention is not None:
-        find_formula(wanted.attention)
+    if options.attention is not None:
+        find_formula(options.attention)
     source = find(spec)
     if (use_ema or allow_partial) and (source.transformers or source.open_clip or source.exported):
         option = "--use-ema" if use_ema else "--allow-partial"
@@ -158,29 +158,29 @@ def _from_source(spec: str, wanted: InputOptions, use_ema: bool, allow_partial: 
     if source.transformers:
         from . import hugging_face
 
-        return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
+        return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, options)
     if source.open_clip:
-        made = load_open_clip(source, spec, wanted, features)
+        made = load_open_clip(source, spec, options, features)
         return as_features(made) if features else made
     if source.exported:
-        refuse_text(wanted, spec)
+        refuse_text(options, spec)
         if features:
             raise ModelError(f"{spec}: an exported graph has no head to take off; expected the weights themselves")
-        return (load_onnx if source.exported == "onnx" else load_program)(source, spec, wanted)
+        return (load_onnx if source.exported == "onnx" else load_program)(source, spec, options)
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
     if checkpoint.metadata.get("task") == ZERO_SHOT:
-        made = _from_towers(source.name, spec, checkpoint, wanted, features)
+        made = _from_towers(source.name, spec, checkpoint, options, features)
         return as_features(made) if features else made
-    refuse_text(wanted, spec)
-    return _from_file(source.name, spec, checkpoint, wanted, allow_partial, features)
+    refuse_text(options, spec)
+    return _from_file(source.name, spec, checkpoint, options, allow_partial, features)
 
 
-def _from_towers(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions, headless: bool) -> Classifier:
+def _from_towers(name: str, spec: str, checkpoint: Checkpoint, options: InputOptions, headless: bool) -> Classifier:
     """Load an image tower with a head made by the text tower next to it (`zero_shot`)."""
-    said, where = checkpoint.metadata, str(checkpoint.path)
-    usual, scale = said.get("class_names"), said.get("logit_scale")
-    prompts = prompts_of(wanted, spec, usual if isinstance(usual, list) else (), headless)
+    metadata, where = checkpoint.metadata, str(checkpoint.path)
+    usual, scale = metadata.get("class_names"), metadata.get("logit_scale")
+    prompts = prompts_of(options, spec, usual if isinstance(usual, list) else (), headless)
     if not isinstance(scale, int | float) or not 0 < scale < 1e4:
         raise CheckpointError(f"{where}: metadata logit_scale is {scale!r}; expected a number above 0")
     towers = {
@@ -189,41 +189,41 @@ def _from_towers(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOpti
         }
         for tower in ("image", "text")
     }
-    text = word_tower(said.get("text_tower"), towers["text"], where)
+    text = word_tower(metadata.get("text_tower"), towers["text"], where)
     rows = (
         None if prompts is None else kept_rows((checkpoint.sha256, prompts.digest), lambda: prompts.rows(text.encode))
     )
-    own = {key: value for key, value in said.items() if key not in ("task", "class_names", "text_tower")}
-    image = replace(checkpoint, tensors=towers["image"], metadata=own)
-    tower = _from_file(name, spec, image, replace(wanted, num_classes=None), False, False)
+    image_metadata = {key: value for key, value in metadata.items() if key not in ("task", "class_names", "text_tower")}
+    image = replace(checkpoint, tensors=towers["image"], metadata=image_metadata)
+    tower = _from_file(name, spec, image, replace(options, num_classes=None), False, False)
     if (width := tower.identity.num_classes) != text.head.out_features:
         what = f"the image tower makes {width} features and the text tower {text.head.out_features}"
         raise CheckpointError(f"{where}: {what}; expected as many")
     count = 0 if prompts is None else len(prompts.classes)
-    identity = replace(tower.identity, num_classes=count, metadata={**own, "task": ZERO_SHOT})
+    identity = replace(tower.identity, num_classes=count, metadata={**image_metadata, "task": ZERO_SHOT})
     return with_prompts(Classifier(ZeroShot(tower.network, rows, float(scale)), identity), prompts)
 
 
-def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
+def _from_timm(spec: str, options: InputOptions, pretrained: bool) -> Classifier:
     name = spec.removeprefix("timm:")
-    if wanted.arch not in (None, name):
-        raise ModelError(f"--arch {wanted.arch} does not apply to {spec}; leave out one of the two")
-    kwargs = {} if wanted.num_classes is None else {"num_classes": wanted.num_classes}
+    if options.arch not in (None, name):
+        raise ModelError(f"--arch {options.arch} does not apply to {spec}; leave out one of the two")
+    kwargs = {} if options.num_classes is None else {"num_classes": options.num_classes}
     with seeded(torch.device("cpu"), 0):
-        network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
+        network = create(name, kwargs=kwargs, img_size=options.img_size, pretrained=pretrained)
     notes = () if pretrained else (f"{name} has random weights",)
     published = (getattr(network, "pretrained_cfg", None) or {}).get("num_classes")
-    if pretrained and published is not None and wanted.num_classes not in (None, published):
-        why = f"{spec} has {published} classes, not {wanted.num_classes}: the head would be random"
+    if pretrained and published is not None and options.num_classes not in (None, published):
+        why = f"{spec} has {published} classes, not {options.num_classes}: the head would be random"
         raise ModelError(f"{why}; leave --num-classes out, or give a checkpoint that was trained on them")
     by_timm = "published" if pretrained else "architecture"
-    kind, source = give_attention(network, wanted.attention, {}, {}, spec, plain="published")
-    preprocessing, sources, more = resolve_preprocessing(network, wanted, {}, spec, config_of=by_timm)
+    kind, source = give_attention(network, options.attention, {}, {}, spec, plain="published")
+    preprocessing, sources, more = resolve_preprocessing(network, options, {}, spec, config_of=by_timm)
     identity = ModelIdentity(
         name=display_name(name),
         spec=spec,
         path=None,
-        sha256=digest_of(network.state_dict()),
+        sha256=digest_of_tensors(network.state_dict()),
         arch=name,
         attention=kind,
         attention_source=source,
@@ -237,19 +237,19 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
 
 
 def _from_file(
-    name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions, allow_partial: bool, features: bool
+    name: str, spec: str, checkpoint: Checkpoint, options: InputOptions, allow_partial: bool, features: bool
 ) -> Classifier:
     metadata = checkpoint.metadata
     if metadata.get("task") == "segmentation":
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     if (task := metadata.get("task")) in built_in("tasks"):
         raise CheckpointError(f"{spec} is a checkpoint of task {task}; evaluate it with robustkit {task}")
-    arch, kwargs, notes = _architecture(checkpoint, wanted, features)
-    size = wanted.img_size
+    arch, kwargs, notes = _architecture(checkpoint, options, features)
+    size = options.img_size
     if size is None and "img_size" not in kwargs and "input_size" in metadata:
         size = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
-    if wanted.num_classes is not None or "num_classes" in metadata:
-        claimed = metadata.get("num_classes") if wanted.num_classes is None else wanted.num_classes
+    if options.num_classes is not None or "num_classes" in metadata:
+        claimed = metadata.get("num_classes") if options.num_classes is None else options.num_classes
         kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
@@ -257,21 +257,21 @@ def _from_file(
         checkpoint = checkpoint if filled else select_network(checkpoint, network.state_dict())
         metadata, (tensors, more) = checkpoint.metadata, rename_layer_scale(checkpoint.tensors)
         notes = more + notes
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
-    notes += attention_notes(kind, source, wanted.attention, metadata)
-    if wanted.img_size is not None and not filled:
-        said = "input_size" in metadata
-        trained = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if said else None
+        kind, source = give_attention(network, options.attention, metadata, tensors, spec, **checkpoint.hints)
+    notes += attention_notes(kind, source, options.attention, metadata)
+    if options.img_size is not None and not filled:
+        has_size = "input_size" in metadata
+        trained = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if has_size else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     if features and not is_factory(arch):
         tensors = without_head(network, tensors)
-    given = replace(checkpoint, tensors=tensors)
-    partial = () if filled else load_into(network, given, allow_partial=allow_partial)
+    adapted = replace(checkpoint, tensors=tensors)
+    partial = () if filled else load_into(network, adapted, allow_partial=allow_partial)
     notes += (f"{arch} put the weights in itself",) if filled else partial
-    where, said_by, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
+    where, origins, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
     preprocessing, sources, more = resolve_preprocessing(
-        network, wanted, metadata, where, said_by=said_by, config_of="code" if code else "architecture"
+        network, options, metadata, where, origins=origins, config_of="code" if code else "architecture"
     )
     notes += more
     timm_classes = None if code else getattr(network, "num_classes", None)
@@ -280,10 +280,10 @@ def _from_file(
     classes, outputs = timm_classes or 0, LOGITS
     if not features and not classes:
         zeros = torch.zeros(1, 3, *preprocessing.input_size)
-        network, classes, outputs, more = with_logits(network, zeros, wanted.output, kwargs.get("num_classes"))
+        network, classes, outputs, more = with_logits(network, zeros, options.output, kwargs.get("num_classes"))
         notes += more
-    if not features and wanted.num_classes not in (None, classes):
-        raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
+    if not features and options.num_classes not in (None, classes):
+        raise ModelError(f"{arch} gives {classes} classes, not {options.num_classes}; check --num-classes")
     names = metadata.get("class_names")
     identity = identity_of(
         *(checkpoint, name, spec, arch, (kind, source), partial),
@@ -300,24 +300,24 @@ def _from_file(
 
 def _check_head(classes: int, spec: str) -> None:
     if not classes:
-        said = "it returns features; evaluate them with robustkit features"
-        raise ModelError(f"{spec} has no classifier (num_classes 0): {said}")
+        remedy = "it returns features; evaluate them with robustkit features"
+        raise ModelError(f"{spec} has no classifier (num_classes 0): {remedy}")
 
 
 def _architecture(
-    checkpoint: Checkpoint, wanted: InputOptions, headless: bool
+    checkpoint: Checkpoint, options: InputOptions, headless: bool
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return (arch, arguments, notes) of the option, else metadata, else a guess; a file never names code."""
     claimed = checkpoint.metadata.get("arch")
     kwargs = checkpoint.metadata.get("arch_kwargs", {})
     if not isinstance(kwargs, dict):
         raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
-    if wanted.arch is not None:
-        if claimed is None or _base(claimed) == _base(wanted.arch):
-            check_arguments(kwargs, checkpoint.path, any_name=is_factory(wanted.arch))
-            return wanted.arch, kwargs, ()
+    if options.arch is not None:
+        if claimed is None or _base(claimed) == _base(options.arch):
+            check_arguments(kwargs, checkpoint.path, any_name=is_factory(options.arch))
+            return options.arch, kwargs, ()
         gone = f", with {', '.join(map(str, kwargs))}, which are ignored" if kwargs else ""
-        return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}{gone}",)
+        return options.arch, {}, (f"architecture {options.arch} from --arch; the file says {claimed}{gone}",)
     named = isinstance(claimed, str) and timm.is_model(claimed)
     by_script = named and "arch" in checkpoint.metadata_source  # which may have built another network
     if named and (not by_script or _alike(str(claimed), {}, checkpoint) == 1):
@@ -328,15 +328,15 @@ def _architecture(
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, {why}",)
     tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
-        found = guess(tensors, names=checkpoint.names, headless=headless)
+        guessed = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
         if mostly:  # loading says what differs
             return str(claimed), kwargs, (f"architecture {claimed} from the file's metadata",)
-        if not named and (known := _timm_name_in(str(claimed or ""))):
-            return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
-        said = f"; {notes[0]}" if notes else ""
-        raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
-    kwargs, more = _of_stated_size(found.arguments, checkpoint)
+        if not named and (timm_name := _timm_name_in(str(claimed or ""))):
+            return timm_name, kwargs, (f"architecture {timm_name} taken from the name {claimed!r} in the file",)
+        note = f"; {notes[0]}" if notes else ""
+        raise CheckpointError(f"{checkpoint.path}: {error}{note}") from error
+    kwargs, more = _of_stated_size(guessed.arguments, checkpoint)
     sizes = {name: kwargs[name] for name in ("depth", "patch_size", "img_size", "num_classes")}
     if mostly and _alike(str(claimed), sizes, checkpoint) == 1:  # the name says more than shapes do: heads, activation
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -345,7 +345,7 @@ def _architecture(
             sizes,
             (f"architecture {claimed} from the file's metadata, its sizes from the tensors: {listed}",),
         )
-    return found.arch, kwargs, notes + found.notes + more
+    return guessed.arch, kwargs, notes + guessed.notes + more
 
 
 def _alike(arch: str, kwargs: dict[str, Any], checkpoint: Checkpoint) -> float:
@@ -360,12 +360,12 @@ def _alike(arch: str, kwargs: dict[str, Any], checkpoint: Checkpoint) -> float:
         return 0.0 if kwargs else 1.0
     heads = tuple(f"{head}." for head in _heads(network))
     tensors, _ = rename_layer_scale(select_network(checkpoint, expected).tensors)
-    own = {name: each.shape for name, each in expected.items() if not name.startswith(heads)}
-    kinds = {re.sub(r"\d+", "*", name) for name in own}
-    theirs = {name for name in tensors if name in own or re.sub(r"\d+", "*", name) in kinds}
-    alike = len([name for name, shape in own.items() if name in tensors and tensors[name].shape == shape])
-    share: float = alike / max(1, min(len(own), len(theirs)))
-    return share if len(own) == len(theirs) == alike else min(share, 0.99)
+    shapes = {name: each.shape for name, each in expected.items() if not name.startswith(heads)}
+    kinds = {re.sub(r"\d+", "*", name) for name in shapes}
+    theirs = {name for name in tensors if name in shapes or re.sub(r"\d+", "*", name) in kinds}
+    alike = len([name for name, shape in shapes.items() if name in tensors and tensors[name].shape == shape])
+    share: float = alike / max(1, min(len(shapes), len(theirs)))
+    return share if len(shapes) == len(theirs) == alike else min(share, 0.99)
 
 
 def _heads(network: nn.Module) -> tuple[str, ...]:
@@ -395,5 +395,5 @@ def _of_stated_size(kwargs: dict[str, Any], checkpoint: Checkpoint) -> tuple[dic
     if (stated[0] // patch) * (stated[1] // patch) == (side // patch) ** 2:
         size = height_and_width(stated, checkpoint.path, LARGEST_SIDE)
         return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as recorded in the file",)
-    said = f"the file says images of {stated[0]} x {stated[1]}, and has position embeddings of {side} x {side}"
-    return kwargs, (f"{said}, which are taken; give --img-size for the other",)
+    conflict = f"the file says images of {stated[0]} x {stated[1]}, and has position embeddings of {side} x {side}"
+    return kwargs, (f"{conflict}, which are taken; give --img-size for the other",)

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import ModelError, unknown
-from .architecture import create, in_short, zeros_through
+from .architecture import create, error_text, zeros_through
 from .identity import Classifier
 from .input_config import height_and_width
 from .outputs import logarithms_of_rows
@@ -72,16 +72,16 @@ class Windows:
         return [*taken, self._covering(*taken[-1])]
 
     def _covering(self, height: int, width: int) -> tuple[int, int]:
-        sides, wanted = (height, width), list(self.size)
+        sides, target = (height, width), list(self.size)
         if self.short_side is not None:
             shorter = int(width < height)
-            wanted[shorter] = max(wanted[shorter], self.short_side)
-        elif height >= wanted[0] and width >= wanted[1]:
+            target[shorter] = max(target[shorter], self.short_side)
+        elif height >= target[0] and width >= target[1]:
             return sides
-        first = 0 if wanted[0] * width >= wanted[1] * height else 1  # the side that has to grow most
+        first = 0 if target[0] * width >= target[1] * height else 1  # the side that has to grow most
         other = 1 - first
-        wanted[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
-        return wanted[0], wanted[1]
+        target[other] = max(target[other], int(sides[other] / sides[first] * target[first]))
+        return target[0], target[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
         axes = zip((height, width), self.stride, self.size, strict=True)
@@ -90,12 +90,12 @@ class Windows:
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """Return logits (B, K, H, W) of normalised images. network: windows to logits, maybe on a coarser grid."""
-        (height, width), shown = images.shape[-2:], images
+        (height, width), pixels = images.shape[-2:], images
         for frame in self.sizes(height, width):
-            if shown.shape[-2:] != frame:
-                shown = functional.interpolate(shown, frame, mode="bilinear")
+            if pixels.shape[-2:] != frame:
+                pixels = functional.interpolate(pixels, frame, mode="bilinear")
         (tops, lefts), (high, wide) = self.edges(*frame), self.size
-        cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])
+        cut = torch.cat([pixels[..., top : top + high, left : left + wide] for top in tops for left in lefts])
         parts = [network(part) for part in torch.split(cut, self.batch)]
         together = parts[0] if len(parts) == 1 else torch.cat(parts)
         seen = together.reshape(len(tops), len(lefts), len(images), *together.shape[1:])
@@ -115,9 +115,9 @@ def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tenso
     pieces = []
     for low, high in itertools.pairwise(breaks):
         over = [(part, start) for part, start in zip(parts, starts, strict=True) if start <= low < start + length]
-        there = [part.narrow(dim, low - start, high - low) for part, start in over]
+        overlaps = [part.narrow(dim, low - start, high - low) for part, start in over]
         exact = torch.promote_types(parts[0].dtype, torch.float32)
-        pieces.append(there[0].to(exact) if len(there) == 1 else torch.stack(there).to(exact).mean(dim=0))
+        pieces.append(overlaps[0].to(exact) if len(overlaps) == 1 else torch.stack(overlaps).to(exact).mean(dim=0))
     return torch.cat(pieces, dim)
 
 
@@ -177,10 +177,10 @@ def resolve_windows(
     size: tuple[int, int], options: WindowOptions, metadata: Mapping[str, Any], ours: bool, stride: object
 ) -> tuple[Windows, tuple[str, ...]]:
     """Return the windows, and notes. stride: what the file says, for windows of this size."""
-    notes, said = tuple[str, ...](), stride if options.stride is None else options.stride
-    if said is None:
+    notes, spacing = tuple[str, ...](), stride if options.stride is None else options.stride
+    if spacing is None:
         rows, columns = (side - _OVERLAP if side > 2 * _OVERLAP else side for side in size)
-        said = (rows, columns)
+        spacing = (rows, columns)
         if rows < size[0]:
             notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride overrides it",)
     short = options.short_side
@@ -195,9 +195,9 @@ def resolve_windows(
         raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
     if options.short_side is None and short is not None and short > LARGEST_SIDE:
         raise ModelError(f"the file's short side is {short}; expected {LARGEST_SIDE} at most; give --short-side")
-    steps = sides(said, "--stride")
+    steps = sides(spacing, "--stride")
     if options.stride is None and any(_OVERLAPS * step < side for step, side in zip(steps, size, strict=True)):
-        what = f"the file's stride is {said!r} for windows of {size[0]}x{size[1]}"
+        what = f"the file's stride is {spacing!r} for windows of {size[0]}x{size[1]}"
         raise ModelError(f"{what}; expected an eighth of these at least; give --stride")
     return Windows(size, steps, short, resize=options.resize), notes
 
@@ -250,8 +250,8 @@ class Segmenter(Classifier):
         windows = self.network.windows
         if windows is None:
             return None
-        said = {"size": list(windows.size), "stride": list(windows.stride), "short_side": windows.short_side}
-        return said if windows.resize is None else {**said, "resize": windows.resize}
+        settings = {"size": list(windows.size), "stride": list(windows.stride), "short_side": windows.short_side}
+        return settings if windows.resize is None else {**settings, "resize": windows.resize}
 
 
 def count_classes(dense: Dense, size: tuple[int, int]) -> int:
@@ -262,8 +262,8 @@ def count_classes(dense: Dense, size: tuple[int, int]) -> int:
     except ModelError:
         raise
     except Exception as error:  # the user's own code
-        shown = f"{size[0]}x{size[1]}"
-        raise ModelError(f"{name} fails on an image of {shown} ({in_short(error)}); expected {_EXPECTED}") from error
+        extent = f"{size[0]}x{size[1]}"
+        raise ModelError(f"{name} fails on an image of {extent} ({error_text(error)}); expected {_EXPECTED}") from error
     return int(logits.shape[1])
 
 

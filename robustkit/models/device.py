@@ -23,8 +23,8 @@ def pick_device(name: str) -> torch.device:
     """Return a device by name; `auto` is torch's accelerator, else the CPU; each process of torchrun takes its own."""
     strange = ModelError(unknown("device", name, ("auto", "cpu", "cuda", "cuda:N", "mps", "xpu")))
     if name == "auto":
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        device = found or torch.device("cpu")
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = accelerator or torch.device("cpu")
     elif re.fullmatch(r"[a-z]+(:\d+)?", name) and name.partition(":")[0] not in ("auto", "meta"):
         try:
             device = torch.device(name)
@@ -37,8 +37,8 @@ def pick_device(name: str) -> torch.device:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError, AttributeError) as fault:
-        said = re.split(r"\. |\n", str(fault), maxsplit=1)[0][:160].rstrip(".")
-        raise ModelError(f"device {name!r} cannot be used ({said}); use --device auto") from None
+        message = re.split(r"\. |\n", str(fault), maxsplit=1)[0][:160].rstrip(".")
+        raise ModelError(f"device {name!r} cannot be used ({message}); use --device auto") from None
     return device
 
 
@@ -82,8 +82,8 @@ def device_name(device: torch.device) -> str:
 
 
 def devices() -> list[torch.device]:
-    found = [torch.accelerator.current_accelerator()] if torch.accelerator.is_available() else []
-    return [torch.device("cpu"), *(torch.device(device.type) for device in found if device is not None)]
+    accelerators = [torch.accelerator.current_accelerator()] if torch.accelerator.is_available() else []
+    return [torch.device("cpu"), *(torch.device(device.type) for device in accelerators if device is not None)]
 
 
 _GAIN = 1.03  # a doubling that gains less is not worth its memory
@@ -94,8 +94,8 @@ _ENOUGH = 0.3  # least seconds of a measurement
 
 def out_of_memory(fault: BaseException | None) -> bool:
     """Whether an error says that the device, or this machine, has no memory left."""
-    said = isinstance(fault, RuntimeError) and any(words in str(fault) for words in _NO_MEMORY)
-    return said or isinstance(fault, (torch.OutOfMemoryError, MemoryError))
+    by_message = isinstance(fault, RuntimeError) and any(words in str(fault) for words in _NO_MEMORY)
+    return by_message or isinstance(fault, (torch.OutOfMemoryError, MemoryError))
 
 
 def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
@@ -170,10 +170,10 @@ class CompiledNetwork:
     def _passed(self, images: Tensor) -> Tensor:
         if images.device.type != "cuda":
             return self._compiled(images)  # type: ignore[no-any-return]
-        own = _OwnGradient.apply(images)
+        inputs = _OwnGradient.apply(images)
         if more := graph_size(len(images)) - len(images):
-            own = torch.cat([own, images.detach()[:1].expand(more, *images.shape[1:])])
-        logits: Tensor = self._compiled(own)
+            inputs = torch.cat([inputs, images.detach()[:1].expand(more, *images.shape[1:])])
+        logits: Tensor = self._compiled(inputs)
         return logits[: len(images)].clone()
 
 

@@ -16,7 +16,7 @@ from .input_config import InputOptions, resolve_preprocessing
 from .outputs import with_logits
 from .specs import ModelFile
 
-_SAID = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
+_SETTINGS = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
 
 
 class ExportedNetwork(nn.Module, ABC):
@@ -45,11 +45,11 @@ class ExportedNetwork(nn.Module, ABC):
         return self.logits(filled.contiguous())[: len(images)]
 
 
-def refuse_options(spec: str, wanted: InputOptions) -> None:
+def refuse_options(spec: str, options: InputOptions) -> None:
     """Raise ModelError for options that build a network: an exported one is run as it is."""
     for option in ("arch", "attention", "num_classes"):
-        if (given := getattr(wanted, option)) is not None:
-            what = f"--{option.replace('_', '-')} {given} does not apply to {spec}"
+        if (value := getattr(options, option)) is not None:
+            what = f"--{option.replace('_', '-')} {value} does not apply to {spec}"
             raise ModelError(f"{what}: an exported graph is run as it is; leave it out")
 
 
@@ -57,7 +57,7 @@ def exported_classifier(
     network: ExportedNetwork,
     source: ModelFile,
     spec: str,
-    wanted: InputOptions,
+    options: InputOptions,
     metadata: Mapping[str, Any],
     *,
     arch: str,
@@ -69,13 +69,13 @@ def exported_classifier(
     """Return the classifier of a graph. metadata: what its file says. attends: whether it has attention, whose formula
     nobody knows. ModelError for images of a size that the graph does not take.
     """
-    said = {name: value for name, value in metadata.items() if name in _SAID}
-    preprocessing, sources, more = resolve_preprocessing(network, wanted, said, str(source.path))
+    settings = {name: value for name, value in metadata.items() if name in _SETTINGS}
+    preprocessing, sources, more = resolve_preprocessing(network, options, settings, str(source.path))
     if network.fixed_size not in (None, preprocessing.input_size):
-        shown, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
-        raise ModelError(f"{spec}: images of {shown}, but its graph takes {fixed} only; leave --img-size out")
+        size_text, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
+        raise ModelError(f"{spec}: images of {size_text}, but its graph takes {fixed} only; leave --img-size out")
     whole, classes, outputs, of_outputs = with_logits(network, torch.zeros(1, 3, *preprocessing.input_size))
-    names = said.get("class_names")
+    names = settings.get("class_names")
     identity = ModelIdentity(
         name=display_name(source.name),
         spec=spec,
@@ -91,7 +91,7 @@ def exported_classifier(
         code_sha256=code_sha256,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=(*notes, *more, *of_outputs),
-        metadata=said,
+        metadata=settings,
         outputs=outputs,
     )
     return Classifier(whole, identity)

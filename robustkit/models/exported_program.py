@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..common.files import check_plain, first_line, json_in, reason_of
 from ..errors import CheckpointError, ModelError
-from .checkpoint import metadata_of, refuse_odd, sha256
+from .checkpoint import checkpoint_metadata, refuse_odd, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
@@ -85,12 +85,12 @@ _FORMATS = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channel
 _FLOAT32, _STRIDED = 7, 7
 
 
-def load_program(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+def load_program(source: ModelFile, spec: str, options: InputOptions) -> Classifier:
     """Return the classifier of a .pt2 file. Raises ModelError or CheckpointError, one line with the remedy."""
-    refuse_options(spec, wanted)
+    refuse_options(spec, options)
     path = source.path
     try:
-        network, texts, notes = _read(path, wanted.output)
+        network, texts, notes = _read(path, options.output)
     except (CheckpointError, ModelError):
         raise
     except OSError as error:
@@ -98,8 +98,8 @@ def load_program(source: ModelFile, spec: str, wanted: InputOptions) -> Classifi
     except Exception as error:  # what a damaged or invented program lacks is of many kinds
         why = f"not a whole program of torch.export ({type(error).__name__}: {first_line(error, 80)})"
         raise CheckpointError(f"{path}: {why}; expected a file of torch.export.save; export it again") from error
-    said: dict[str, Any] = {"arch": "torch.export", "sha256": sha256(path), "attends": network.attends, "notes": notes}
-    classifier = exported_classifier(network, source, spec, wanted, metadata_of(path, texts), **said)
+    extra: dict[str, Any] = {"arch": "torch.export", "sha256": sha256(path), "attends": network.attends, "notes": notes}
+    classifier = exported_classifier(network, source, spec, options, checkpoint_metadata(path, texts), **extra)
     network.check_pure(classifier.identity.preprocessing.input_size, path)
     return classifier
 
@@ -164,11 +164,11 @@ class ProgramNetwork(ExportedNetwork):
 
     def _check_sides(self, images: Tensor) -> None:
         seen = dict[str, int]()
-        for side, found in zip(self.sides, images.shape, strict=True):
+        for side, length in zip(self.sides, images.shape, strict=True):
             least, most = self.bounds[side] if isinstance(side, str) else (side, side)
-            if found < least or (most is not None and found > most) or seen.setdefault(str(side), found) != found:
-                shown, expected = (" x ".join(map(str, sides)) for sides in (images.shape, self.sides))
-                raise ModelError(f"the program takes images of {expected}, not of {shown}; give --img-size")
+            if length < least or (most is not None and length > most) or seen.setdefault(str(side), length) != length:
+                actual, expected = (" x ".join(map(str, sides)) for sides in (images.shape, self.sides))
+                raise ModelError(f"the program takes images of {expected}, not of {actual}; give --img-size")
 
     def check_pure(self, size: tuple[int, int], path: Path) -> None:
         """Raise CheckpointError where a pass on zeros, (height, width), changes weights or images in place."""
@@ -207,8 +207,8 @@ def _callable(target: str) -> Callable[..., Any]:
     name, overload = _named(target)
     if name.removesuffix("_") not in OPERATORS:
         raise KeyError(target)
-    found: Callable[..., Any] = getattr(getattr(torch.ops.aten, name), overload)
-    return found
+    function: Callable[..., Any] = getattr(getattr(torch.ops.aten, name), overload)
+    return function
 
 
 def _arguments(target: str) -> Sequence[Any]:
@@ -216,8 +216,8 @@ def _arguments(target: str) -> Sequence[Any]:
 
 
 def _named(target: str) -> tuple[str, str]:
-    found = _TARGET.fullmatch(target)
-    return (found[1], found[2]) if found else ("", "")
+    match = _TARGET.fullmatch(target)
+    return (match[1], match[2]) if match else ("", "")
 
 
 def _small(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,8 +286,8 @@ class _Archive:
 
     def program(self) -> tuple[str, str, bool]:
         """Return the member that is the program, the folder of all, and whether torch 2.8 or before wrote it."""
-        found = [re.fullmatch(r"([^/]+/)?models/([^/]+)\.json", name) for name in self.members]
-        programs = [each for each in found if each]
+        matches = [re.fullmatch(r"([^/]+/)?models/([^/]+)\.json", name) for name in self.members]
+        programs = [each for each in matches if each]
         if len(programs) == 1:
             return programs[0][0], programs[0][1] or "", False
         if not programs and "serialized_exported_program.json" in self.members:
@@ -323,19 +323,19 @@ def _tensors(archive: _Archive, root: str, kind: str, name: str, old: bool) -> d
     listed = f"{root}data/{kind}/{name}_{kind}_config.json"
     pickled = f"serialized_{kind}.pt" if old else f"{root}data/{kind}/{name}.pt"
     if listed not in archive.members:
-        found = _pickled(archive.path, archive.read(pickled))
+        tensors = _pickled(archive.path, archive.read(pickled))
     else:
-        stored, found = dict[str, bytearray](), dict[str, Tensor]()
-        for each, said in archive.json(listed)["config"].items():
-            place, meta = said["path_name"], said["tensor_meta"]
-            if said["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", place):
+        stored, tensors = dict[str, bytearray](), dict[str, Tensor]()
+        for each, entry in archive.json(listed)["config"].items():
+            place, meta = entry["path_name"], entry["tensor_meta"]
+            if entry["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", place):
                 what = f"{each[:80]!r} is a pickled object, not a plain tensor"
                 raise CheckpointError(f"{archive.path}: {what}; refused, since reading it may run code")
             if place not in stored:
                 stored[place] = bytearray(archive.read(f"{root}data/{kind}/{place}"))
-            found[each] = _tensor(meta, stored[place])
-    refuse_odd(archive.path, found)
-    return {each: tensor.detach() for each, tensor in found.items()}
+            tensors[each] = _tensor(meta, stored[place])
+    refuse_odd(archive.path, tensors)
+    return {each: tensor.detach() for each, tensor in tensors.items()}
 
 
 def _pickled(path: Path, content: bytes) -> dict[str, Tensor]:
@@ -371,17 +371,17 @@ def _network(
     graph, signature = content["graph_module"]["graph"], content["graph_module"]["signature"]
     held, entries = dict[str, Tensor](), list[str]()
     for each in signature["input_specs"]:
-        ((kind, said),) = each.items()
+        ((kind, entry),) = each.items()
         if kind in ("parameter", "buffer", "tensor_constant"):
-            name = said[f"{kind}_name"]
-            held[said["arg"]["name"]] = weights[name] if name in weights else constants[name]
-        elif kind == "user_input" and "as_tensor" in said["arg"]:
-            entries.append(said["arg"]["as_tensor"]["name"])
+            name = entry[f"{kind}_name"]
+            held[entry["arg"]["name"]] = weights[name] if name in weights else constants[name]
+        elif kind == "user_input" and "as_tensor" in entry["arg"]:
+            entries.append(entry["arg"]["as_tensor"]["name"])
         elif kind != "constant_input":
             raise CheckpointError(f"{path}: its input {kind} is not a tensor; expected images; export it so")
     if len(entries) != 1:
         raise CheckpointError(f"{path}: {len(entries)} inputs; expected one, images (B, 3, H, W); export it so")
-    ends = [said["arg"]["as_tensor"]["name"] for each in signature["output_specs"] for said in each.values()]
+    ends = [entry["arg"]["as_tensor"]["name"] for each in signature["output_specs"] for entry in each.values()]
     if not ends:
         raise CheckpointError(f"{path}: 0 outputs; expected logits (B, K); export it again")
     place, notes = 0, tuple[str, ...]()
@@ -407,17 +407,17 @@ def _input(
     sides = list[int | str]()
     for each in meta["sizes"]:
         text = str(each["as_int"] if "as_int" in each else each["as_expr"]["expr_str"])
-        if not (found := _SIDE.fullmatch(text)):
+        if not (match := _SIDE.fullmatch(text)):
             what = f"a side of its input is {text[:40]!r}; expected a number or a dimension of its own"
             raise CheckpointError(f"{path}: {what}; export it with torch.export.Dim('batch') for the first one alone")
-        sides.append(found["symbol"] or int(text))
+        sides.append(match["symbol"] or int(text))
     if len(sides) != 4 or sides[1] != 3 or any(isinstance(side, int) and side < 1 for side in sides):
-        shown = " x ".join(map(str, sides[:8]))
-        raise CheckpointError(f"{path}: its input is {shown}; expected images of 3 channels, B x 3 x H x W")
+        shape = " x ".join(map(str, sides[:8]))
+        raise CheckpointError(f"{path}: its input is {shape}; expected images of 3 channels, B x 3 x H x W")
     bounds = dict[str, tuple[int, int | None]]()
     for side in (side for side in sides if isinstance(side, str)):
-        said = ranges.get(side) or {}
-        least, most = (said.get(key) for key in ("min_val", "max_val"))
+        limits = ranges.get(side) or {}
+        least, most = (limits.get(key) for key in ("min_val", "max_val"))
         bounds[side] = max(1, int(least or 1)), None if most is None else int(most)
     return sides, bounds
 
@@ -439,27 +439,27 @@ def _check_targets(path: Path, nodes: Sequence[Mapping[str, Any]]) -> None:
         remedy = "export it without run_decompositions, or with torch.onnx.export and give onnx:FILE"
         raise CheckpointError(f"{path}: {what}; {remedy}")
     for node in nodes:
-        given = {each["name"]: each["arg"] for each in node["inputs"]}
-        if "running_mean" in given and "as_none" in given["running_mean"]:
+        arguments = {each["name"]: each["arg"] for each in node["inputs"]}
+        if "running_mean" in arguments and "as_none" in arguments["running_mean"]:
             continue  # a normalisation without statistics of training has but one mode
         for name in _TRAINING:
-            if any(given.get(name, {}).values()):
+            if any(arguments.get(name, {}).values()):
                 what = f"{node['target'].removeprefix('torch.ops.')} in training mode"
                 raise CheckpointError(f"{path}: {what}; call model.eval() before torch.export.export")
 
 
 def _step(path: Path, node: Mapping[str, Any]) -> _Step:
-    given = [(each["name"], _argument(path, each["arg"])) for each in node["inputs"]]
-    scales = [scale for _, value in given for scale in (value if isinstance(value, list) else [value])]
+    arguments = [(each["name"], _argument(path, each["arg"])) for each in node["inputs"]]
+    scales = [scale for _, value in arguments for scale in (value if isinstance(value, list) else [value])]
     if "upsample" in node["target"] and any(isinstance(s, float) and not 1e-3 <= s <= 1e3 for s in scales):
         raise ValueError("an image resized by a factor outside of 1/1000 to 1000")  # torch takes any, and crashes
     target, outputs = node["target"], [_output(each) for each in node["outputs"]]
     made = outputs[0] if len(outputs) == 1 else outputs or None
     if target in _NUMBERS:
-        return _Step(target, tuple(value for _, value in given), {}, made)
-    if odd := {name for name, _ in given} - {each.name for each in _arguments(target)}:
+        return _Step(target, tuple(value for _, value in arguments), {}, made)
+    if odd := {name for name, _ in arguments} - {each.name for each in _arguments(target)}:
         raise ValueError(f"{target} has no argument {', '.join(sorted(odd))}")
-    return _Step(target, (), dict(given), made)
+    return _Step(target, (), dict(arguments), made)
 
 
 def _argument(path: Path, argument: Mapping[str, Any]) -> Any:
@@ -513,19 +513,19 @@ def _made(outputs: Any) -> list[str]:
     return [] if outputs is None else [outputs]
 
 
-def _dropping(steps: Sequence[_Step], known: set[str], end: str) -> list[_Step]:
+def _dropping(steps: Sequence[_Step], defined: set[str], end: str) -> list[_Step]:
     """Return the steps, each with the names that no later one needs. Raises ValueError where a name is not known when
     it is needed, or is made twice."""
     names = [({*_needs([*step.arguments, *step.named.values()])}, _made(step.outputs)) for step in steps]
     for needed, made in names:
-        if not needed <= known or known & {*made} or len({*made}) < len(made):
-            raise ValueError(f"{', '.join(sorted((needed - known) | (known & {*made})))} not known, or made twice")
-        known |= {*made}
-    if end not in known:
+        if not needed <= defined or defined & {*made} or len({*made}) < len(made):
+            raise ValueError(f"{', '.join(sorted((needed - defined) | (defined & {*made})))} not known, or made twice")
+        defined |= {*made}
+    if end not in defined:
         raise ValueError(f"nothing makes its output {end!r}")
-    later, found = {end}, list[_Step]()
+    later, shortened = {end}, list[_Step]()
     for step, (needed, made) in zip(reversed(steps), reversed(names), strict=True):
         last = {*needed, *made} - later
         later |= last
-        found.append(replace(step, dropped=tuple(sorted(last))))
-    return found[::-1]
+        shortened.append(replace(step, dropped=tuple(sorted(last))))
+    return shortened[::-1]

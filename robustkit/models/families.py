@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..attention import capture, set_attention
 from ..errors import ModelError
-from .hugging_face import Logits, Pooled
+from .hugging_face import Logits, PooledOutput
 
 CLASSES = 5
 SIZE = (24, 24)  # of images: nine patches
@@ -60,7 +60,7 @@ class _Headed(nn.Module):
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
-        self.body, self.head = Pooled(body), nn.Linear(_SHAPE["hidden_size"], CLASSES)
+        self.body, self.head = PooledOutput(body), nn.Linear(_SHAPE["hidden_size"], CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.body(images))  # type: ignore[no-any-return]
@@ -100,7 +100,7 @@ def drawn(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-def families() -> dict[str, Callable[[], nn.Module]]:
+def tiny_networks() -> dict[str, Callable[[], nn.Module]]:
     """Return, by library and family, what makes a tiny network of it: images (B, 3, *SIZE) to logits (B, CLASSES).
 
     Families that the installed libraries do not have, such as all of transformers without it, are left out.
@@ -139,7 +139,7 @@ def supported(explainers: Mapping[str, Callable[[nn.Module], Callable[[Tensor, i
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return [_tried(family, drawn(make()), explainers) for family, make in families().items()]
+        return [_tried(family, drawn(make()), explainers) for family, make in tiny_networks().items()]
 
 
 def _tried(family: str, network: nn.Module, explainers: Mapping[str, Any]) -> Support:

@@ -39,12 +39,12 @@ from .identity import Classifier, ModelIdentity, as_features, attention_notes, g
 from .input_config import InputOptions, resolve_preprocessing
 from .shards import INDEX, shards_of
 from .specs import WEIGHT_FILES, ModelFile, text_files
-from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
+from .transformers_config import Folder, processor_normalisation, quiet, read_folder, resizing
 from .zero_shot import (
     CANONICAL,
     FORMS,
     ZeroShot,
-    canonical,
+    canonical_text,
     kept_rows,
     prompts_of,
     refuse_text,
@@ -132,15 +132,15 @@ class Loaded:
         )
 
 
-def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Loaded:
+def build_transformers(source: ModelFile, spec: str, options: InputOptions, task: str) -> Loaded:
     transformers = import_transformers(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
     auto = getattr(transformers, "AutoModel" if task == _BACKBONE else _HEADS[task][0])
     model_type = str(folder.config["model_type"])
     if model_type not in transformers.CONFIG_MAPPING:
-        known = list(transformers.CONFIG_MAPPING.keys())
-        raise ModelError(f"{folder.path}: {unknown('model_type', model_type, known)}"[:400])
+        model_types = list(transformers.CONFIG_MAPPING.keys())
+        raise ModelError(f"{folder.path}: {unknown('model_type', model_type, model_types)}"[:400])
     with quiet(f"{folder.path / 'config.json'}"):
         config = transformers.CONFIG_MAPPING[model_type].from_dict(folder.config)
     if type(config) not in auto._model_mapping:
@@ -158,9 +158,9 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
         with Allowance(checkpoint.tensors, folder.path), torch.device("meta"):
             kind = type(auto.from_config(config, trust_remote_code=False))
         pooled = any("pooler." in name for name in plain) or "add_pooling_layer" not in signature(kind).parameters
-        options = {} if pooled or task != _BACKBONE else {"add_pooling_layer": False}
-        options |= dict.fromkeys(("output_loading_info", "ignore_mismatched_sizes"), True)
-        model, report = kind.from_pretrained(None, config=config, state_dict=plain, dtype=torch.float32, **options)
+        arguments = {} if pooled or task != _BACKBONE else {"add_pooling_layer": False}
+        arguments |= dict.fromkeys(("output_loading_info", "ignore_mismatched_sizes"), True)
+        model, report = kind.from_pretrained(None, config=config, state_dict=plain, dtype=torch.float32, **arguments)
     faults = [
         f"{len(keys)} {what} ({', '.join(sorted(map(_key, keys))[:3])}{', …' if len(keys) > 3 else ''})"
         for what in ("missing", "unexpected", "mismatched")
@@ -171,8 +171,8 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
         raise CheckpointError(f"{checkpoint.path}: {what}; expected the weights that belong to it")
     metadata = {"attention": folder.config.get(NOTED)}
     looking = model.vision_model if task == _ZERO_SHOT and hasattr(model, "vision_model") else model
-    attention = give_attention(looking, wanted.attention, metadata, added, spec)
-    notes = attention_notes(*attention, wanted.attention, metadata)
+    attention = give_attention(looking, options.attention, metadata, added, spec)
+    notes = attention_notes(*attention, options.attention, metadata)
     give_added(looking, added, attention[0], checkpoint.path)
     model.eval()
     return Loaded(model, checkpoint, folder, attention, checkpoint.notes + notes)
@@ -181,8 +181,8 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
 def _key(entry: Any) -> str:
     if isinstance(entry, str):
         return printable(entry)
-    name, found, wanted = entry
-    return f"{printable(str(name))} {list(found)} for {list(wanted)}"
+    name, shape, expected = entry
+    return f"{printable(str(name))} {list(shape)} for {list(expected)}"
 
 
 def import_transformers(spec: str) -> Any:
@@ -206,10 +206,10 @@ def made_up_images(size: tuple[int, int]) -> list[Image.Image]:
 
 
 def check_pixels(
-    processor: Any, show: Callable[[Image.Image], Tensor], size: tuple[int, int], said: Mapping[str, Any], where: Path
+    processor: Any, show: Callable[[Image.Image], Tensor], size: tuple[int, int], values: Mapping[str, Any], where: Path
 ) -> None:
     """Raise CheckpointError unless `show` gives the processor's pixels (1, 3, H, W), for images around `size`."""
-    scale = torch.tensor(said["std"])[:, None, None] * 255
+    scale = torch.tensor(values["std"])[:, None, None] * 255
     for image in made_up_images(size):
         with quiet(f"{where}: its processor"):
             theirs = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])
@@ -262,7 +262,7 @@ class Logits(nn.Module):
         return images
 
 
-class Pooled(nn.Module):
+class PooledOutput(nn.Module):
     """A model of the library without a head, whose features (B, D) are what it pools, else its first token."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -270,9 +270,9 @@ class Pooled(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        found = self.model(pixel_values=images)
-        pooled = getattr(found, "pooler_output", None)
-        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)  # type: ignore[no-any-return]
+        output = self.model(pixel_values=images)
+        pooled = getattr(output, "pooler_output", None)
+        return output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)  # type: ignore[no-any-return]
 
 
 def segments(source: ModelFile) -> bool:
@@ -280,14 +280,14 @@ def segments(source: ModelFile) -> bool:
     return isinstance(named, list) and any("Segmentation" in str(name) for name in named)
 
 
-def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+def load_classifier(source: ModelFile, spec: str, options: InputOptions) -> Classifier:
     if segments(source):
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
-    _only(wanted, spec)
+    _only(options, spec)
     if is_zero_shot(source, spec):
-        return _load_zero_shot(source, spec, wanted)
-    refuse_text(wanted, spec)
-    loaded = build(source, spec, wanted, "image classification")
+        return _load_zero_shot(source, spec, options)
+    refuse_text(options, spec)
+    loaded = build_transformers(source, spec, options, "image classification")
     config: Any = loaded.model.config
     kind, classes = getattr(config, "problem_type", None), int(config.num_labels)
     if classes < 2 or kind in ("regression", "multi_label_classification"):
@@ -295,18 +295,18 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
             f"{source.path}: {classes} output{'s' * (classes != 1)}{f', problem_type {kind}' if kind else ''}; "
             "expected a classifier of two classes or more, of which one is right"
         )
-    if wanted.num_classes not in (None, classes):
-        raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    classifier = _with_processor(loaded, Logits(loaded.model), classes, source, spec, wanted)
+    if options.num_classes not in (None, classes):
+        raise ModelError(f"{spec} gives {classes} classes, not {options.num_classes}; check --num-classes")
+    classifier = _with_processor(loaded, Logits(loaded.model), classes, source, spec, options)
     height, width = classifier.identity.preprocessing.input_size  # whether it takes what its processor makes
     with quiet(f"{spec}: an image of {height}x{width}"), torch.no_grad():
         logits = classifier(torch.full((1, 3, height, width), 0.5))
     if logits.shape != (1, classes):
-        said = f"{tuple(logits.shape)} for one image; expected (1, {classes}): check id2label of config.json"
-        raise ModelError(f"{spec} returned {said}")
+        problem = f"{tuple(logits.shape)} for one image; expected (1, {classes}): check id2label of config.json"
+        raise ModelError(f"{spec} returned {problem}")
     if not logits.isfinite().all():
-        said = "logits that are not finite for a grey image; check config.json and the weights"
-        raise ModelError(f"{spec} returned {said}")
+        problem = "logits that are not finite for a grey image; check config.json and the weights"
+        raise ModelError(f"{spec} returned {problem}")
     return classifier
 
 
@@ -317,13 +317,13 @@ def is_zero_shot(source: ModelFile, spec: str) -> bool:
 
     config = read_folder(source.path).config
     named = config.get("architectures")
-    known = modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    architectures = modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if str(config["model_type"]).endswith(("_vision_model", "_text_model")):
         why = f"a {config['model_type']}, one tower alone"
         raise CheckpointError(f"{source.path}: {why}; expected the whole model, with its image tower and text tower")
     if isinstance(named, list) and named:
-        return str(named[0]) in known.values()
-    return config["model_type"] in known
+        return str(named[0]) in architectures.values()
+    return config["model_type"] in architectures
 
 
 class _ImageTower(nn.Module):
@@ -341,10 +341,10 @@ class _ImageTower(nn.Module):
         rows, columns = (side // self.patch for side in images.shape[-2:])
         cut = images.reshape(len(images), 3, rows, self.patch, columns, self.patch)
         patches = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, N, p · p · 3), rows first
-        there = torch.ones(patches.shape[:2], dtype=torch.int32, device=images.device)
+        mask = torch.ones(patches.shape[:2], dtype=torch.int32, device=images.device)
         grid = torch.tensor([[rows, columns]], device=images.device).expand(len(images), 2)
-        found = self.vision_model(pixel_values=patches, pixel_attention_mask=there, spatial_shapes=grid)
-        return self.projection(found.pooler_output)  # type: ignore[no-any-return]
+        output = self.vision_model(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=grid)
+        return self.projection(output.pooler_output)  # type: ignore[no-any-return]
 
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
@@ -367,7 +367,7 @@ def _encoder(loaded: Loaded) -> tuple[Callable[[Sequence[str]], Tensor], bool]:
     long = int(text.max_position_embeddings)
     fixed = "siglip" in str(loaded.folder.config["model_type"])
     example = "A Photo."
-    is_open = fixed and tokenizer(example)["input_ids"] != tokenizer(canonical(example))["input_ids"]
+    is_open = fixed and tokenizer(example)["input_ids"] != tokenizer(canonical_text(example))["input_ids"]
     how = {"padding": "max_length", "max_length": min(64, long)} if fixed else {"padding": True, "max_length": long}
 
     def encode(sentences: Sequence[str]) -> Tensor:
@@ -375,17 +375,17 @@ def _encoder(loaded: Loaded) -> tuple[Callable[[Sequence[str]], Tensor], bool]:
             tokens = tokenizer(list(sentences), return_tensors="pt", truncation=True, **how)
             if int(tokens["input_ids"].max()) >= text.vocab_size:
                 raise CheckpointError(another)
-            found = model.get_text_features(**tokens)  # type: ignore[operator]
-        rows: Tensor = getattr(found, "pooler_output", found)
+            output = model.get_text_features(**tokens)  # type: ignore[operator]
+        rows: Tensor = getattr(output, "pooler_output", output)
         return rows
 
     return encode, is_open
 
 
-def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
+def _load_zero_shot(source: ModelFile, spec: str, options: InputOptions, headless: bool = False) -> Classifier:
     """Load an image tower with a head of text (`zero_shot`). headless: without one."""
-    prompts = prompts_of(wanted, spec, headless=headless)
-    loaded = build(source, spec, wanted, _ZERO_SHOT)
+    prompts = prompts_of(options, spec, headless=headless)
+    loaded = build_transformers(source, spec, options, _ZERO_SHOT)
     model: Any = loaded.model
     if not (hasattr(model, "vision_model") and hasattr(model, "get_text_features") and hasattr(model, "logit_scale")):
         what = f"{type(model).__name__} has no image tower apart from its text"
@@ -395,7 +395,7 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
     if prompts is not None:
         version = import_transformers(spec).__version__
         encode, is_open = _encoder(loaded)
-        prompts = replace(prompts, form=CANONICAL if is_open and wanted.text is None else prompts.form)
+        prompts = replace(prompts, form=CANONICAL if is_open and options.text is None else prompts.form)
 
         def rows_of(form: str) -> Tensor:
             text = replace(prompts, form=form)
@@ -407,9 +407,9 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
     patch = int(model.config.vision_config.patch_size) if loaded.folder.config["model_type"] == "siglip2" else 0
     network = ZeroShot(_ImageTower(model, patch), rows, *scale_and_bias(model))
     network.forms = forms
-    classifier = with_prompts(_with_processor(loaded, network, count, source, spec, wanted), prompts, words)
+    classifier = with_prompts(_with_processor(loaded, network, count, source, spec, options), prompts, words)
     if forms:
-        who = "option" if wanted.text else "family"
+        who = "option" if options.text else "family"
         sources = {**classifier.identity.preprocessing_source, "text": who}
         classifier.identity = replace(classifier.identity, preprocessing_source=sources)
     if patch:
@@ -421,72 +421,72 @@ def _load_zero_shot(source: ModelFile, spec: str, wanted: InputOptions, headless
     return classifier
 
 
-def load_features(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+def load_features(source: ModelFile, spec: str, options: InputOptions) -> Classifier:
     """Load the features (B, D) of a model of the library: before its head, or what it pools, else its first token."""
     named = read_folder(source.path).config.get("architectures")
     if isinstance(named, list) and any("ImageClassification" in str(name) for name in named):
-        return as_features(load_classifier(source, spec, wanted))
-    _only(wanted, spec)
+        return as_features(load_classifier(source, spec, options))
+    _only(options, spec)
     if is_zero_shot(source, spec):
-        return as_features(_load_zero_shot(source, spec, wanted, headless=True))
-    loaded = build(source, spec, wanted, "features")
-    return as_features(_with_processor(loaded, Pooled(loaded.model), 0, source, spec, wanted))
+        return as_features(_load_zero_shot(source, spec, options, headless=True))
+    loaded = build_transformers(source, spec, options, "features")
+    return as_features(_with_processor(loaded, PooledOutput(loaded.model), 0, source, spec, options))
 
 
 def _with_processor(
-    loaded: Loaded, network: nn.Module, classes: int, source: ModelFile, spec: str, wanted: InputOptions
+    loaded: Loaded, network: nn.Module, classes: int, source: ModelFile, spec: str, options: InputOptions
 ) -> Classifier:
     """Return a network of images as its processor makes them. CheckpointError where that cannot be expressed."""
-    processor = _processor(loaded.folder, wanted, "pil")  # our images are resized by Pillow, too
-    said = {} if processor is None else _said(processor, loaded.folder)
-    if processor is not None and "input_size" not in said:
+    processor = _processor(loaded.folder, options, "pil")  # our images are resized by Pillow, too
+    settings = {} if processor is None else _settings_of(processor, loaded.folder)
+    if processor is not None and "input_size" not in settings:
         why = "its processor leaves images as large as they are (do_resize false), which is not supported"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None and hasattr(processor, "max_num_patches"):  # it makes patches, not images
         pass
     elif processor is not None:
-        shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
-        own = Preprocessing(**shown)
+        arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+        p = Preprocessing(**arguments)
         where = source.path
-        check_pixels(processor, lambda image: _normalised(to_pixels(image, own), said), own.input_size, said, where)
+        check_pixels(processor, lambda image: _normalised(to_pixels(image, p), settings), p.input_size, settings, where)
     else:
         config = getattr(loaded.model.config, "vision_config", loaded.model.config)
         trained = getattr(config, "image_size", None)
-        said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
-    preprocessing, sources, more = resolve_preprocessing(network, wanted, said, str(source.path))
+        settings["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
+    preprocessing, sources, more = resolve_preprocessing(network, options, settings, str(source.path))
     notes = loaded.notes + more
     what: dict[str, Any] = {"preprocessing": preprocessing, "preprocessing_source": sources, "notes": notes}
     return Classifier(network, loaded.identity(source.name, spec, classes, **what))
 
 
-def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
-    _only(wanted, spec)
-    loaded = build(source, spec, wanted, "semantic segmentation")
-    processor = _processor(loaded.folder, wanted, "torchvision")  # theirs by torch
-    said = {} if processor is None else _said(processor, loaded.folder)
-    size = said.pop("input_size", None)
-    mode = str(said.get("interpolation", "bilinear"))
-    if size and (said["crop_mode"] != "squash" or said["crop_pct"] != 1 or mode not in ("bilinear", "bicubic")):
+def transformers_segmenter(source: ModelFile, spec: str, options: InputOptions, tiling: WindowOptions) -> Segmenter:
+    _only(options, spec)
+    loaded = build_transformers(source, spec, options, "semantic segmentation")
+    processor = _processor(loaded.folder, options, "torchvision")  # theirs by torch
+    settings = {} if processor is None else _settings_of(processor, loaded.folder)
+    size = settings.pop("input_size", None)
+    mode = str(settings.get("interpolation", "bilinear"))
+    if size and (settings["crop_mode"] != "squash" or settings["crop_pct"] != 1 or mode not in ("bilinear", "bicubic")):
         why = f"its processor cuts images, or resizes them by {mode}, which is not supported for segmenters"
         raise CheckpointError(f"{source.path}: {why}; expected height and width, bilinear or bicubic")
-    squashed = tuple(size) if size and shown.window is None else None
-    mean, std = wanted.mean or said["mean"], wanted.std or said["std"]
+    squashed = tuple(size) if size and tiling.window is None else None
+    mean, std = options.mean or settings["mean"], options.std or settings["std"]
     network = Logits(loaded.model, squashed, mode, mean, std)
-    if processor is not None and shown.window is None:
+    if processor is not None and tiling.window is None:
 
         def show(image: Image.Image) -> Tensor:
-            return network.resized(_normalised(pil_to_tensor(image), said))
+            return network.resized(_normalised(pil_to_tensor(image), settings))
 
-        check_pixels(processor, show, squashed or (128, 128), said, source.path)
-    windows, notes = asked_windows(shown)
+        check_pixels(processor, show, squashed or (128, 128), settings, source.path)
+    windows, notes = asked_windows(tiling)
     dense, probe = Dense(network, windows), windows.size if windows else tuple(size or (128, 128))
     classes = count_classes(dense, probe)
     if classes < 2:
         raise CheckpointError(f"{source.path}: {classes} output; expected a segmenter of two classes or more")
-    if wanted.num_classes not in (None, classes):
-        raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    sized = replace(wanted, img_size=probe)
-    preprocessing, sources, more = resolve_preprocessing(network, sized, said, str(source.path))
+    if options.num_classes not in (None, classes):
+        raise ModelError(f"{spec} gives {classes} classes, not {options.num_classes}; check --num-classes")
+    sized = replace(options, img_size=probe)
+    preprocessing, sources, more = resolve_preprocessing(network, sized, settings, str(source.path))
     notes = loaded.notes + notes + more
     if squashed:
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
@@ -498,23 +498,23 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     return Segmenter(dense, loaded.identity(source.name, spec, classes, **what))
 
 
-def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:
-    mean, std = (torch.tensor(said[name])[:, None, None] for name in ("mean", "std"))
+def _normalised(levels: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    mean, std = (torch.tensor(settings[name])[:, None, None] for name in ("mean", "std"))
     return ((to_unit_range(levels) - mean) / std)[None]
 
 
-def _only(wanted: InputOptions, spec: str) -> None:
-    if wanted.arch is not None:
+def _only(options: InputOptions, spec: str) -> None:
+    if options.arch is not None:
         what = "whose config.json defines it"
-        raise ModelError(f"--arch {wanted.arch} does not apply to {spec}, {what}; leave it out")
-    if wanted.img_size is not None:
+        raise ModelError(f"--arch {options.arch} does not apply to {spec}, {what}; leave it out")
+    if options.img_size is not None:
         raise ModelError(f"--img-size does not apply to {spec}, whose processor sets the size; leave it out")
 
 
-def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
+def _processor(folder: Folder, options: InputOptions, backend: str) -> Any:
     """Return a folder's processor; None where it has none, and the user says how images are normalised."""
     if folder.processor is None:
-        if wanted.mean is None or wanted.std is None:
+        if options.mean is None or options.std is None:
             why = "no preprocessor_config.json, so the normalisation is unknown"
             raise CheckpointError(f"{folder.path}: {why}; put it there, or give --mean and --std")
         return None
@@ -523,6 +523,6 @@ def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
         return reader.from_pretrained(str(folder.path), trust_remote_code=False, local_files_only=True, backend=backend)
 
 
-def _said(processor: Any, folder: Folder) -> dict[str, Any]:
-    said = processor.to_dict()
-    return {**normalisation(said, folder.path), **resizing(said, type(processor).__name__, folder.path)}
+def _settings_of(processor: Any, folder: Folder) -> dict[str, Any]:
+    config = processor.to_dict()
+    return {**processor_normalisation(config, folder.path), **resizing(config, type(processor).__name__, folder.path)}

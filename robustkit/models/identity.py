@@ -39,7 +39,7 @@ class ModelIdentity:
         there is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
-    notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SAID_BY`. outputs: what
+    notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SOURCES`. outputs: what
         the network returns: logits, probabilities, or other numbers between 0 and 1 (`models.outputs`).
     """
 
@@ -63,13 +63,13 @@ class ModelIdentity:
     @property
     def trained_attention(self) -> str:
         """The formula that the file names, where `attention` has other options; otherwise empty."""
-        said = str(self.metadata.get("attention", ""))
-        if said.partition("(")[0].strip() != self.attention.partition("(")[0]:
+        attention = str(self.metadata.get("attention", ""))
+        if attention.partition("(")[0].strip() != self.attention.partition("(")[0]:
             return ""
         try:
-            trained: str = find_formula(said).name
+            trained: str = find_formula(attention).name
         except ModelError:  # of another version, or a typing error: shown as it stands
-            trained = said
+            trained = attention
         return trained if trained != self.attention else ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,20 +136,20 @@ def give_attention(
     *,
     names: Sequence[str] = (),
     plain: str = "default",
-    said_by: str = "metadata",
+    origin: str = "metadata",
 ) -> tuple[str, str]:
     """Give the network its formula; return (formula or 'other' or 'none', where that comes from).
 
     names: of the model and its file, which may mention a formula. plain: the source where nothing says which one:
     `published` for weights that came with the network's code, else `default`. A network of the user's own that is made
-    of timm's attention is no proof: weights of another formula go into it, too. said_by: the source of the formula in
+    of timm's attention is no proof: weights of another formula go into it, too. origin: the source of the formula in
     metadata, `name` where an argument of training only mentions it.
     """
     forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
-    shown = next(filter(None, forms), None)
-    said = metadata.get("attention")
-    for name, source in ((option, "option"), (said, said_by), (shown, "weights")):
-        if name is None or (source == said_by and name in ("none", "other")):
+    by_scale = next(filter(None, forms), None)
+    by_metadata = metadata.get("attention")
+    for name, source in ((option, "option"), (by_metadata, origin), (by_scale, "weights")):
+        if name is None or (source == origin and name in ("none", "other")):
             continue
         try:
             set_attention(network, str(name))
@@ -186,21 +186,21 @@ def evaluated_under(classifier: Classifier, formulas: Mapping[str, str]) -> str:
     """Give a classifier, in place, the formula that a card has in the place of its own; return a line that says so,
     empty where there is none. formulas: by the name of the own one. ModelError for an unknown one.
     """
-    own = classifier.identity.attention
-    if own not in formulas:
+    attention = classifier.identity.attention
+    if attention not in formulas:
         return ""
-    name = find_formula(formulas[own]).name
+    name = find_formula(formulas[attention]).name
     set_attention(classifier.network, name)
     source = classifier.identity.attention_source
     source = source if source in UNPROVEN else "card"  # a card decides options of a formula, not whether it is the one
     classifier.identity = replace(classifier.identity, attention=name, attention_source=source)
-    return f"attention {name} from the card in the place of {own}"
+    return f"attention {name} from the card in the place of {attention}"
 
 
 def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    said = metadata.get("attention")
-    if source == "option" and said not in (None, option):
-        return (f"attention {option} from --attention; the file's metadata says {said}",)
+    attention = metadata.get("attention")
+    if source == "option" and attention not in (None, option):
+        return (f"attention {option} from --attention; the file's metadata says {attention}",)
     if source in UNPROVEN:
         why = (
             "only its name mentions its attention formula"
@@ -216,11 +216,11 @@ def attention_notes(kind: str, source: str, option: str | None, metadata: Mappin
 
 def warn_of_assumptions(identity: ModelIdentity) -> None:
     """Warn of an attention formula or a normalisation that nobody stated for this checkpoint."""
-    said, p = identity.preprocessing_source, identity.preprocessing
+    sources, p = identity.preprocessing_source, identity.preprocessing
     assumed = [f"attention {identity.attention!r}"] if identity.attention_source in UNPROVEN else []
-    assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if said.get(name) in UNPROVEN]
-    assumed += [f"image size {p.input_size}"] if said.get("input_size") == "family" else []
-    assumed += [f"text {identity.metadata.get('text', 'written')!r}"] if said.get("text") in UNPROVEN else []
+    assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if sources.get(name) in UNPROVEN]
+    assumed += [f"image size {p.input_size}"] if sources.get("input_size") == "family" else []
+    assumed += [f"text {identity.metadata.get('text', 'written')!r}"] if sources.get("text") in UNPROVEN else []
     if assumed:
         warn(
             f"{identity.name}: {', '.join(assumed)} assumed, since the file does not record it; other values load "
@@ -249,9 +249,9 @@ def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
 
 def without_head(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take the classifier off a network of timm, in place; return a file's tensors without those of it."""
-    there = set(network.state_dict())
+    names = set(network.state_dict())
     network.reset_classifier(0)  # type: ignore[operator]
-    gone = there - set(network.state_dict())
+    gone = names - set(network.state_dict())
     return {name: tensor for name, tensor in tensors.items() if name not in gone}
 
 
@@ -268,12 +268,12 @@ def as_features(classifier: Classifier) -> Classifier:
     else:
         taken = "the network's own output, since no linear layer is last"
     with torch.no_grad():
-        found = classifier(grey)
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 1 or found.shape[1] < 2:
-        given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        why = f"no features: {given} for one image; expected (1, D), D at least 2, from a network without its head"
+        features = classifier(grey)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1 or features.shape[1] < 2:
+        answer = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        why = f"no features: {answer} for one image; expected (1, D), D at least 2, from a network without its head"
         raise ModelError(f"{identity.name}: {why}; give --arch FILE.py:FUNCTION with one that returns them")
-    note = f"features: {taken}, {found.shape[1]} numbers"
+    note = f"features: {taken}, {features.shape[1]} numbers"
     classifier.identity = replace(identity, num_classes=0, class_names=None, notes=(*identity.notes, note))
     return classifier
 
@@ -295,18 +295,18 @@ def has_gradients(classifier: Classifier) -> bool:
 
         layers = [part for part in nn.Module.modules(classifier) if isinstance(part, _LAYERS)]
         hooks = [layer.register_forward_hook(look) for layer in layers]
-        with warnings.catch_warnings(record=True) as said, torch.enable_grad(), seeded(grey.device, 0):
+        with warnings.catch_warnings(record=True) as messages, torch.enable_grad(), seeded(grey.device, 0):
             warnings.simplefilter("always")
             try:
                 logits = classifier(grey.requires_grad_())
-                found = torch.autograd.grad(logits.sum(), grey, allow_unused=True)[0] is not None
+                connected = torch.autograd.grad(logits.sum(), grey, allow_unused=True)[0] is not None
             except (RuntimeError, NotImplementedError):  # no gradient at all, or an operator without one
-                found = False
+                connected = False
             finally:
                 for hook in hooks:
                     hook.remove()
-        warned = any("autograd kernel was not registered" in str(each.message) for each in said)
-        classifier.passes_gradients = found and not dropped and not warned
+        warned = any("autograd kernel was not registered" in str(each.message) for each in messages)
+        classifier.passes_gradients = connected and not dropped and not warned
     return classifier.passes_gradients
 
 
@@ -331,8 +331,8 @@ def _last_linear(classifier: Classifier, grey: Tensor) -> str:
     ]
     try:
         with torch.no_grad():
-            found = classifier(grey)
+            logits = classifier(grey)
     finally:
         for hook in hooks:
             hook.remove()
-    return next((name for name, output in made.items() if output is found), "")
+    return next((name for name, output in made.items() if output is logits), "")

@@ -43,29 +43,29 @@ class InputOptions:
     text: str | None = None
 
 
-def refuse_output(spec: str | Path | nn.Module, wanted: InputOptions, features: bool = False) -> None:
+def refuse_output(spec: str | Path | nn.Module, options: InputOptions, features: bool = False) -> None:
     """Raise ModelError for an output that is chosen of a network that we build, and whose output is known."""
-    if wanted.output is None:
+    if options.output is None:
         return
     graph = not isinstance(spec, nn.Module) and str(spec).startswith((PREFIX, "onnx:", "pt2:"))
-    if features or not (isinstance(spec, nn.Module) or graph or is_factory(wanted.arch or "")):
-        shown = type(spec).__name__ if isinstance(spec, nn.Module) else spec
+    if features or not (isinstance(spec, nn.Module) or graph or is_factory(options.arch or "")):
+        label = type(spec).__name__ if isinstance(spec, nn.Module) else spec
         where = "its features are" if features else "its only output is"
-        raise ModelError(f"--logits {wanted.output} does not apply to {shown}: {where} taken; leave it out")
+        raise ModelError(f"--logits {options.output} does not apply to {label}: {where} taken; leave it out")
 
 
 def resolve_preprocessing(
     network: nn.Module,
-    wanted: InputOptions,
+    options: InputOptions,
     metadata: Mapping[str, Any],
     where: str,
     *,
-    said_by: Mapping[str, str] = MappingProxyType({}),
+    origins: Mapping[str, str] = MappingProxyType({}),
     config_of: str = "architecture",
 ) -> tuple[Preprocessing, dict[str, str], tuple[str, ...]]:
-    """Return how images become pixels, who said each value (`common.preprocessing.SAID_BY`), and notes for the user.
+    """Return how images become pixels, who said each value (`common.preprocessing.SOURCES`), and notes for the user.
     Each value comes from the option, else metadata, else the architecture's config, else our default; notes say so.
-    said_by: the source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is
+    origins: the source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is
     `published` with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are
     not cropped by default.
     """
@@ -75,29 +75,29 @@ def resolve_preprocessing(
     notes, sources, defaults = list[str](), dict[str, str](), dict[str, Any]()
     if isinstance(config, Mapping) and config:  # timm's data config, with its defaults filled in
         defaults = dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
-    said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
-    size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes, config_of)
-    if sources["input_size"] == "metadata" and said_by.get("input_size") == "family":
+    by_config = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
+    size, sources["input_size"] = _input_size(network, options, metadata, by_config, where, notes, config_of)
+    if sources["input_size"] == "metadata" and origins.get("input_size") == "family":
         sources["input_size"] = "family"
     small = max(size) <= SMALL
-    if small and max(said.get("input_size", size)) > SMALL:
-        said.pop("crop_pct", None)  # it is of larger images
+    if small and max(by_config.get("input_size", size)) > SMALL:
+        by_config.pop("crop_pct", None)  # it is of larger images
     usual = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "interpolation": "bicubic", "crop_mode": "center", **defaults}
     usual["crop_pct"] = 1.0 if small else 0.875
 
     def choose(name: str) -> Any:
-        by_file = said_by.get(name, "metadata")
-        ranked = (("option", getattr(wanted, name)), (by_file, metadata.get(name)), (config_of, said.get(name)))
+        by_file = origins.get(name, "metadata")
+        ranked = (("option", getattr(options, name)), (by_file, metadata.get(name)), (config_of, by_config.get(name)))
         sources[name], value = next((each for each in ranked if each[1] is not None), (ASSUMED, usual[name]))
         return value
 
     mean, std = (_three_numbers(choose(name), name, where) for name in ("mean", "std"))
     if assumed := [name for name in ("mean", "std") if sources[name] == ASSUMED]:
         taken, lacking = f"{few_numbers(mean)} and {few_numbers(std)}", " and ".join(assumed)
-        options = " and ".join(f"--{name}" for name in assumed)
+        flags = " and ".join(f"--{name}" for name in assumed)
         notes.append(
             f"NO NORMALISATION: {lacking} cannot be inferred from the checkpoint; using mean and std "
-            f"{taken}; give {options}"
+            f"{taken}; give {flags}"
         )
     elif assumed := [name for name in ("mean", "std") if sources[name] in UNPROVEN]:
         why = {"trainer": "the values of its training script"}.get(sources[assumed[0]], "the architecture's defaults")
@@ -112,8 +112,8 @@ def resolve_preprocessing(
     if crop_mode not in CROP_MODES:
         raise ModelError(unknown("crop mode", crop_mode, CROP_MODES))
     if not isinstance(crop_pct, int | float) or not _LEAST_CROP <= crop_pct <= 1:
-        said_crop = repr(crop_pct)[:80]
-        raise ModelError(f"{where}: crop_pct is {said_crop}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct")
+        crop_text = repr(crop_pct)[:80]
+        raise ModelError(f"{where}: crop_pct is {crop_text}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct")
     preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode)
     return preprocessing, sources, tuple(notes)
 
@@ -129,22 +129,22 @@ def _three_numbers(value: Any, name: str, where: str) -> tuple[float, ...]:
 
 def _input_size(
     network: nn.Module,
-    wanted: InputOptions,
+    options: InputOptions,
     metadata: Mapping[str, Any],
-    said: Mapping[str, Any],
+    by_config: Mapping[str, Any],
     where: str,
     notes: list[str],
     config_of: str,
 ) -> tuple[tuple[int, int], str]:
-    if wanted.img_size is not None:
-        return height_and_width(wanted.img_size, where), "option"
+    if options.img_size is not None:
+        return height_and_width(options.img_size, where), "option"
     built = getattr(getattr(network, "patch_embed", None), "img_size", None) or getattr(network, "fixed_size", None)
     if built is not None:  # the size that a ViT was built for, or a graph takes, outweighs the config of its name
         return height_and_width(built, where), "network"
     if "input_size" in metadata:
         return height_and_width(metadata["input_size"], where, LARGEST_SIDE), "metadata"
-    if "input_size" in said:
-        return height_and_width(said["input_size"][-2:], where), config_of
+    if "input_size" in by_config:
+        return height_and_width(by_config["input_size"][-2:], where), config_of
     size = probed_size(network)
     notes.append(f"image size {size[0]} x {size[1]} found by trial; --img-size overrides it")
     return size, "tried"

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..common.environment import import_extra
 from ..common.files import bytes_of, check_plain, first_line, reason_of
 from ..errors import CheckpointError, ModelError
-from .checkpoint import metadata_of, sha256
+from .checkpoint import checkpoint_metadata, sha256
 from .exported import ExportedNetwork, exported_classifier, refuse_options
 from .identity import Classifier
 from .input_config import InputOptions
@@ -40,17 +40,17 @@ _IMAGES = "images (B, 3, H, W)"
 _NOTE = "an exported model without gradients: attacks and maps that need them do not apply"
 
 
-def load_onnx(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+def load_onnx(source: ModelFile, spec: str, options: InputOptions) -> Classifier:
     """Return the classifier of an ONNX file. Raises ModelError or CheckpointError, one line with the remedy."""
-    refuse_options(spec, wanted)
+    refuse_options(spec, options)
     libraries = [import_extra(name, "onnx", spec) for name in ("onnx", "onnxruntime")]
-    custom = None if wanted.custom_ops is None else Path(wanted.custom_ops)
-    file = _File.read(source.path, libraries[0], wanted.output, any_operator=custom is not None)
+    custom = None if options.custom_ops is None else Path(options.custom_ops)
+    file = _File.read(source.path, libraries[0], options.output, any_operator=custom is not None)
     network = OnnxNetwork(source.path, file.size, file.rows, libraries[1], custom, file.output)
     notes = (_NOTE, *file.notes)
     more: dict[str, Any] = {"arch": "onnx", "sha256": file.digest(), "attends": file.attends, "notes": notes}
     more["code_sha256"] = None if custom is None else sha256(custom)
-    return exported_classifier(network, source, spec, wanted, file.metadata, **more)
+    return exported_classifier(network, source, spec, options, file.metadata, **more)
 
 
 class OnnxNetwork(ExportedNetwork):
@@ -145,7 +145,7 @@ class _File:
         size, rows = _check_input(path, model.graph, onnx)
         output, notes = _output(path, model.graph, choice, onnx)
         inner = (node for node in nodes if output not in node.output)
-        metadata = metadata_of(path, {entry.key: entry.value for entry in model.metadata_props})
+        metadata = checkpoint_metadata(path, {entry.key: entry.value for entry in model.metadata_props})
         attends = any(_ATTENTION.fullmatch(node.op_type) for node in inner)
         return cls(path, outside, metadata, size, rows, output, attends, notes)
 
@@ -171,8 +171,8 @@ def _graphs(model: Any) -> Iterator[Any]:
 
 
 def _check_operators(path: Path, model: Any, nodes: list[Any]) -> None:
-    own = {(function.domain, function.name) for function in model.functions}
-    strange = [n for n in nodes if n.domain not in _DOMAINS and (n.domain, n.op_type) not in own]
+    functions = {(function.domain, function.name) for function in model.functions}
+    strange = [n for n in nodes if n.domain not in _DOMAINS and (n.domain, n.op_type) not in functions]
     if strange:
         named = sorted({f"{node.domain}:{node.op_type}"[:60] for node in strange})
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
@@ -251,8 +251,8 @@ def _check_weights(path: Path, model: Any, nodes: list[Any], held: int, onnx: Mo
             each = 1  # of text, or below a byte
         claimed += math.prod(tensor.dims) * each
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            said = {entry.key: entry.value for entry in tensor.external_data}
-            location = said.get("location", "")
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            location = entries.get("location", "")
             outside[location] = outside.get(location) or _next_to(path, location)
     held += sum(file.stat().st_size for file in outside.values())
     if claimed > 4 * held + _ROOM:
@@ -287,8 +287,8 @@ def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, i
     _check_type(path, "input", entries[0], _IMAGES, onnx)
     sides = [_side(each) for each in entries[0].type.tensor_type.shape.dim]
     if len(sides) != 4 or sides[1] not in (None, 3) or any(side is not None and side < 1 for side in sides):
-        shown = " x ".join("?" if side is None else str(side) for side in sides)
-        raise CheckpointError(f"{path}: its input is {shown}; expected images of 3 channels, B x 3 x H x W")
+        shape = " x ".join("?" if side is None else str(side) for side in sides)
+        raise CheckpointError(f"{path}: its input is {shape}; expected images of 3 channels, B x 3 x H x W")
     rows, _, height, width = sides
     return (None if height is None or width is None else (height, width)), (rows or 1, rows)
 

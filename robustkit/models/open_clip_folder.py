@@ -40,25 +40,25 @@ _ALIKE = 1e-4  # of the largest feature
 
 @dataclass(frozen=True)
 class _Folder:
-    """path: of the folder. model, shown: its model_cfg and preprocess_cfg."""
+    """path: of the folder. model, preprocess: its model_cfg and preprocess_cfg."""
 
     path: Path
     model: Mapping[str, Any]
-    shown: Mapping[str, Any]
+    preprocess: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> _Folder:
         file = path / OPEN_CLIP
         try:
-            said = json_of(file, _MOST)
+            config = json_of(file, _MOST)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: not JSON ({reason_of(error)}); expected open_clip's config") from error
-        model, shown = (
-            said.get(name) if isinstance(said, Mapping) else None for name in ("model_cfg", "preprocess_cfg")
+        model, preprocess = (
+            config.get(name) if isinstance(config, Mapping) else None for name in ("model_cfg", "preprocess_cfg")
         )
-        if not isinstance(model, Mapping) or not isinstance(shown, Mapping):
+        if not isinstance(model, Mapping) or not isinstance(preprocess, Mapping):
             raise CheckpointError(f"{file}: expected the objects model_cfg and preprocess_cfg")
-        folder = cls(path, model, shown)
+        folder = cls(path, model, preprocess)
         text, vision = (folder.model.get(name) for name in ("text_cfg", "vision_cfg"))
         if not isinstance(text, Mapping) or not isinstance(vision, Mapping):
             raise CheckpointError(f"{file}: model_cfg has no text_cfg or vision_cfg; expected both towers")
@@ -67,8 +67,8 @@ class _Folder:
             raise CheckpointError(f"{file}: {what}; convert the checkpoint to transformers, and give hf:DIR")
         options = text.get("tokenizer_kwargs") or {}
         if not isinstance(options, Mapping) or (strange := sorted(set(options) - _TOKENIZER_OPTIONS)):
-            given = ", ".join(strange) if isinstance(options, Mapping) else str(options)
-            what = f"tokenizer_kwargs has {given[:80]}, which may name code or files"
+            names = ", ".join(strange) if isinstance(options, Mapping) else str(options)
+            what = f"tokenizer_kwargs has {names[:80]}, which may name code or files"
             raise CheckpointError(f"{file}: {what}; expected only {', '.join(sorted(_TOKENIZER_OPTIONS))}")
         if (named := vision.get("timm_model_name")) is not None and not (
             isinstance(named, str) and timm.is_model(named)
@@ -79,7 +79,7 @@ class _Folder:
         if text.get("hf_tokenizer_name") and not (path / "tokenizer.json").is_file():
             what = f"its tokenizer is {str(text['hf_tokenizer_name'])[:80]!r} of the Hub"
             raise CheckpointError(f"{file}: {what}, which nothing here fetches; put tokenizer.json next to it")
-        mode = folder.shown.get("resize_mode", "shortest")
+        mode = folder.preprocess.get("resize_mode", "shortest")
         if not isinstance(mode, str) or mode not in _MODES:
             raise CheckpointError(f"{file}: resize_mode {mode!r} is not supported; expected {' or '.join(_MODES)}")
         return folder
@@ -87,33 +87,33 @@ class _Folder:
     def preprocessing(self, usual: Mapping[str, Any], sides: tuple[int, int]) -> dict[str, Any]:
         """Return how images become pixels. usual: open_clip's mean and std where the config has none. sides: of the
         images that the tower takes, which decide in open_clip, too."""
-        said = {**usual, **{key: value for key, value in self.shown.items() if value is not None}}
-        mode = said.get("resize_mode", "shortest")
-        interpolation = said.get("interpolation", "bicubic")
-        found = {"mean": said["mean"], "std": said["std"], "input_size": list(sides), "crop_pct": 1.0}
-        return {**found, "interpolation": interpolation, "crop_mode": _MODES[mode]}
+        settings = {**usual, **{key: value for key, value in self.preprocess.items() if value is not None}}
+        mode = settings.get("resize_mode", "shortest")
+        interpolation = settings.get("interpolation", "bicubic")
+        values = {"mean": settings["mean"], "std": settings["std"], "input_size": list(sides), "crop_pct": 1.0}
+        return {**values, "interpolation": interpolation, "crop_mode": _MODES[mode]}
 
 
-def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless: bool = False) -> Classifier:
+def load_open_clip(source: ModelFile, spec: str, options: InputOptions, headless: bool = False) -> Classifier:
     """Load an image tower with a head of text. headless: without one. Raises CheckpointError or ModelError."""
     open_clip = import_extra("open_clip", "clip", spec)
     folder = _Folder.read(source.path)
-    prompts = prompts_of(wanted, spec, headless=headless)
+    prompts = prompts_of(options, spec, headless=headless)
     file = next((source.path / name for name in _WEIGHTS if (source.path / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{source.path}: no weights; expected {' or '.join(_WEIGHTS)}")
     checkpoint = read(file, prefixes=False)
     place = f"local-dir:{source.path}"
     with _guarded(source.path), seeded(torch.device("cpu"), 0), Allowance(checkpoint.tensors, file):
-        given = {"load_weights": False, "pretrained_text": False, "force_image_size": wanted.img_size}
-        model = open_clip.create_model(place, **given)
+        arguments = {"load_weights": False, "pretrained_text": False, "force_image_size": options.img_size}
+        model = open_clip.create_model(place, **arguments)
         tensors, notes = _resampled(open_clip, model, checkpoint.tensors)
         sides = _sides(model, folder)
     load_into(model, replace(checkpoint, tensors=dict(tensors)))
     model.eval()
     tower, more = _image_tower(model, folder, tensors, sides)
     notes += more
-    attention = give_attention(tower, wanted.attention, {}, {}, spec)
+    attention = give_attention(tower, options.attention, {}, {}, spec)
     words = digest_of_files(text_files(source.path), source.path)
     rows, count = None, 0
     if prompts is not None:
@@ -123,18 +123,18 @@ def load_open_clip(source: ModelFile, spec: str, wanted: InputOptions, headless:
         count = len(prompts.classes)
     network = ZeroShot(tower, rows, *scale_and_bias(model))
     usual = {"mean": list(open_clip.OPENAI_DATASET_MEAN), "std": list(open_clip.OPENAI_DATASET_STD)}
-    shown = folder.preprocessing(usual, sides)
-    unsaid = {name: "family" for name in usual if folder.shown.get(name) is None}  # open_clip's defaults
-    if wanted.img_size is None and folder.model["vision_cfg"].get("image_size") is None:
-        unsaid["input_size"] = "family"
-    preprocessing, sources, more = resolve_preprocessing(network, wanted, shown, str(source.path), said_by=unsaid)
+    config = folder.preprocessing(usual, sides)
+    defaulted = {name: "family" for name in usual if folder.preprocess.get(name) is None}  # open_clip's defaults
+    if options.img_size is None and folder.model["vision_cfg"].get("image_size") is None:
+        defaulted["input_size"] = "family"
+    preprocessing, sources, more = resolve_preprocessing(network, options, config, str(source.path), origins=defaulted)
     identity = identity_of(
         *(checkpoint, source.name, spec, type(model).__name__, attention),
         num_classes=count,
         preprocessing=preprocessing,
         preprocessing_source=sources,
         code_sha256=words,
-        notes=checkpoint.notes + notes + attention_notes(*attention, wanted.attention, {}) + more,
+        notes=checkpoint.notes + notes + attention_notes(*attention, options.attention, {}) + more,
         metadata={"open_clip": open_clip.__version__},
     )
     return with_prompts(Classifier(network, identity), prompts)
@@ -157,12 +157,12 @@ def _guarded(path: Path) -> Iterator[None]:
 
 def _encoder(open_clip: Any, model: Any, place: str) -> Callable[[Sequence[str]], Tensor]:
     tokenizer = open_clip.get_tokenizer(place)
-    known = model.token_embedding if hasattr(model, "token_embedding") else model.text.token_embedding
+    embedding = model.token_embedding if hasattr(model, "token_embedding") else model.text.token_embedding
 
     def encode(sentences: Sequence[str]) -> Tensor:
         tokens = tokenizer(list(sentences))
-        if int(tokens.max()) >= known.num_embeddings:
-            what = f"its tokenizer makes token {int(tokens.max())} and the text tower has {known.num_embeddings}"
+        if int(tokens.max()) >= embedding.num_embeddings:
+            what = f"its tokenizer makes token {int(tokens.max())} and the text tower has {embedding.num_embeddings}"
             raise CheckpointError(f"{place}: {what}; expected the tokenizer that the model was trained with")
         return model.encode_text(tokens)  # type: ignore[no-any-return]
 
@@ -185,44 +185,44 @@ def _image_tower(
     model: Any, folder: _Folder, tensors: Mapping[str, Tensor], sides: tuple[int, int]
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the image tower, of timm where that is the same, and notes. sides: of its images."""
-    own, said = model.visual, folder.model["vision_cfg"]
-    if hasattr(own, "trunk"):  # timm's already
-        return own, ()
-    why = f"a {type(own).__name__}"
+    tower, config = model.visual, folder.model["vision_cfg"]
+    if hasattr(tower, "trunk"):  # timm's already
+        return tower, ()
+    why = f"a {type(tower).__name__}"
     if "visual.class_embedding" in tensors and "visual.proj" in tensors:
         try:
             with seeded(torch.device("cpu"), 0), torch.no_grad():
-                tower = _as_timm(folder, said, tensors, sides)
+                timm_tower = _as_timm(folder, config, tensors, sides)
                 image = torch.rand(2, 3, *sides)
-                theirs, ours = own(image), tower(image)
+                theirs, ours = tower(image), timm_tower(image)
             apart = float((theirs - ours).abs().max() / theirs.abs().max())
             if apart <= _ALIKE:
-                return tower, ()
+                return timm_tower, ()
             why = f"in timm's ViT its features differ by {apart:.1g} of the largest"
         except Exception as error:  # options that timm's ViT does not have
             why = first_line(error)
-    return own, (f"open_clip's own image tower ({why}): its attention is not seen, so maps that read it are refused",)
+    return tower, (f"open_clip's own image tower ({why}): its attention is not seen, so maps that read it are refused",)
 
 
 def _sides(model: Any, folder: _Folder) -> tuple[int, int]:
     """Return the size of the images that the tower takes; where it has none, what the config says about pixels."""
-    size = getattr(model.visual, "image_size", None) or folder.shown.get("size", 224)
+    size = getattr(model.visual, "image_size", None) or folder.preprocess.get("size", 224)
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
 def _as_timm(
-    folder: _Folder, said: Mapping[str, Any], tensors: Mapping[str, Tensor], sides: tuple[int, int]
+    folder: _Folder, config: Mapping[str, Any], tensors: Mapping[str, Tensor], sides: tuple[int, int]
 ) -> nn.Module:
-    width = said.get("width", 768)
+    width = config.get("width", 768)
     quick = "quickgelu_" if folder.model.get("quick_gelu") else ""
     tower: Any = timm.create_model(
         f"vit_base_patch16_clip_{quick}224",
         img_size=sides,
-        patch_size=said.get("patch_size", 16),
+        patch_size=config.get("patch_size", 16),
         embed_dim=width,
-        depth=said.get("layers", 12),
-        num_heads=width // said.get("head_width", 64),
-        mlp_ratio=said.get("mlp_ratio", 4.0),
+        depth=config.get("layers", 12),
+        num_heads=width // config.get("head_width", 64),
+        mlp_ratio=config.get("mlp_ratio", 4.0),
         num_classes=folder.model["embed_dim"],
     )
     converted = checkpoint_filter_fn({name: tensor.float() for name, tensor in tensors.items()}, tower)

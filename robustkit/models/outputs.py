@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ..common.preprocessing import LOGITS, PROBABILITIES, UNIT
 from ..errors import ModelError
-from .architecture import asked, in_short
+from .architecture import asked, error_text
 
 LEAST = 2.0**-149
 """The smallest number above 0 that float32 has; a probability of 0 counts as this."""
@@ -102,11 +102,11 @@ def with_one_output(
     except ModelError:
         raise
     except Exception as error:  # the user's own code
-        shown, remedy = f"an input of shape {tuple(example.shape)}", "check --arch and --mean"
+        inputs, remedy = f"an input of shape {tuple(example.shape)}", "check --arch and --mean"
         if example.ndim == 4:
-            shown = f"images of {example.shape[2]} x {example.shape[3]}"
+            inputs = f"images of {example.shape[2]} x {example.shape[3]}"
             remedy = "check --img-size" if ndim == 2 else f"expected {expected}"
-        raise ModelError(f"{name} fails on {shown} ({in_short(error)}); {remedy}") from error
+        raise ModelError(f"{name} fails on {inputs} ({error_text(error)}); {remedy}") from error
     if isinstance(output, Tensor):
         if choice is not None:
             raise ModelError(f"{name} returns a single tensor, and output {choice} was asked for; leave --logits out")
@@ -188,14 +188,14 @@ def kind_of_outputs(network: nn.Module, first: Tensor, example: Tensor) -> str:
         except Exception as error:  # the user's own code
             if not usual:  # it may refuse what no image is
                 continue
-            shown = f"{type(network).__name__} fails on drawn inputs ({in_short(error)})"
-            raise ModelError(f"{shown}; expected a network that takes any numbers from 0 to 1") from error
+            problem = f"{type(network).__name__} fails on drawn inputs ({error_text(error)})"
+            raise ModelError(f"{problem}; expected a network that takes any numbers from 0 to 1") from error
         tolerance = _tolerance(answer)
-        found = answer.float().movedim(1, -1).flatten(0, -2)
-        found = found[found.isfinite().all(dim=1)]
-        if bool(((found < -_BELOW) | (found > 1 + tolerance)).any()):
+        values = answer.float().movedim(1, -1).flatten(0, -2)
+        values = values[values.isfinite().all(dim=1)]
+        if bool(((values < -_BELOW) | (values > 1 + tolerance)).any()):
             return LOGITS
-        rows = torch.cat([rows.to(found).reshape(-1, found.shape[1]), found])
+        rows = torch.cat([rows.to(values).reshape(-1, values.shape[1]), values])
     one = rows.shape[1] == 1
     if len(rows) and not one and bool(((rows.sum(dim=1) - 1).abs() <= tolerance).all()):
         return PROBABILITIES

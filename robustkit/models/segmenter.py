@@ -63,9 +63,9 @@ def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
     held = checkpoint.tensors if checkpoint.held is None else checkpoint.held.tensors
     if not any(f".{part}." in f".{name}" for part in ("encoder.patch_embed", "decoder") for name in held):
         return None
-    found = select_network(checkpoint, {f"encoder.{name}": None for name in VIT})
-    parts = [any(name.startswith(part) for name in found.tensors) for part in ("encoder.patch_embed.", "decoder.")]
-    return found if all(parts) else None
+    selection = select_network(checkpoint, {f"encoder.{name}": None for name in VIT})
+    parts = [any(name.startswith(part) for name in selection.tensors) for part in ("encoder.patch_embed.", "decoder.")]
+    return selection if all(parts) else None
 
 
 def load_segmenter(
@@ -125,14 +125,14 @@ def load_segmenter(
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
         mean, std = (0.0,) * 3, (1.0,) * 3
-    wanted = InputOptions(arch, attention, num_classes, mean, std, output=output)
-    refuse_output(spec, wanted)
-    shown = WindowOptions(window, stride, short_side, resize)
+    options = InputOptions(arch, attention, num_classes, mean, std, output=output)
+    refuse_output(spec, options)
+    tiling = WindowOptions(window, stride, short_side, resize)
     if isinstance(spec, nn.Module):
-        return _in_memory(spec, type(spec).__name__, wanted, shown)
+        return _in_memory(spec, type(spec).__name__, options, tiling)
     spec = str(spec)
     if spec.startswith(PREFIX):
-        return _in_memory(held_object(spec).network, held_object(spec).name, wanted, shown)
+        return _in_memory(held_object(spec).network, held_object(spec).name, options, tiling)
     if attention is not None:
         find_formula(attention)
     if spec.startswith("timm:"):
@@ -141,7 +141,7 @@ def load_segmenter(
     if source.transformers:
         from . import hugging_face
 
-        made = hugging_face.load_segmenter(source, spec, wanted, shown)
+        made = hugging_face.transformers_segmenter(source, spec, options, tiling)
     else:
         checkpoint = read(source.path, use_ema=use_ema)
         segmenter = None if is_factory(arch or "") else _as_segmenter(checkpoint)
@@ -153,18 +153,18 @@ def load_segmenter(
             )
         file = segmenter or checkpoint
         file = replace(file, metadata={**source.metadata, **file.metadata})
-        made = (_segmenter if segmenter else _factory)(file, source.name, spec, wanted, shown, allow_partial)
+        made = (_segmenter if segmenter else _factory)(file, source.name, spec, options, tiling, allow_partial)
     warn_of_assumptions(made.identity)
     return made
 
 
-def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
+def _in_memory(network: nn.Module, name: str, options: InputOptions, tiling: WindowOptions) -> Segmenter:
     if isinstance(network, Segmenter):
         return network
-    windows, notes = asked_windows(shown)
+    windows, notes = asked_windows(tiling)
     size = windows.size if windows else (_PROBE, _PROBE)
-    identity = described(network, name, replace(wanted, img_size=size))
-    dense, outputs, more = _dense(network, windows, size, wanted)
+    identity = described(network, name, replace(options, img_size=size))
+    dense, outputs, more = _dense(network, windows, size, options)
     identity = replace(
         identity,
         num_classes=count_classes(dense, size),
@@ -177,11 +177,11 @@ def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: Windo
 
 
 def _dense(
-    network: nn.Module, windows: Windows | None, size: tuple[int, int], wanted: InputOptions
+    network: nn.Module, windows: Windows | None, size: tuple[int, int], options: InputOptions
 ) -> tuple[Dense, str, tuple[str, ...]]:
     """Return a network of the user's own as one of images of any size, what it returns, and notes."""
     zeros = torch.zeros(1, 3, *size)
-    network, first, notes = with_one_output(network, zeros, wanted.output, wanted.num_classes, ndim=4)
+    network, first, notes = with_one_output(network, zeros, options.output, options.num_classes, ndim=4)
     kind = kind_of_outputs(network, first, zeros)
     network, kind, more = (
         with_two_classes(network, kind) if first.shape[1] == 1 else (network, kind, notes_on_outputs(kind))
@@ -192,7 +192,7 @@ def _dense(
 
 
 def _segmenter(
-    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: WindowOptions, allow_partial: bool
+    checkpoint: Checkpoint, name: str, spec: str, options: InputOptions, tiling: WindowOptions, allow_partial: bool
 ) -> Segmenter:
     metadata, ours = checkpoint.metadata, checkpoint.metadata.get("task") == "segmentation"
     held, notes = checkpoint.tensors, tuple[str, ...]()
@@ -200,46 +200,46 @@ def _segmenter(
     if left := len(held) - len(tensors):  # which the public encoders still carry, and a Segmenter does not use
         notes += (f"{left} tensors of the encoder's classifier ignored",)
     classes = _classes(checkpoint, tensors)
-    if wanted.num_classes not in (None, classes):
-        raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    arch, kwargs, trained, more = _encoder(checkpoint, tensors, wanted)
+    if options.num_classes not in (None, classes):
+        raise ModelError(f"{spec} gives {classes} classes, not {options.num_classes}; check --num-classes")
+    arch, kwargs, trained, more = _encoder(checkpoint, tensors, options)
     notes += more
-    size = trained if shown.window is None else sides(shown.window, "--window")
+    size = trained if tiling.window is None else sides(tiling.window, "--window")
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
-    said = metadata.get("decoder_kwargs", {})
-    said = check_arguments(said, checkpoint.path, any_name=True, name="decoder_kwargs")
-    if not linear and "heads" not in said:
+    decoder_kwargs = metadata.get("decoder_kwargs", {})
+    decoder_kwargs = check_arguments(decoder_kwargs, checkpoint.path, any_name=True, name="decoder_kwargs")
+    if not linear and "heads" not in decoder_kwargs:
         notes += ("the decoder is assumed to have heads of size 64: the tensors do not determine their number",)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
             eps, decoder = None if ours else PUBLIC_EPS, "linear" if linear else "mask_transformer"
-            of_decoder = {} if linear else {**said, "depth": depth}
+            of_decoder = {} if linear else {**decoder_kwargs, "depth": depth}
             built: dict[str, Any] = {"arch_kwargs": kwargs, "decoder_kwargs": of_decoder, "norm_eps": eps}
             network = build_segmenter(arch, classes, window=size, decoder=decoder, **built)
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
-    notes += attention_notes(kind, source, wanted.attention, metadata)
+        kind, source = give_attention(network, options.attention, metadata, tensors, spec, **checkpoint.hints)
+    notes += attention_notes(kind, source, options.attention, metadata)
     encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)
     tensors |= {f"encoder.{key}": tensor for key, tensor in encoder.items()}
     notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    where, said_by = str(checkpoint.path), checkpoint.metadata_source
-    preprocessing, sources, _ = resolve_preprocessing(network.encoder, wanted, metadata, where, said_by=said_by)
-    windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
-    said = _said(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + partial + more}
-    identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, **said)
+    where, origins = str(checkpoint.path), checkpoint.metadata_source
+    preprocessing, sources, _ = resolve_preprocessing(network.encoder, options, metadata, where, origins=origins)
+    windows, more = resolve_windows(size, tiling, metadata, ours, metadata.get("stride") if size == trained else None)
+    rest = _rest_of(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + partial + more}
+    identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, **rest)
     return Segmenter(Dense(network, windows), identity)
 
 
 def _factory(
-    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: WindowOptions, allow_partial: bool
+    checkpoint: Checkpoint, name: str, spec: str, options: InputOptions, tiling: WindowOptions, allow_partial: bool
 ) -> Segmenter:
-    arch = str(wanted.arch)
+    arch = str(options.arch)
     if not is_factory(arch):
         raise ModelError(f"--arch {arch}: {spec} is not a Segmenter; expected your own FILE.py:FUNCTION")
     kwargs: dict[str, Any] = {"weights": None, "weights_backbone": None}  # torchvision would fetch these
-    if wanted.num_classes is not None:
-        kwargs["num_classes"] = wanted.num_classes
+    if options.num_classes is not None:
+        kwargs["num_classes"] = options.num_classes
     with seeded(torch.device("cpu"), 0):
         network = build(arch, kwargs=kwargs, img_size=None)
     expected = network.state_dict()
@@ -249,33 +249,33 @@ def _factory(
     tensors = {key: held[key] for key in held if key in expected or not key.startswith("aux_classifier.")}
     if left := len(held) - len(tensors):
         notes += (f"{left} tensors of the auxiliary classifier ignored",)
-    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
-    notes += attention_notes(kind, source, wanted.attention, metadata)
+    kind, source = give_attention(network, options.attention, metadata, tensors, spec, **checkpoint.hints)
+    notes += attention_notes(kind, source, options.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
-    windows, more = asked_windows(shown)
+    windows, more = asked_windows(tiling)
     notes += more
     size = windows.size if windows else (_PROBE, _PROBE)
-    dense, outputs, more = _dense(network, windows, size, wanted)
+    dense, outputs, more = _dense(network, windows, size, options)
     classes = count_classes(dense, size)
     notes += more
-    if wanted.num_classes not in (None, classes):
-        raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    sized, where, said_by = replace(wanted, img_size=size), str(checkpoint.path), checkpoint.metadata_source
+    if options.num_classes not in (None, classes):
+        raise ModelError(f"{arch} gives {classes} classes, not {options.num_classes}; check --num-classes")
+    sized, where, origins = replace(options, img_size=size), str(checkpoint.path), checkpoint.metadata_source
     preprocessing, sources, more = resolve_preprocessing(
-        network, sized, metadata, where, said_by=said_by, config_of="code"
+        network, sized, metadata, where, origins=origins, config_of="code"
     )
-    said = _said(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + more}
-    said["outputs"] = outputs
-    identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **said)
+    rest = _rest_of(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + more}
+    rest["outputs"] = outputs
+    identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **rest)
     return Segmenter(dense, identity)
 
 
-def _said(
+def _rest_of(
     checkpoint: Checkpoint, classes: int, preprocessing: Preprocessing, sources: Mapping[str, str]
 ) -> dict[str, Any]:
-    said = checkpoint.metadata.get("class_names")
-    names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
+    class_names = checkpoint.metadata.get("class_names")
+    names = tuple(printable(str(name)) for name in class_names) if isinstance(class_names, list) else ()
     return {
         "num_classes": classes,
         "class_names": names if len(names) == classes else None,
@@ -298,19 +298,19 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
 
 
 def _encoder(
-    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], options: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
     metadata = checkpoint.metadata
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
-    if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):
+    if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and options.arch in (None, claimed):
         kwargs, note = check_arguments(kwargs, checkpoint.path), f"encoder {claimed} from the file's metadata"
         return claimed, kwargs, height_and_width(size, checkpoint.path, LARGEST_SIDE), (note,)
     encoder = _part(tensors, "encoder.")
     try:
-        found = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
+        guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
-    kwargs = {key: value for key, value in found.arguments.items() if key not in ("num_classes", "img_size")}
-    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in found.notes)
-    side = found.arguments["img_size"]
-    return wanted.arch or found.arch, kwargs, (side, side), notes
+    kwargs = {key: value for key, value in guessed.arguments.items() if key not in ("num_classes", "img_size")}
+    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in guessed.notes)
+    side = guessed.arguments["img_size"]
+    return options.arch or guessed.arch, kwargs, (side, side), notes

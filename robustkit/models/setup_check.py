@@ -26,7 +26,7 @@ from ..attention.fingerprint import (
     Fit,
     Formulas,
     fit_figures,
-    judge,
+    judge_formulas,
     paired_interval,
     variants_of,
 )
@@ -85,8 +85,8 @@ class Setup:
     def name(self, part: str) -> str:
         p = self.preprocessing
         if part == "normalisation":
-            known = (name for name, values in NORMALISATIONS.items() if _is_same(p, values))
-            return next(known, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
+            matches = (name for name, values in NORMALISATIONS.items() if _is_same(p, values))
+            return next(matches, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
         names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "channels": "BGR" if self.bgr else "RGB"}
         return {**names, "labels": self.labels, "attention": self.attention, "text": self.text}[part]
 
@@ -135,16 +135,16 @@ def label_numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]
     """Return numberings by name, from labels of the data (classes `names`) to outputs of the model."""
     count = min(len(names), outputs)
     steps = {AS_GIVEN: 0, "label + 1": 1, "label - 1": -1}
-    found = {name: [(label + step) % outputs for label in range(count)] for name, step in steps.items()}
+    numberings = {name: [(label + step) % outputs for label in range(count)] for name, step in steps.items()}
     readable, plain = class_names(tuple(names[:count]), count), list(names[:count])
     alphabetical = _places([name.casefold() for name in readable])
     ranked = {"names in alphabetical order": alphabetical, "names, capitals first": _places(plain)}
     if all(name.isascii() and name.isdecimal() and len(name) < 10 for name in plain):
         ranked["names in the order of their numbers"] = _places([int(name) for name in plain])
     for name, places in ranked.items():
-        if places not in found.values():
-            found[name] = places
-    return found
+        if places not in numberings.values():
+            numberings[name] = places
+    return numberings
 
 
 def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
@@ -225,17 +225,17 @@ class PartFit:
         return tuple(row.name for row in self.rows[1:] if not row.ci_low > 0)
 
 
-def form_of(network: nn.Module, said: Mapping[str, object]) -> str:
-    """Return the form of the sentences of a zero-shot head that may have another; empty where it is no question. said:
-    the metadata of the model."""
-    return str(said.get("text", WRITTEN)) if isinstance(network, ZeroShot) and network.forms else ""
+def form_of(network: nn.Module, metadata: Mapping[str, object]) -> str:
+    """Return the form of the sentences of a zero-shot head that may have another; empty where it is no question.
+    metadata: of the model."""
+    return str(metadata.get("text", WRITTEN)) if isinstance(network, ZeroShot) and network.forms else ""
 
 
-class Watch:
+class SearchWatch:
     """Hears how far a search is: how many answers may be needed for a while, and are there or are needed no longer."""
 
     def plan(self, answers: int) -> None: ...
-    def begin(self, part: str, known: int) -> None: ...
+    def begin(self, part: str, done: int) -> None: ...
     def advance(self, answers: int) -> None: ...
 
 
@@ -259,7 +259,7 @@ class Bench:
         numbered: bool = True,
     ) -> None:
         self.network, self.read, self.count, self.score = network, read, count, score
-        self.device, self.batch_size, self.watch = device, batch_size, Watch()
+        self.device, self.batch_size, self.watch = device, batch_size, SearchWatch()
         self.reach = reach or (lambda end: min(end, self.count))
         self.formulas, self.numbered, self.forwards = formulas, numbered, 0
         self._losses: dict[Setup, Tensor] = {}
@@ -268,17 +268,17 @@ class Bench:
     def losses(self, setups: Sequence[Setup], end: int) -> list[Tensor]:
         """Return (n, 2) of each set-up on the first n places, at most `end`: NLL, and 1 where right. A set-up that
         shows the same pixels as the first one has its answers."""
-        starts = [self.known(setup) for setup in setups]
+        starts = [self.scored(setup) for setup in setups]
         for start in range(min(starts, default=end), end, self.batch_size):
             places = range(start, self.reach(min(start + self.batch_size, end)))
             pixels = dict[Preprocessing, Tensor]()
-            for setup, own in zip(setups, starts, strict=True):
-                part = range(max(own, start), places.stop)
+            for setup, count in zip(setups, starts, strict=True):
+                part = range(max(count, start), places.stop)
                 if part:
                     self._add(setup, setups[0], part, pixels if len(part) == len(places) else {})
         return [self._losses.get(setup, torch.empty(0, 2))[:end] for setup in setups]
 
-    def known(self, setup: Setup) -> int:
+    def scored(self, setup: Setup) -> int:
         """Return of how many places the losses are kept."""
         return len(self._losses.get(setup, ()))
 
@@ -288,9 +288,9 @@ class Bench:
 
     def _add(self, setup: Setup, first: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> None:
         key, rows = replace(setup, labels=AS_GIVEN), slice(places.start, places.stop)
-        known = self._logits.get(key, torch.empty(0))
-        if len(known) >= places.stop:
-            logits = known[rows]
+        answers = self._logits.get(key, torch.empty(0))
+        if len(answers) >= places.stop:
+            logits = answers[rows]
         elif self._shows_the_same(setup, first, places, pixels):
             self._keep(self._losses, setup, self._losses[first][rows])
             if self.numbered:
@@ -302,10 +302,10 @@ class Bench:
                 self._keep(self._logits, key, logits)
         self._keep(self._losses, setup, self.score(logits, places, setup.labels).nan_to_num(nan=1e6, posinf=1e6))
 
-    def _keep(self, kept: dict[Setup, Tensor], setup: Setup, found: Tensor) -> None:
-        kept[setup] = torch.cat([kept[setup], found]) if setup in kept else found
-        if kept is self._losses:
-            self.watch.advance(len(found))
+    def _keep(self, store: dict[Setup, Tensor], setup: Setup, rows: Tensor) -> None:
+        store[setup] = torch.cat([store[setup], rows]) if setup in store else rows
+        if store is self._losses:
+            self.watch.advance(len(rows))
 
     def _shows_the_same(self, setup: Setup, first: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> bool:
         """Whether a set-up differs from the first one in how images are resized, and these images do not."""
@@ -321,13 +321,13 @@ class Bench:
             pixels[bare] = torch.stack([self.read(place, p) for place in places]).to(self.device)
         return pixels[bare]
 
-    def _answer(self, setup: Setup, shown: Tensor) -> Tensor:
+    def _answer(self, setup: Setup, pixels: Tensor) -> Tensor:
         p = setup.preprocessing
         mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
-        inputs = (to_unit_range(shown) - mean) / std
+        inputs = (to_unit_range(pixels) - mean) / std
         network = self.formulas.network(setup.attention) if self.formulas and setup.attention else self.network
         network = network.reading(setup.text) if isinstance(network, ZeroShot) and setup.text else network
-        self.forwards += len(shown)
+        self.forwards += len(pixels)
         with torch.inference_mode():
             return network(inputs.flip(1) if setup.bgr else inputs).float().cpu()  # type: ignore[no-any-return]
 
@@ -369,7 +369,7 @@ def fit_part(
     used, staying, held = next(iter(candidates)), list(candidates), dict[str, Tensor]()
     last = min(most or bench.count, bench.count)
     ends = ([glance] if glance < last else []) + [last] if glance else looks(first, last)
-    bench.watch.begin(part, sum(min(bench.known(each), last) for each in candidates.values()))
+    bench.watch.begin(part, sum(min(bench.scored(each), last) for each in candidates.values()))
     for end in ends:
         share = 1.0 if glance or end == last else end / sum(ends[:-1])
         held |= zip(staying, bench.losses([candidates[name] for name in staying], end), strict=True)
@@ -385,7 +385,7 @@ def fit_part(
         staying = [name for name in staying if name in (used, leader) or name not in settled]
         if (hasty and leader != used) or (set(staying) == {used, leader} and (glance or end >= FEWEST)):
             break
-    bench.watch.advance(sum(max(0, last - bench.known(each)) for each in candidates.values()))
+    bench.watch.advance(sum(max(0, last - bench.scored(each)) for each in candidates.values()))
     return fit
 
 
@@ -453,14 +453,14 @@ def rank_formulas(bench: Bench, setup: Setup, guessing: float, source: str = "de
         bench.watch.plan(len(formulas.names) * bench.count)
         fit = fit_part(bench, "attention", setup, {}, guessing, alike=0.0)
     tables = {row.name: bench.losses([row.setup], row.n)[0] for row in fit.rows}
-    return judge(tables, formulas.current, formulas.left_out, guessing, source)
+    return judge_formulas(tables, formulas.current, formulas.left_out, guessing, source)
 
 
 def fit_setup(
     bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]], guessing: float, most: int | None = None
 ) -> list[PartFit]:
     """Return what fits, part by part in the order of `PARTS`; once one has a better candidate, all again under it."""
-    now, found = setup, dict[str, PartFit]()
+    now, fits = setup, dict[str, PartFit]()
     parts = [part for part in PARTS if part != "text" or setup.text]
     tried = sum(len(alternatives(part, setup, numbered)) for part in parts)
     for _ in range(2):
@@ -468,8 +468,8 @@ def fit_setup(
         bench.watch.plan(tried * min(most or bench.count, bench.count))
         for part in parts:
             used = now.with_part(part, setup)
-            found[part] = fit = fit_part(bench, part, used, numbered, guessing, most=most)
+            fits[part] = fit = fit_part(bench, part, used, numbered, guessing, most=most)
             now = fit.best.setup if fit.verdict == BETTER else used
         if before == setup == now:
             break
-    return [found[part] for part in parts]
+    return [fits[part] for part in parts]

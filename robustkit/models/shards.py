@@ -27,20 +27,20 @@ def index_in(folder: Path) -> Path | None:
     several."""
     if (folder / INDEX).is_file():
         return folder / INDEX
-    found = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.index.json"))
-    if len(found) > 1:
-        names = ", ".join(each.name for each in found[:5])
-        raise CheckpointError(f"{folder}: {len(found)} indexes of weights ({names}); give the path of one")
-    return found[0] if found else None
+    indexes = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.index.json"))
+    if len(indexes) > 1:
+        names = ", ".join(each.name for each in indexes[:5])
+        raise CheckpointError(f"{folder}: {len(indexes)} indexes of weights ({names}); give the path of one")
+    return indexes[0] if indexes else None
 
 
 def places_of(index: Path) -> Mapping[str, str]:
     """Return the file name of each tensor. CheckpointError for what is not an index, or names files elsewhere."""
     try:
-        said = json_of(index, _LARGEST)
+        content = json_of(index, _LARGEST)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{index}: not JSON ({reason_of(error)}); expected an index of weights") from error
-    places = said.get("weight_map") if isinstance(said, Mapping) else None
+    places = content.get("weight_map") if isinstance(content, Mapping) else None
     if not isinstance(places, Mapping) or not places:
         raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
     for name in map(str, places.values()):

@@ -112,8 +112,8 @@ def _named_elsewhere(spec: str) -> str:
     """Return the spec of a shipped checkpoint, or of a network of timm, that a bare name stands for; empty for none."""
     import timm
 
-    for kind, known in (("zoo", embedded(None)), ("timm", (*timm.list_models(), *timm.list_pretrained()))):
-        if (name := canonical(spec, known)) in known:
+    for kind, names in (("zoo", embedded(None)), ("timm", (*timm.list_models(), *timm.list_pretrained()))):
+        if (name := canonical(spec, names)) in names:
             return f"{kind}:{name}"
     return ""
 
@@ -182,8 +182,8 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
     inner = config.get("pretrained_cfg")
     merged = {**config, **(inner if isinstance(inner, dict) else {})}
     names = {"architecture": "arch", "model_args": "arch_kwargs", "label_names": "class_names"}
-    kept = ("num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "attention")
-    metadata = {names.get(key, key): value for key, value in merged.items() if key in (*names, *kept)}
+    keys = ("num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "attention")
+    metadata = {names.get(key, key): value for key, value in merged.items() if key in (*names, *keys)}
     if isinstance(config.get("num_classes"), int):
         metadata["num_classes"] = config["num_classes"]
     size = merged.get("input_size")

@@ -61,7 +61,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Part:
+class NetworkPart:
     """A network's weights under its own names. weights: the mapping that holds them, or 'bare'. statistics: mean and
     std that tensors next to it hold. aside: names of all other tensors, except for sets that notes name.
     """
@@ -95,12 +95,12 @@ def held_in(path: Path, content: Mapping[Any, Any], use_ema: bool) -> Held:
     return Held(tensors, tuple(places), tuple(unnamed), use_ema)
 
 
-def usual_part(path: Path, held: Held) -> Part:
+def usual_part(path: Path, held: Held) -> NetworkPart:
     """Return the weights by names of mappings alone, without their common prefix; else all tensors."""
     named = [place for place in held.places if place]
     averaged = [place for place in named if _AVERAGED.search(place)]
-    own = [place for place in named if place.rpartition(".")[2] in WEIGHTS and place not in averaged]
-    plain = sorted(own, key=lambda place: (place.count("."), WEIGHTS.index(place.rpartition(".")[2])))
+    places = [place for place in named if place.rpartition(".")[2] in WEIGHTS and place not in averaged]
+    plain = sorted(places, key=lambda place: (place.count("."), WEIGHTS.index(place.rpartition(".")[2])))
     teachers = [place for place in named if place == "teacher" and "student" in named]
     if held.use_ema and not (teachers or any(map(_AVERAGED.search, held.tensors))):
         raise _no_average(path, held)
@@ -121,58 +121,58 @@ def usual_part(path: Path, held: Held) -> Part:
         stripped += prefix
     if stripped:
         notes.append(f"prefix {stripped!r} taken off the names")
-    return Part(tensors, place or "bare", (), {}, tuple(notes))
+    return NetworkPart(tensors, place or "bare", (), {}, tuple(notes))
 
 
-def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
+def part_for(path: Path, held: Held, expected: Shapes) -> NetworkPart | None:
     """Return the network's weights, by `expected`; None where the file has too little of them. Of student and teacher
     it is the teacher, the student's average; else averages only if asked for, or alone. CheckpointError where two fit
     equally.
     """
     short = _short(held.tensors)
-    wanted = dict(zip(_short(expected).values(), expected.items(), strict=True))
-    outer, found = _search(held.tensors, short, wanted)
-    best = max((each.score for each in found), default=0)
-    if not best or 2 * best < len(wanted):
+    by_short = dict(zip(_short(expected).values(), expected.items(), strict=True))
+    outer, prefixes = _search(held.tensors, short, by_short)
+    best = max((each.score for each in prefixes), default=0)
+    if not best or 2 * best < len(by_short):
         return None
-    near = [each for each in found if 2 * each.score >= best]
+    near = [each for each in prefixes if 2 * each.score >= best]
     chosen, named, notes = _decided(path, held, near)
-    own = {name: wanted[outer + rest][0] for rest, name in chosen.names.items()}
-    statistics, taken, more = normalisation(held.tensors, [name for name in held.tensors if name not in own])
+    names = {name: by_short[outer + rest][0] for rest, name in chosen.names.items()}
+    statistics, taken, more = normalisation_tensors(held.tensors, [name for name in held.tensors if name not in names])
     for name in held.tensors:
         rest = short[name].removeprefix(chosen.prefix)
         if short[name].startswith(chosen.prefix) and name not in taken and not _NEXT_TO_IT.fullmatch(rest):
-            own.setdefault(name, outer + rest)
-    tensors = {own[name]: tensor for name, tensor in held.tensors.items() if name in own}
+            names.setdefault(name, outer + rest)
+    tensors = {names[name]: tensor for name, tensor in held.tensors.items() if name in names}
     if held.use_ema:
-        missing = {wanted[outer + rest][0]: name for each in near for rest, name in each.names.items()}
+        missing = {by_short[outer + rest][0]: name for each in near for rest, name in each.names.items()}
         added = {ours: held.tensors[name] for ours, name in missing.items() if ours.endswith(_BUFFERS)}
         if added := {ours: tensor for ours, tensor in added.items() if ours not in tensors}:
             tensors |= added
             notes.append(f"{len(added)} running statistics taken from the plain weights, since the average has none")
-    place, stage = held.place(chosen.shown), chosen.shown.rstrip(".").rpartition(".")[2]
-    prefix = chosen.shown.removeprefix(f"{place}." if place else "")
+    place, stage = held.place(chosen.whole), chosen.whole.rstrip(".").rpartition(".")[2]
+    prefix = chosen.whole.removeprefix(f"{place}." if place else "")
     if not more and stage.isdecimal() and int(stage):
-        gone = f"what came before {chosen.shown!r} in the Sequential is not in the file"
+        gone = f"what came before {chosen.whole!r} in the Sequential is not in the file"
         more = f"{gone}; give --mean and --std if it normalised pixels"
-    known = {*own, *taken, *(name for each in named for name in each.names.values())}
-    aside = [name for name in held.tensors if name not in known]
+    used = {*names, *taken, *(name for each in named for name in each.names.values())}
+    aside = [name for name in held.tensors if name not in used]
     notes = [*_taken(place, prefix), *notes, *([more] if more else [])]
-    return Part(tensors, place or "bare", tuple(aside), statistics, tuple(notes))
+    return NetworkPart(tensors, place or "bare", tuple(aside), statistics, tuple(notes))
 
 
 @dataclass
-class _Found:
+class _Prefix:
     """A prefix of a network's tensors, without wrappers' words. names: the file's, by its own. score: 2 with shape."""
 
     prefix: str
-    shown: str
+    whole: str
     names: dict[str, str] = field(default_factory=dict)
     score: int = 0
 
     @property
     def label(self) -> str:
-        parts = self.shown.rstrip(".").split(".")
+        parts = self.whole.rstrip(".").split(".")
         while len(parts) > 1 and parts[-1] in _WRAPPERS:
             parts.pop()
         return ".".join(parts)
@@ -188,20 +188,20 @@ def _short(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _search(
-    tensors: Mapping[str, Tensor], short: Mapping[str, str], wanted: Mapping[str, tuple[str, Any]]
-) -> tuple[str, list[_Found]]:
+    tensors: Mapping[str, Tensor], short: Mapping[str, str], by_short: Mapping[str, tuple[str, Any]]
+) -> tuple[str, list[_Prefix]]:
     """Return what the network's own names begin with, and the prefixes of a file under which the rest of them stand."""
     ranked = []
-    for outer in _common(list(wanted)):
-        inner = {name.removeprefix(outer): size for name, (_, size) in wanted.items()}
-        found = dict[str, _Found]()
+    for outer in _common(list(by_short)):
+        inner = {name.removeprefix(outer): size for name, (_, size) in by_short.items()}
+        prefixes = dict[str, _Prefix]()
         for name, tensor in tensors.items():
-            for prefix, rest, shown in _splits(name, short[name]):
+            for prefix, rest, whole in _splits(name, short[name]):
                 if rest in inner:
-                    each = found.setdefault(prefix, _Found(prefix, shown))
+                    each = prefixes.setdefault(prefix, _Prefix(prefix, whole))
                     each.names[rest] = name
                     each.score += 1 + (inner[rest] in (None, tensor.shape))
-        ranked.append((outer, list(found.values())))
+        ranked.append((outer, list(prefixes.values())))
     return max(ranked, key=lambda pair: max((each.score for each in pair[1]), default=0))  # the first of equals
 
 
@@ -222,16 +222,16 @@ def _splits(name: str, short: str) -> Iterator[tuple[str, str, str]]:
     if len(parts) > _MOST_PARTS or len(name) > _LONGEST:
         yield "", short, ""
         return
-    kept = [at for at, part in enumerate(parts) if part not in _WRAPPERS or at == len(parts) - 1 or short == name]
-    for place, at in enumerate(kept):
-        before, rest = (".".join(parts[i] for i in some) for some in (kept[:place], kept[place:]))
-        shown = ".".join(parts[:at])
-        yield before and f"{before}.", rest, shown and f"{shown}."
+    positions = [at for at, part in enumerate(parts) if part not in _WRAPPERS or at == len(parts) - 1 or short == name]
+    for place, at in enumerate(positions):
+        before, rest = (".".join(parts[i] for i in some) for some in (positions[:place], positions[place:]))
+        whole = ".".join(parts[:at])
+        yield before and f"{before}.", rest, whole and f"{whole}."
 
 
-def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, list[_Found], list[str]]:
+def _decided(path: Path, held: Held, near: Sequence[_Prefix]) -> tuple[_Prefix, list[_Prefix], list[str]]:
     """Return the set that a rule takes of these; those that are the same, its student, or an average; and notes."""
-    averaged = [each for each in near if _AVERAGED.search(each.shown)]
+    averaged = [each for each in near if _AVERAGED.search(each.whole)]
     pairs = [(t, s) for t in near for s in near if t is not s and _is_pair(t, s, held.tensors)]
     students = [student for _, student in pairs]
     if held.use_ema:
@@ -244,7 +244,7 @@ def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, li
     tied = [each for each in pool if each.score == best]
     if not held.use_ema:
         tied = [each for each in tied if each not in averaged] or tied
-    distinct = list[_Found]()  # without copies; those with the shortest prefixes first
+    distinct = list[_Prefix]()  # without copies; those with the shortest prefixes first
     for each in sorted(tied, key=lambda one: one.prefix.count(".")):
         if not any(_same(each, other, held.tensors) for other in distinct):
             distinct.append(each)
@@ -265,7 +265,7 @@ def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, li
     return chosen, named, notes
 
 
-def _same(first: _Found, second: _Found, tensors: Mapping[str, Tensor]) -> bool:
+def _same(first: _Prefix, second: _Prefix, tensors: Mapping[str, Tensor]) -> bool:
     if first.names.keys() != second.names.keys():
         return False
     pairs = [(tensors[name], tensors[second.names[rest]]) for rest, name in first.names.items()]
@@ -274,11 +274,11 @@ def _same(first: _Found, second: _Found, tensors: Mapping[str, Tensor]) -> bool:
     return plain and all(torch.equal(a, b) for a, b in pairs)
 
 
-def _is_pair(teacher: _Found, student: _Found, tensors: Mapping[str, Tensor]) -> bool:
+def _is_pair(teacher: _Prefix, student: _Prefix, tensors: Mapping[str, Tensor]) -> bool:
     if re.sub("(?i)teacher", "student", teacher.prefix) != student.prefix or teacher.prefix == student.prefix:
         return False
     ours, theirs = (
-        {name.removeprefix(each.shown): tensor.shape for name, tensor in tensors.items() if name.startswith(each.shown)}
+        {name.removeprefix(each.whole): tensor.shape for name, tensor in tensors.items() if name.startswith(each.whole)}
         for each in (teacher, student)
     )
     both = ours.keys() & theirs.keys()
@@ -305,11 +305,11 @@ def adapters(names: Sequence[str] | Mapping[str, Any]) -> list[str]:
     return [name for name in names if _ADAPTER.fullmatch(name)]
 
 
-def normalisation(
+def normalisation_tensors(
     tensors: Mapping[str, Tensor], names: Sequence[str]
 ) -> tuple[dict[str, list[float]], tuple[str, ...], str]:
     """Return the mean and std of pixels in [0, 1] that tensors hold, their names, and a note; none where two differ."""
-    found = dict[tuple[str, str], dict[str, list[float]]]()
+    statistics = dict[tuple[str, str], dict[str, list[float]]]()
     for name in names:
         match = _MEAN.fullmatch(name)
         stds = [f"{match[1]}{word}" for word in _STDS if f"{match[1]}{word}" in tensors] if match else []
@@ -319,16 +319,16 @@ def normalisation(
             mean, std = _three(tensors[name]), _three(tensors[stds[0]])
             if max(mean) > 1 and min(std) > 1:  # of pixels in [0, 255]
                 mean, std = [value / 255 for value in mean], [value / 255 for value in std]
-            found[name, stds[0]] = {"mean": mean, "std": std}
-    if not found:
+            statistics[name, stds[0]] = {"mean": mean, "std": std}
+    if not statistics:
         return {}, (), ""
-    taken, values = tuple(name for pair in found for name in pair), list(found.values())
-    where = " and ".join(next(iter(found)))
+    taken, values = tuple(name for pair in statistics for name in pair), list(statistics.values())
+    where = " and ".join(next(iter(statistics)))
     if any(each != values[0] for each in values):
-        listed = ", ".join(name for name, _ in found)
+        listed = ", ".join(name for name, _ in statistics)
         return {}, taken, f"tensors hold different normalisations ({listed}), so none is used; give --mean and --std"
-    shown = [", ".join(f"{value:.4g}" for value in numbers) for numbers in values[0].values()]
-    return values[0], taken, f"mean {shown[0]} and std {shown[1]} from the tensors {where}"
+    texts = [", ".join(f"{value:.4g}" for value in numbers) for numbers in values[0].values()]
+    return values[0], taken, f"mean {texts[0]} and std {texts[1]} from the tensors {where}"
 
 
 def _three(tensor: Tensor) -> list[float]:

@@ -65,10 +65,10 @@ class Folder:
     @property
     def class_names(self) -> list[str] | None:
         """The classes in order; None where they are missing or are only LABEL_0 and so on."""
-        said = self.config.get("id2label")
-        if not isinstance(said, Mapping):
+        labels = self.config.get("id2label")
+        if not isinstance(labels, Mapping):
             return None
-        numbered = {str(key): value for key, value in said.items()}
+        numbered = {str(key): value for key, value in labels.items()}
         names = [numbered.get(str(place)) for place in range(len(numbered))]
         if not all(isinstance(name, str) for name in names):
             raise CheckpointError(f"{self.path / CONFIG}: id2label does not name the classes 0 … {len(names) - 1}")
@@ -128,28 +128,28 @@ def _without(value: Any) -> Any:
     return [_without(inner) for inner in value] if isinstance(value, list) else value
 
 
-def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def processor_normalisation(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """Return mean and std of a processor, with its class's defaults. CheckpointError for what these do not express."""
     for name in _SWITCHES:
-        if not isinstance(said.get(name), bool | None):
-            raise CheckpointError(f"{where}: {name} is {repr(said[name])[:80]}; expected true or false")
-    rescaled = said.get("do_rescale") is not False
+        if not isinstance(config.get(name), bool | None):
+            raise CheckpointError(f"{where}: {name} is {repr(config[name])[:80]}; expected true or false")
+    rescaled = config.get("do_rescale") is not False
     for key, what in _UNLIKE.items():
-        if said.get(key) and (key != "rescale_offset" or rescaled):
+        if config.get(key) and (key != "rescale_offset" or rescaled):
             raise CheckpointError(f"{where}: {key} asks for {what}, which is not supported")
-    factor = said.get("rescale_factor", 1 / 255)
+    factor = config.get("rescale_factor", 1 / 255)
     if not rescaled:
-        wanted = "expected true, with rescale_factor 1/255: pixels in [0, 1]"
-        raise CheckpointError(f"{where}: do_rescale is false; {wanted}")
+        expected = "expected true, with rescale_factor 1/255: pixels in [0, 1]"
+        raise CheckpointError(f"{where}: do_rescale is false; {expected}")
     if not is_real(factor) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
-        shown = f"the text {factor[:80]!r}" if isinstance(factor, str) else repr(factor)[:80]
-        raise CheckpointError(f"{where}: rescale_factor is {shown}; expected 1/255 = {1 / 255}, for pixels in [0, 1]")
-    if said.get("do_normalize") is False:
+        text = f"the text {factor[:80]!r}" if isinstance(factor, str) else repr(factor)[:80]
+        raise CheckpointError(f"{where}: rescale_factor is {text}; expected 1/255 = {1 / 255}, for pixels in [0, 1]")
+    if config.get("do_normalize") is False:
         mean, std = [0.0] * 3, [1.0] * 3
     else:
-        mean, std = (_three(said.get(name), name, where) for name in ("image_mean", "image_std"))
-    if said.get("include_top"):  # EfficientNet's divides by std once more, whether it normalised or not
-        std = [once * again for once, again in zip(std, _three(said.get("image_std"), "image_std", where), strict=True)]
+        mean, std = (_three(config.get(name), name, where) for name in ("image_mean", "image_std"))
+    if config.get("include_top"):  # EfficientNet's divides by std once more, whether it normalised or not
+        std = [a * b for a, b in zip(std, _three(config.get("image_std"), "image_std", where), strict=True)]
     return {"mean": mean, "std": std}
 
 
@@ -168,19 +168,19 @@ def _three(value: Any, name: str, where: Path) -> list[float]:
     return [float(number) for number in numbers]
 
 
-def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
+def resizing(config: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
     """Return a processor's size, interpolation and crop; empty for images as they come. CheckpointError for others."""
-    cut = _pair(said.get("crop_size"), where) if said.get("do_center_crop") else None
-    if said.get("do_resize") is False:
+    cut = _pair(config.get("crop_size"), where) if config.get("do_center_crop") else None
+    if config.get("do_resize") is False:
         if cut is not None:
             raise CheckpointError(f"{where}: do_center_crop without do_resize is not supported")
         return {}
-    resample = said.get("resample", 2)
+    resample = config.get("resample", 2)
     if not isinstance(resample, int) or isinstance(resample, bool) or resample not in _RESAMPLING:
-        known = ", ".join(f"{number} ({name})" for number, name in _RESAMPLING.items())
-        raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {known}")
-    if (most := said.get("max_num_patches")) is not None:  # of SigLIP 2: as many patches as fit, in the image's shape
-        step = said.get("patch_size")
+        methods = ", ".join(f"{number} ({name})" for number, name in _RESAMPLING.items())
+        raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {methods}")
+    if (most := config.get("max_num_patches")) is not None:  # of SigLIP 2: as many patches as fit, in the image's shape
+        step = config.get("patch_size")
         if not (isinstance(most, int) and isinstance(step, int) and 1 <= most <= LARGEST_SIDE and 1 <= step <= 256):
             raise CheckpointError(f"{where}: max_num_patches {most!r}, patch_size {step!r}; expected whole numbers")
         side = math.isqrt(most) * step
@@ -190,14 +190,14 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
             "crop_pct": 1.0,
             "crop_mode": "squash",
         }
-    size, share = said.get("size"), said.get("crop_pct")
+    size, share = config.get("size"), config.get("crop_pct")
     if share is not None and not (is_real(share) and 0.1 <= share <= 1):
         raise CheckpointError(f"{where}: crop_pct is {repr(share)[:80]}; expected a number in [0.1, 1]")
     if isinstance(size, Mapping) and size.get("longest_edge") is not None:
         raise CheckpointError(f"{where}: size {dict(size)} has a longest_edge, which is not supported")
     short = _side(size, "shortest_edge", where)
     whole = _pair(size, where)
-    if isinstance(size, int) and said.get("default_to_square") is False:
+    if isinstance(size, int) and config.get("default_to_square") is False:
         short, whole = size, None
     if kind.startswith("ConvNext") and short is not None and share is not None and cut is None:
         if short < 384:  # resized and cut below 384 pixels, squashed from there on
@@ -208,22 +208,22 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
         short, whole = int(edge / share), None
     elif kind.startswith("Levit") and short is not None:
         short = int(256 / 224 * short)
-    found: dict[str, Any] = {"interpolation": _RESAMPLING[resample]}
+    settings: dict[str, Any] = {"interpolation": _RESAMPLING[resample]}
     if whole is not None and cut is None:
-        return found | {"input_size": list(whole), "crop_pct": 1.0, "crop_mode": "squash"}
+        return settings | {"input_size": list(whole), "crop_pct": 1.0, "crop_mode": "squash"}
     if cut is not None and cut[0] == cut[1]:
         if short is not None:
-            found["crop_mode"] = "center-floor"
+            settings["crop_mode"] = "center-floor"
         elif edge := _square(whole):
-            short, found["crop_mode"] = edge, "squash"
+            short, settings["crop_mode"] = edge, "squash"
         if short is not None:
-            return found | {"input_size": list(cut), "crop_pct": _share(cut[0], short, where)}
-    shown = f"size {size}" if cut is None else f"size {size} with crop_size {said.get('crop_size')}"
+            return settings | {"input_size": list(cut), "crop_pct": _share(cut[0], short, where)}
+    text = f"size {size}" if cut is None else f"size {size} with crop_size {config.get('crop_size')}"
     if cut is None and short is not None:  # images of any aspect
-        crop = "is true without a crop_size" if said.get("do_center_crop") else "is false"
-        shown = f"do_center_crop {crop}, and {shown}"
+        crop = "is true without a crop_size" if config.get("do_center_crop") else "is false"
+        text = f"do_center_crop {crop}, and {text}"
     usual = "a square crop after shortest_edge, or height and width alone"
-    raise CheckpointError(f"{where}: {shown}: not supported; expected {usual}")
+    raise CheckpointError(f"{where}: {text}: not supported; expected {usual}")
 
 
 def _side(size: Any, name: str, where: Path) -> int | None:
@@ -272,8 +272,8 @@ def quiet(what: str) -> Iterator[None]:
         raise
     except BaseException as error:  # what a config says may break the library anywhere; a panic of Rust is no Exception
         lines = " ".join(filter(None, map(str.strip, str(error).splitlines()[:3])))
-        said = f"{type(error).__name__}: {printable(lines)[:200]}".rstrip(": ")
-        raise CheckpointError(f"{what}: refused by transformers ({said}); check the files of the checkpoint") from error
+        text = f"{type(error).__name__}: {printable(lines)[:200]}".rstrip(": ")
+        raise CheckpointError(f"{what}: refused by transformers ({text}); check the files of the checkpoint") from error
     finally:
         theirs.set_verbosity(verbosity)
         if bars:

@@ -76,13 +76,13 @@ class Prompts:
             raise ModelError(
                 f"{why}; give --classes FILE (a name per line), --classes imagenet-openai, imagenet or cifar10"
             )
-        for name, given in (("classes", classes), ("prompts", prompts)):
-            if isinstance(given, tuple):
-                _check_words(name, given)
+        for name, value in (("classes", classes), ("prompts", prompts)):
+            if isinstance(value, tuple):
+                _check_words(name, value)
         words = classes or "of the checkpoint", prompts or "simple"
-        called, shown = ("given" if isinstance(word, tuple) else word for word in words)
+        called, template_source = ("given" if isinstance(word, tuple) else word for word in words)
         names = tuple(usual) if classes is None else read_classes(classes)
-        return cls(names, read_templates("simple" if prompts is None else prompts), called, shown)
+        return cls(names, read_templates("simple" if prompts is None else prompts), called, template_source)
 
     @property
     def digest(self) -> str:
@@ -101,14 +101,14 @@ class Prompts:
     def rows(self, encode: Encode) -> Tensor:
         """Return the rows of the classes (K, D), of length 1, from a text tower."""
         every = [template.replace("{}", name) for name in self.classes for template in self.templates]
-        every = list(map(canonical, every)) if self.form == CANONICAL else every
+        every = list(map(canonical_text, every)) if self.form == CANONICAL else every
         with torch.no_grad():
             parts = [encode(every[at : at + _BATCH]).float() for at in range(0, len(every), _BATCH)]
         rows = functional.normalize(torch.cat(parts), dim=-1)
         return functional.normalize(rows.view(len(self.classes), len(self.templates), -1).mean(dim=1), dim=-1)
 
 
-def canonical(sentence: str) -> str:
+def canonical_text(sentence: str) -> str:
     """Return a sentence in lower case, without punctuation, words apart by one blank, as SigLIP's training had it
     (big_vision's `canonicalize_text`)."""
     plain = sentence.replace("_", " ").translate(_NO_PUNCTUATION)
@@ -124,56 +124,56 @@ def _check_words(name: str, words: tuple[str, ...]) -> None:
         raise ModelError(f"{name}={list(words)[:3]!r}: expected {what}")
 
 
-def read_classes(given: Words) -> tuple[str, ...]:
+def read_classes(words: Words) -> tuple[str, ...]:
     """Return the class names of a file, of `imagenet` (the first WordNet lemma of each class), `imagenet-openai` (the
     names behind published zero-shot figures, which open_clip has) or `cifar10`."""
-    if isinstance(given, tuple):
-        return given
-    if given == "cifar10":
+    if isinstance(words, tuple):
+        return words
+    if words == "cifar10":
         return CIFAR10
-    if given == "imagenet":
+    if words == "imagenet":
         lemmas = zip(synsets(), descriptions(synsets()), strict=True)
         return tuple(_APART.get(wnid, name.split(",")[0]) for wnid, name in lemmas)
-    if given == "imagenet-openai":
+    if words == "imagenet-openai":
         open_clip = import_extra("open_clip", "clip", "--classes imagenet-openai", ", or give a file")
         return tuple(open_clip.IMAGENET_CLASSNAMES)
-    names = _lines(given, "--classes", ("imagenet", "imagenet-openai", "cifar10"))
+    names = _lines(words, "--classes", ("imagenet", "imagenet-openai", "cifar10"))
     if len(names) < 2:
-        raise ModelError(f"--classes {given}: {len(names)} class; expected two or more, one per line")
+        raise ModelError(f"--classes {words}: {len(names)} class; expected two or more, one per line")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ModelError(f"--classes {given}: {twice!r} is listed twice; expected each class once")
+        raise ModelError(f"--classes {words}: {twice!r} is listed twice; expected each class once")
     return names
 
 
-def read_templates(given: Words) -> tuple[str, ...]:
+def read_templates(words: Words) -> tuple[str, ...]:
     """Return the templates of a file, or of `simple` or `clip-80` (of open_clip). Raises ModelError."""
-    if isinstance(given, tuple) or "{}" in given:
-        return given if isinstance(given, tuple) else (given,)
-    if given == "simple":
+    if isinstance(words, tuple) or "{}" in words:
+        return words if isinstance(words, tuple) else (words,)
+    if words == "simple":
         return SIMPLE
-    if given == "clip-80":
+    if words == "clip-80":
         open_clip = import_extra("open_clip", "clip", "--prompts clip-80", ", or give a file")
         return tuple(template("{}") for template in open_clip.OPENAI_IMAGENET_TEMPLATES)
-    templates = _lines(given, "--prompts", ("simple", "clip-80"))
+    templates = _lines(words, "--prompts", ("simple", "clip-80"))
     if without := [template for template in templates if "{}" not in template]:
-        raise ModelError(f"--prompts {given}: {without[0]!r} has no {{}}; expected one in each template, for the class")
+        raise ModelError(f"--prompts {words}: {without[0]!r} has no {{}}; expected one in each template, for the class")
     return templates
 
 
-def _lines(given: str, option: str, known: Sequence[str]) -> tuple[str, ...]:
-    path = Path(given)
+def _lines(name: str, option: str, names: Sequence[str]) -> tuple[str, ...]:
+    path = Path(name)
     if not path.is_file():
-        remedy = f"expected a file with one per line, {' or '.join(known)}"
-        raise ModelError(f"{option} {given}: {unknown('file', given, known, remedy=remedy)}")
+        remedy = f"expected a file with one per line, {' or '.join(names)}"
+        raise ModelError(f"{option} {name}: {unknown('file', name, names, remedy=remedy)}")
     try:
         text = text_of(path, _MOST * _LONGEST)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{option} {given}: cannot be read ({reason_of(error)}); expected text in UTF-8") from error
+        raise ModelError(f"{option} {name}: cannot be read ({reason_of(error)}); expected text in UTF-8") from error
     lines = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not 0 < len(lines) <= _MOST or any(len(line) > _LONGEST or printable(line) != line for line in lines):
         what = f"1 to {_MOST} lines of at most {_LONGEST} printable characters"
-        raise ModelError(f"{option} {given}: {len(lines)} lines; expected {what}")
+        raise ModelError(f"{option} {name}: {len(lines)} lines; expected {what}")
     return lines
 
 
@@ -194,8 +194,8 @@ def kept_rows(made_of: Sequence[str | None], make: Callable[[], Tensor]) -> Tens
 
 
 def cache_folder() -> Path:
-    own, shared = os.environ.get("ROBUSTKIT_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(own) if own else Path(shared or Path.home() / ".cache") / "robustkit"
+    folder, shared = os.environ.get("ROBUSTKIT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(folder) if folder else Path(shared or Path.home() / ".cache") / "robustkit"
 
 
 class ZeroShot(nn.Module):
@@ -231,10 +231,10 @@ class ZeroShot(nn.Module):
         return functional.normalize(self.tower(images), dim=-1)
 
     def forward(self, images: Tensor) -> Tensor:
-        found, rows = self.embed(images), self.rows
+        features, rows = self.embed(images), self.rows
         if rows is None:
-            return found
-        logits: Tensor = self.scale * found @ rows.to(found.dtype).T + self.bias
+            return features
+        logits: Tensor = self.scale * features @ rows.to(features.dtype).T + self.bias
         return logits
 
 
@@ -250,51 +250,51 @@ def with_prompts(classifier: Classifier, prompts: Prompts | None, tokenizer: str
     identity = classifier.identity
     try:
         with torch.no_grad():
-            found = classifier(torch.full((1, 3, *identity.preprocessing.input_size), 0.5))
+            logits = classifier(torch.full((1, 3, *identity.preprocessing.input_size), 0.5))
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         size = " x ".join(map(str, identity.preprocessing.input_size))
         why = f"fails on an image of {size} pixels ({first_line(error)}); check its config"
         raise ModelError(f"{identity.spec} {why}") from error
-    if not found.isfinite().all():
+    if not logits.isfinite().all():
         raise ModelError(f"{identity.spec} gives numbers that are not finite for a grey image; check the weights")
     if prompts is None:
         return classifier
-    said = {"classes": prompts.of_classes, "prompts": prompts.of_templates, "text_sha256": prompts.digest}
-    said |= {"text": prompts.form} if prompts.form != WRITTEN else {}
+    details = {"classes": prompts.of_classes, "prompts": prompts.of_templates, "text_sha256": prompts.digest}
+    details |= {"text": prompts.form} if prompts.form != WRITTEN else {}
     classifier.identity = replace(
         identity,
         code_sha256=hashlib.sha256(f"{identity.code_sha256} {tokenizer} {prompts.digest}".encode()).hexdigest(),
         class_names=prompts.classes,
         notes=(*identity.notes, prompts.note),
-        metadata={**identity.metadata, **said},
+        metadata={**identity.metadata, **details},
     )
     return classifier
 
 
 def prompts_of(
-    wanted: InputOptions, spec: str, usual: Sequence[str] = (), headless: bool = False, form: str = WRITTEN
+    options: InputOptions, spec: str, usual: Sequence[str] = (), headless: bool = False, form: str = WRITTEN
 ) -> Prompts | None:
     """Return the text of a head, None for a model without. usual: the classes that a checkpoint names. form: of
     sentences, where the user states none. Raises ModelError, also for options of other networks."""
-    if wanted.arch is not None:
-        raise ModelError(f"--arch {wanted.arch} does not apply to {spec}, whose files define it; leave it out")
+    if options.arch is not None:
+        raise ModelError(f"--arch {options.arch} does not apply to {spec}, whose files define it; leave it out")
     if headless:
-        refuse_text(wanted, spec)
+        refuse_text(options, spec)
         return None
-    if wanted.text not in (None, *FORMS):
-        raise ModelError(f"--text {wanted.text}: expected {' or '.join(FORMS)}")
-    prompts = replace(Prompts.of(wanted.classes, wanted.prompts, usual), form=wanted.text or form)
-    if wanted.num_classes not in (None, len(prompts.classes)):
-        raise ModelError(f"--num-classes {wanted.num_classes}, but {len(prompts.classes)} classes are given as text")
+    if options.text not in (None, *FORMS):
+        raise ModelError(f"--text {options.text}: expected {' or '.join(FORMS)}")
+    prompts = replace(Prompts.of(options.classes, options.prompts, usual), form=options.text or form)
+    if options.num_classes not in (None, len(prompts.classes)):
+        raise ModelError(f"--num-classes {options.num_classes}, but {len(prompts.classes)} classes are given as text")
     return prompts
 
 
-def refuse_text(wanted: InputOptions, spec: str) -> None:
+def refuse_text(options: InputOptions, spec: str) -> None:
     """Raise ModelError where text is given for a head that is not made of it."""
     for option in ("classes", "prompts", "text"):
-        if (given := getattr(wanted, option)) is not None:
+        if (value := getattr(options, option)) is not None:
             why = "whose head is not made of text (CLIP and SigLIP have such heads)"
-            raise ModelError(f"--{option} {given} does not apply to {spec}, {why}; leave it out")
+            raise ModelError(f"--{option} {value} does not apply to {spec}, {why}; leave it out")
 
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -330,28 +330,28 @@ class WordTower(nn.Module):
         return torch.tensor(rows, device=self.positions.device)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        there = tokens != 0
+        mask = tokens != 0
         x = self.words(tokens) + self.positions
         for block in self.blocks:
-            x = block(x, src_key_padding_mask=~there)
-        mean = (self.norm(x) * there[..., None]).sum(dim=1) / there.sum(dim=1, keepdim=True)
+            x = block(x, src_key_padding_mask=~mask)
+        mean = (self.norm(x) * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         return self.head(mean)  # type: ignore[no-any-return]
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         return self(self.tokens(sentences))  # type: ignore[no-any-return]
 
 
-def word_tower(said: Any, tensors: dict[str, Tensor], where: str) -> WordTower:
+def word_tower(config: Any, tensors: dict[str, Tensor], where: str) -> WordTower:
     """Return the text tower that a file's metadata describes, with its weights. Raises CheckpointError."""
     sizes = ("width", "depth", "heads", "length", "features")
-    words = said.get("words") if isinstance(said, dict) else None
+    words = config.get("words") if isinstance(config, dict) else None
     if not isinstance(words, list) or not all(isinstance(word, str) and _WORD.fullmatch(word) for word in words):
         raise CheckpointError(f"{where}: metadata text_tower has no words; expected a list of lower-case words")
-    if not all(isinstance(said.get(size), int) and 0 < said[size] <= 4096 for size in sizes):
+    if not all(isinstance(config.get(size), int) and 0 < config[size] <= 4096 for size in sizes):
         raise CheckpointError(f"{where}: metadata text_tower lacks {', '.join(sizes)}; expected 1 to 4096 for each")
-    if said["width"] % said["heads"] or said["depth"] > 48 or len(words) > _MOST:
-        raise CheckpointError(f"{where}: metadata text_tower: {said['heads']} heads of {said['width']} channels")
-    tower = WordTower(words, **{size: said[size] for size in sizes})
+    if config["width"] % config["heads"] or config["depth"] > 48 or len(words) > _MOST:
+        raise CheckpointError(f"{where}: metadata text_tower: {config['heads']} heads of {config['width']} channels")
+    tower = WordTower(words, **{size: config[size] for size in sizes})
     try:
         tower.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     except RuntimeError as error:

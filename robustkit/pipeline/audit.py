@@ -45,15 +45,15 @@ def takes_options_of(kind: type[Request]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         first, data, progress, say, _ = signature.parameters.values()
-        given = _options(kind)
+        fields = _options(kind)
         empty, keyword = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
-        usual = [None if each.group else empty if each.default is MISSING else each.default for each in given]
-        pairs = zip(given, usual, strict=True)
-        own = (inspect.Parameter(o.name, keyword, default=default, annotation=o.keyword) for o, default in pairs)
-        shown = [first, data, *own, progress, say]
-        lines = (f"    {each.name}{'=False' * (each.default is True)}: {each.help}" for each in given if each.help)
+        usual = [None if each.group else empty if each.default is MISSING else each.default for each in fields]
+        pairs = zip(fields, usual, strict=True)
+        parameters = (inspect.Parameter(o.name, keyword, default=default, annotation=o.keyword) for o, default in pairs)
+        every = [first, data, *parameters, progress, say]
+        lines = (f"    {each.name}{'=False' * (each.default is True)}: {each.help}" for each in fields if each.help)
         function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
-        vars(function).update(__signature__=signature.replace(parameters=shown), request=kind)
+        vars(function).update(__signature__=signature.replace(parameters=every), request=kind)
         return function
 
     return decorate
@@ -179,15 +179,15 @@ def carried_out(
     say: Say,
 ) -> Run:
     """Carry out a request. Raises TypeError for an option that it does not have."""
-    given, tables = grouped(kind, options), dict[str, Any]()
-    if hasattr(given.get("metadata"), "keys"):  # a DataFrame, or a dict of columns
-        tables, given["metadata"] = {_TABLE: given["metadata"]}, f"{PREFIX}{_TABLE}"
+    values, tables = grouped(kind, options), dict[str, Any]()
+    if hasattr(values.get("metadata"), "keys"):  # a DataFrame, or a dict of columns
+        tables, values["metadata"] = {_TABLE: values["metadata"]}, f"{PREFIX}{_TABLE}"
     with (
         hold(tables),
-        in_memory(kind, checkpoints, data_dir, given.get("model") or {}) as (specs, place),
+        in_memory(kind, checkpoints, data_dir, values.get("model") or {}) as (specs, place),
         progress_shown(progress) as listener,
     ):
-        return run(kind(checkpoints=specs, data_dir=place, **given), listener, say)
+        return run(kind(checkpoints=specs, data_dir=place, **values), listener, say)
 
 
 _TABLE = "metadata of samples"  # no network has such a name
@@ -196,20 +196,20 @@ _TABLE = "metadata of samples"  # no network has such a name
 def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str] = ()) -> dict[str, Any]:
     """Return keywords as fields of a request: entries of its groups, such as mean, inside them. only: its fields that
     may be given. Raises TypeError for any other."""
-    known = {each.name: each for each in _options(kind) if not only or each.name in only}
-    entries = {entry.name: each.name for each in known.values() if each.group for entry in options_of(each.group)}
-    given: dict[str, Any] = {}
+    fields = {each.name: each for each in _options(kind) if not only or each.name in only}
+    entries = {entry.name: each.name for each in fields.values() if each.group for entry in options_of(each.group)}
+    values: dict[str, Any] = {}
     for name, value in options.items():
-        if name in entries and name not in known:
-            given[entries[name]] = {**given.get(entries[name], {}), **(options.get(entries[name]) or {}), name: value}
-        elif name not in known:
-            raise TypeError(unknown("keyword", name, {*known, *entries}))
-        elif value is not None or known[name].group is None:
-            if known[name].group and not isinstance(value or {}, Mapping):
+        if name in entries and name not in fields:
+            values[entries[name]] = {**values.get(entries[name], {}), **(options.get(entries[name]) or {}), name: value}
+        elif name not in fields:
+            raise TypeError(unknown("keyword", name, {*fields, *entries}))
+        elif value is not None or fields[name].group is None:
+            if fields[name].group and not isinstance(value or {}, Mapping):
                 images = ": images come without a name, audit(net, (images, labels))" if name == "data" else ""
                 raise TypeError(f"{name}={type(value).__name__}: expected a dict of options{images}")
-            given[name] = {**(value or {}), **given.get(name, {})} if known[name].group else value
-    return given
+            values[name] = {**(value or {}), **values.get(name, {})} if fields[name].group else value
+    return values
 
 
 @contextmanager
@@ -243,12 +243,12 @@ def in_memory(
         held = (open_held_scenes if kind is SegmentationRequest else open_held)(data)
     size = getattr(getattr(held, "source", None), "size", None)
     specs: list[str | Path] = []
-    for number, given in enumerate(several):
-        if isinstance(given, str | Path) and not names:
-            specs.append(given)
+    for number, checkpoint in enumerate(several):
+        if isinstance(checkpoint, str | Path) and not names:
+            specs.append(checkpoint)
             continue
         loads = load_segmenter if kind is SegmentationRequest else load
-        network = loads(given, **model) if isinstance(given, str | Path) else given
+        network = loads(checkpoint, **model) if isinstance(checkpoint, str | Path) else checkpoint
         name = display_name(names[number] if names else type(network).__name__)
         name = name if name not in objects else f"{name}-{number + 1}"
         objects[name] = HeldNetwork(network, name, size)

@@ -40,7 +40,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint, metadata_of, plan_corrupted
+from .plan import Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
 from .predictions import is_predictions, plan_predictions
 from .request import ClassificationRequest, Preset
 
@@ -82,16 +82,16 @@ def _usual_map(classifiers: Sequence[Classifier]) -> str:
 
 
 def next_to(
-    request: ClassificationRequest, shown: Sequence[Condition], maps: Sequence[MapSpec]
+    request: ClassificationRequest, conditions: Sequence[Condition], maps: Sequence[MapSpec]
 ) -> tuple[Condition, ...]:
     """Return the maps under every attack and corruption that are compared with those of the clean images."""
     if not request.stability:
         return ()
-    if any(condition.released for condition in shown):
+    if any(condition.released for condition in conditions):
         why = "it needs the clean image as well as the corrupted one"
         raise ProtocolError(f"--stability with released corruptions: {why}; leave out --corrupted-dir, or --stability")
     looking = [spec for spec in maps if not spec.is_control]
-    others = [under for under in shown if under != CLEAN and shows(under.text)]
+    others = [under for under in conditions if under != CLEAN and shows(under.text)]
     return tuple(map_condition(spec, under) for under in others for spec in looking)
 
 
@@ -154,10 +154,10 @@ def _check_pixels(option: str, card: Card, entries: Sequence[CheckpointEntry]) -
     first, names = entries[0], _PIXELS if card.space == "pixels" else (*_PIXELS, "mean", "std")
     for other in entries[1:]:
         for name in names:
-            there, here = (getattr(entry.preprocessing, name) for entry in (first, other))
-            if there != here:
+            expected, actual = (getattr(entry.preprocessing, name) for entry in (first, other))
+            if expected != actual:
                 what = _IN_WORDS.get(name, name.replace("_", " "))
-                why = f"{option}: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}"
+                why = f"{option}: {what} is {_shown(expected)} for {first.name} and {_shown(actual)} for {other.name}"
                 raise ProtocolError(
                     f"{why}: adversarial images of one are not valid inputs of the other; audit them separately"
                 )
@@ -185,11 +185,11 @@ def plan(request: ClassificationRequest) -> Plan:
     unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
     opened, lines = _open(request, place, tree, unlabelled)
     classifiers = [classifier for classifier, _ in opened]
-    attacked, said = _attacks_that_apply(request, classifiers, attacked)
-    lines += said
+    attacked, notes = _attacks_that_apply(request, classifiers, attacked)
+    lines += notes
     maps = _maps(request, _usual_map(classifiers)) if "auto" in split_list(request.cams or ()) else maps
     dataset = opened[0][1].dataset
-    check_labels(dataset, attacked, card)
+    check_one_label(dataset, attacked, card)
     sizes = [images.preprocessing.input_size for _, images in opened]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
     _check_networks(request, classifiers, attacked, (*maps, *made))
@@ -197,19 +197,19 @@ def plan(request: ClassificationRequest) -> Plan:
     check_located(evaluations, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
     showing = [condition for condition in evaluations if shows(condition.text)]
-    shown = (*(() if only_corrupted else attacked), *corruptions, *showing)
+    visible = (*(() if only_corrupted else attacked), *corruptions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
-        shown = ()  # without labels nothing is right or wrong, but predictions have maps
+        visible = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
     entries = [describe(classifier.identity, images.preprocessing) for classifier, images in opened]
-    explained = (*scored, *next_to(request, shown, maps))
-    conditions = extended((*_watched(request, shown), *others, *explained), dataset)
+    explained = (*scored, *next_to(request, visible, maps))
+    conditions = extended((*_watched(request, visible), *others, *explained), dataset)
     run = Run(request.folder(entries[0].name))
     unsuited = _unsuited(classifiers, conditions, request.card, run.read_manifest())
-    passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries, unsuited)
+    passed, sources = plan_transfer(request, [each for each in attacked if each in visible], entries, unsuited)
     conditions = (*conditions, *passed)
-    reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
+    reused = frozenset(each.text for each in visible if each != CLEAN and shows(each.text) and request.watch_attention)
     located = dict.fromkeys((each.text for each in conditions if each.needs_truth), truth.digest or "none")
     classes = len(dataset.valid_labels or dataset.class_names)
     return Plan(
@@ -228,15 +228,15 @@ def plan(request: ClassificationRequest) -> Plan:
         extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
-        metadata=metadata_of(request, dataset),
+        metadata=sample_metadata(request, dataset),
         unsuited=unsuited,
     )
 
 
 def _browsed(request: ClassificationRequest, dataset: Dataset) -> tuple[str, ...]:
     """Return the ids of the samples whose pictures are kept."""
-    shown = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
-    return tuple(sample.id for sample in shown.samples[: request.browse])
+    subset = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
+    return tuple(sample.id for sample in subset.samples[: request.browse])
 
 
 # Where images come from, and which checkpoints see them
@@ -301,7 +301,7 @@ def inputs_in_words(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
     """Yield how images become the inputs of the checkpoints, and who says so; those that are alike share a line."""
     names: dict[str, list[str]] = {}
     for entry in entries:
-        text = describe_preprocessing(entry.preprocessing.to_plain(), entry.said, entry.arch)
+        text = describe_preprocessing(entry.preprocessing.to_plain(), entry.origin, entry.arch)
         names.setdefault(text, []).append(entry.name)
     yield from (f"{', '.join(alike)}: input: {text}" for text, alike in names.items())
 
@@ -359,8 +359,8 @@ def _attacks_that_apply(
     elif alone or not (request.transfer or request.parity):
         raise ModelError(f"{texts}: needs {without}; expected {_OTHERS}")
     chosen = dict.fromkeys((*(each for each in attacked if not (alone and each in needing)), *others))
-    shown = ", ".join(each.text for each in chosen if each not in (CLEAN, *needing))
-    instead = f"; attacking with {shown} instead, which asks for logits alone" if others else "; left out there"
+    attacks = ", ".join(each.text for each in chosen if each not in (CLEAN, *needing))
+    instead = f"; attacking with {attacks} instead, which asks for logits alone" if others else "; left out there"
     need = "needs" if len(needing) == 1 else "need"
     return tuple(chosen), [f"{texts} {need} {without}{instead}"]
 
@@ -390,21 +390,21 @@ def _text_needs_gradients(text: str, card: Card) -> bool:
         with suppress(ProtocolError):  # of another card
             return _needs_gradients(parse_condition(text, card), card)
         return False
-    given = pattern_of(text).given
-    return "from" not in given and "under" in given and _text_needs_gradients(given["under"], card)
+    arguments = pattern_of(text).given
+    return "from" not in arguments and "under" in arguments and _text_needs_gradients(arguments["under"], card)
 
 
 _OTHERS = "attacks that ask for answers alone: square, spsa or hopskipjump"
 
 
-def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:
+def _watched(request: ClassificationRequest, inputs: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """Return the conditions; where attention is watched, each is followed by that on its images."""
     if not request.watch_attention:
-        return shown
-    if not shown:
+        return inputs
+    if not inputs:
         return (attention_condition(CLEAN),)
     conditions = list[Condition]()
-    for under in shown:
+    for under in inputs:
         conditions.append(under)
         if shows(under.text):
             conditions.append(attention_condition(under))
@@ -427,15 +427,15 @@ def _check_networks(
         if request.watch_attention:
             check_watchable(classifier.network, name, "--watch-attention")
         for condition in attacked:
-            given = dict(condition.parameters)
-            inside = given.get("version") == "attention" or str(given.get("loss")).startswith("kq")
+            arguments = dict(condition.parameters)
+            inside = arguments.get("version") == "attention" or str(arguments.get("loss")).startswith("kq")
             if inside and not can_be_seen(classifier.network):
-                instead = "loss ce" if "loss" in given else "another version, such as standard"
+                instead = "loss ce" if "loss" in arguments else "another version, such as standard"
                 why = "needs a supported attention layer, and the model has none"
                 raise ModelError(f"{name}: {condition.text} {why}; expected {instead}")
 
 
-def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
+def check_one_label(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
     """Raise DataError for an attack that knows one label of a sample where several count as right."""
     if not any(len(set(sample.valid or ())) > 1 for sample in dataset.samples):
         return

@@ -97,17 +97,17 @@ def export_data(
 def _condition(manifest: Manifest, text: str) -> str:
     """Return the condition of the run that a text means. ProtocolError where it has none, or none that shows images."""
     pattern = check_condition(text)
-    found = next((each for each in manifest.conditions if is_exactly(pattern, each)), None)
-    if found is None:
+    fitting = next((each for each in manifest.conditions if is_exactly(pattern, each)), None)
+    if fitting is None:
         raise ProtocolError(unknown("condition of the run", text, filter(shows, manifest.conditions)))
-    if is_attack(kind_of(found)) or found == CLEAN.text:
-        return found
-    part = _corrupted(found) if shows(found) else None
+    if is_attack(kind_of(fitting)) or fitting == CLEAN.text:
+        return fitting
+    part = _corrupted(fitting) if shows(fitting) else None
     if part is None:
-        raise ProtocolError(f"{found}: its images are not kept; expected clean, a corruption or an attack of the run")
+        raise ProtocolError(f"{fitting}: its images are not kept; expected clean, a corruption or an attack of the run")
     if part.released:
-        raise ProtocolError(f"{found}: its images are the files of the released tree; give these to the other system")
-    return found
+        raise ProtocolError(f"{fitting}: its images are the files of the released tree; give these to the other system")
+    return fitting
 
 
 def _corrupted(text: str) -> Corrupted | None:
@@ -147,13 +147,13 @@ def _write(run: RunFolder, text: str, entry: CheckpointEntry, dataset: Dataset, 
     sheet, unreadable, rounding, n = io.StringIO(), list[str](), 0.0, 0
     rows = csv.writer(sheet, lineterminator="\n")
     rows.writerow(("sample_id", "label", "file", "sha256"))
-    for sample, shown in _images(run, text, entry, dataset):
-        if shown is None:
+    for sample, image in _images(run, text, entry, dataset):
+        if image is None:
             unreadable.append(sample.id)
             continue
-        pixels, name = as_levels(shown), f"{n:06d}.png"
-        if shown.is_floating_point():
-            rounding = max(rounding, float((shown * 255 - torch.from_numpy(pixels).permute(2, 0, 1)).abs().max()))
+        pixels, name = as_levels(image), f"{n:06d}.png"
+        if image.is_floating_point():
+            rounding = max(rounding, float((image * 255 - torch.from_numpy(pixels).permute(2, 0, 1)).abs().max()))
         data = encode_png(pixels)
         write_whole(folder / name, data, durable=False)
         rows.writerow((sample.id, sample.label, name, hashlib.sha256(data).hexdigest()))
@@ -162,7 +162,7 @@ def _write(run: RunFolder, text: str, entry: CheckpointEntry, dataset: Dataset, 
         raise NothingEvaluated(f"{run.path}: no image of {text} could be read; check the images of the run")
     table = sheet.getvalue().encode("utf-8", "surrogatepass")
     write_whole(folder / "samples.csv", table)
-    said = {
+    content = {
         "run": digest_of_run(run.manifest),
         "data digest": run.manifest.data.digest,
         "condition": text,
@@ -172,7 +172,7 @@ def _write(run: RunFolder, text: str, entry: CheckpointEntry, dataset: Dataset, 
         "largest change by rounding, in grey levels": rounding,
         "sha256 of samples.csv": hashlib.sha256(table).hexdigest(),
     }
-    write_whole(folder / "export.json", (json.dumps(said, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(folder / "export.json", (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return Exported(text, entry.name, n, tuple(unreadable), rounding)
 
 
@@ -185,24 +185,24 @@ def _images(
     attack = is_attack(kind_of(text))
     start = starts_from(text) if attack else text
     part = _corrupted(start)
-    if part and (known := manifest.corrupted.digests.get(text)) and known != texture_digest(part.texture, frost):
+    if part and (digest := manifest.corrupted.digests.get(text)) and digest != texture_digest(part.texture, frost):
         raise DataError(f"{text}: frost's pictures are not those of the run; restore them")
 
     def read(sample: Sample) -> Tensor:
         return to_pixels(dataset.image(sample), preprocessing, sample.id)
 
     for number in range(-(-len(dataset) // size)):
-        found = _adversarials(run, entry.name, text, number) if attack else None
+        changes = _adversarials(run, entry.name, text, number) if attack else None
         every = dataset.samples[number * size : (number + 1) * size]
-        samples = [sample for sample in every if found is None or sample.id in found]
+        samples = [sample for sample in every if changes is None or sample.id in changes]
         for first in range(0, len(samples), _BATCH):
             some = samples[first : first + _BATCH]
-            there = decoded(read, some, usual_workers(), torch.device("cpu"))
-            shown = {sample.id: pixels for sample, pixels in _started(there, part, manifest.seed, frost)}
+            batches = decoded(read, some, usual_workers(), torch.device("cpu"))
+            images = {sample.id: pixels for sample, pixels in _started(batches, part, manifest.seed, frost)}
             for sample in some:
-                pixels = shown.get(sample.id)
-                if found is not None and pixels is not None:
-                    change = found[sample.id]
+                pixels = images.get(sample.id)
+                if changes is not None and pixels is not None:
+                    change = changes[sample.id]
                     if manifest.protocol.space == "normalised":
                         change = change * torch.tensor(preprocessing.std).view(-1, 1, 1)
                     pixels = (to_unit_range(pixels) + change).clamp(0, 1)

@@ -21,7 +21,7 @@ from ..common.files import bytes_of, reason_of
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
-from ..data.in_memory import open_held, pixels_of
+from ..data.in_memory import image_pixels, open_held
 from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
@@ -56,12 +56,12 @@ Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Choice:
-    """The maps and samples that a gallery draws. shown: the maps, of which the first one's scores choose samples. how:
+    """The maps and samples that a gallery draws. maps: those of the first one have the scores that choose samples. how:
     one of CHOICES, or `class:NAME`. ids: exactly these samples instead. targets: classes that each map is drawn for;
     without any, the one that it is scored for, or those of both objects. texts: sentences that they are drawn for,
     too."""
 
-    shown: tuple[MapSpec, ...]
+    maps: tuple[MapSpec, ...]
     how: str
     count: int = 12
     ids: tuple[str, ...] = ()
@@ -102,14 +102,14 @@ class Choice:
         """Return the classes that are asked for. Raises ModelError or DataError where one is unknown or does not
         compete."""
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
-        found = [Target.of(text, names) for text in self.targets]
-        for target in found:
+        targets = [Target.of(text, names) for text in self.targets]
+        for target in targets:
             if target == LABEL and any(sample.label < 0 for sample in dataset.samples):
                 raise DataError(f"--target label: {dataset.name} has no labels; name a class, or give predicted")
             if target.index is not None and dataset.valid_labels and target.index not in dataset.valid_labels:
                 among = f"not among the {len(dataset.valid_labels)} classes of {dataset.name}, which alone compete"
                 raise DataError(f"--target {target.heading}: {among}; name one of those")
-        return found
+        return targets
 
     def samples(self, dataset: Dataset) -> list[Sample]:
         """Return the samples named by id or class; for any other choice all. Raises DataError where there are none,
@@ -135,7 +135,7 @@ class Choice:
         located = request.boxes is not None or request.masks is not None
         if self.texts:
             of_sentences(self.texts, request)
-        unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
+        unscored = self.how in _SCORED and not self.ids and not located and self.maps[0].faithfulness == "none"
         if not (self.ids or self.targets or unscored or self.how.startswith("class:")):
             return
         identity = load(request.checkpoints[0], **request.model).identity
@@ -167,7 +167,7 @@ def _sample(dataset: Dataset, name: str) -> Sample:
         raise DataError(f"--show {name}: {why}; an id looks like {dataset.samples[0].id!r}") from None
 
 
-def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
+def select(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
     """Return the chosen samples that could be read, and in words how they were chosen."""
     among = choice.samples(dataset)
     for sample in among if choice.ids else ():
@@ -182,14 +182,14 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
     draws = SampleRng.of(list(read), seed=seed, condition="gallery", device=torch.device("cpu")).uniform((), "order")
     order = [list(read)[index] for index in draws.argsort().tolist()] if read else []
     if choice.how in _SCORED:
-        column, said = _score(choice, run, records)
-        tables = [rows for (_, text), rows in records.items() if text == choice.shown[0].text]
-        found = {name: [rows[name].get(column) for rows in tables] for name in order}
-        scores = {name: [math.nan if value is None else value for value in some] for name, some in found.items()}
+        column, score = _score(choice, run, records)
+        tables = [rows for (_, text), rows in records.items() if text == choice.maps[0].text]
+        values = {name: [rows[name].get(column) for rows in tables] for name in order}
+        scores = {name: [math.nan if value is None else value for value in some] for name, some in values.items()}
         order = choose(scores, choice.how, choice.count, order)
         of_all = ", mean of the checkpoints" if len(tables) > 1 else ""
-        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{of_all}"
-        words = f"where the checkpoints differ most in {said}" if choice.how == "disagreement" else words
+        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {score}{of_all}"
+        words = f"where the checkpoints differ most in {score}" if choice.how == "disagreement" else words
     else:
         words = "chosen at random" if choice.how == "random" else f"of class {choice.how[6:]}, chosen at random"
     if not order:
@@ -199,7 +199,7 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
 
 def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
     """Return the column to choose by, and its name: of IoU and ABPC the first that all checkpoints have."""
-    first = choice.shown[0]
+    first = choice.maps[0]
     tables = [rows.values() for (_, text), rows in records.items() if text == first.text]
     for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):
         if all(any(row.get(column) is not None for row in rows) for rows in tables):
@@ -216,18 +216,18 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
         raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
     classifiers = _as_recorded(run, [load(spec, **request.model) for spec in request.checkpoints])
     names = [classifier.identity.name for classifier in classifiers]
-    records: Records = _records(run, choice.shown, names)
+    records: Records = _records(run, choice.maps, names)
     seed, asked = manifest.seed, {name: manifest.arguments[name] for name in ("limit", "ids")}
     dataset = data_of(replace(request, seed=seed, **asked), classifiers[0].identity)
-    samples, words = chosen(choice, run, dataset, records, seed)
+    samples, words = select(choice, run, dataset, records, seed)
     settings = Settings(seed, batch_size=1, device=pick_device(request.device))
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
-    first, attacks = choice.shown[0], request.attack_conditions(request.attack_list, request.engine)
+    first, attacks = choice.maps[0], request.attack_conditions(request.attack_list, request.engine)
     attacked = (attack for attack in attacks if attack != CLEAN)
     under = [attack for attack in attacked if first.compared_under(attack.text).text in manifest.conditions]
-    moved = [spec.compared_under(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
+    moved = [spec.compared_under(attack.text) for attack in under for spec in choice.maps if not spec.is_control]
     classes, texts = choice.classes(dataset, classifiers[0].identity), _of_texts(choice.texts, request, names, settings)
-    painter = Painter(choice.shown, classes, under, {}, texts)
+    painter = Painter(choice.maps, classes, under, {}, texts)
     truth = open_truth(dataset, request.boxes, request.masks)
     records, rows = {**records, **_records(run, moved, names)}, list[GalleryRow]()
     for sample in samples:
@@ -240,7 +240,7 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
             pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
-    title = f"{', '.join(map(brief, choice.shown))}: {compared}"
+    title = f"{', '.join(map(brief, choice.maps))}: {compared}"
     return Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",), painter.heats, run)
 
 
@@ -292,8 +292,8 @@ def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Clas
         key = ours.sha256, ours.attention, ours.arch
         matching = [entry for entry in entries if (entry.sha256, entry.attention, entry.arch) == key]
         if not matching:
-            there = ", ".join(run.manifest.names)
-            raise RunError(f"{run.path}: no records of {ours.spec}, only of {there}; run robustkit cam with it")
+            names = ", ".join(run.manifest.names)
+            raise RunError(f"{run.path}: no records of {ours.spec}, only of {names}; run robustkit cam with it")
         # The same file may be there twice, under two names.
         entry = min(matching, key=lambda entry: (entry.name in taken, entry.name != ours.name, entry.spec != ours.spec))
         taken.add(entry.name)
@@ -305,7 +305,7 @@ def is_picture(argument: str) -> bool:
     return is_image_name(argument) and ":" not in argument
 
 
-def read_pictures(pictures: Sequence[str]) -> Iterator[tuple[str, Image.Image]]:
+def read_picture_files(pictures: Sequence[str]) -> Iterator[tuple[str, Image.Image]]:
     """Yield picture files with their names. Raises DataError for one that cannot be read."""
     yield from ((picture, read_image(_bytes(picture), picture)) for picture in pictures)
 
@@ -323,7 +323,7 @@ def explain_pictures(
 ) -> Gallery:
     """Return maps of named pictures for the named classes, or the predicted one, and for sentences. say: hears what an
     audit says about the checkpoints."""
-    wanted, named = _plain(methods), list(pictures)
+    specs, named = _plain(methods), list(pictures)
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
     if say is not None:
@@ -333,22 +333,22 @@ def explain_pictures(
     wished: list[Sequence[Target]] = []
     for subject in subjects:
         identity = subject.classifier.identity
-        check_explainable(subject.classifier, identity.name, wanted)
+        check_explainable(subject.classifier, identity.name, specs)
         names = class_names(identity.class_names, identity.num_classes)
         wished.append([Target.of(text, names) for text in dict.fromkeys(targets or ["predicted"])])
         if LABEL in wished[-1]:
             raise ProtocolError("--target label: a single image has no label; name a class, or give predicted")
     rows: list[GalleryRow] = []
-    kept: dict[str, Heat] = {}
+    heats: dict[str, Heat] = {}
     request = ClassificationRequest(checkpoints=checkpoints, data_dir="", model=model)
     called = [subject.classifier.identity.name for subject in subjects]
     of_texts = _of_texts(texts, request, called, settings)
     for picture, image in named:
         for subject, classes in zip(subjects, wished, strict=True):
             pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
-            painter = Painter(wanted, classes, (), kept, of_texts)
+            painter = Painter(specs, classes, (), heats, of_texts)
             rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
-    return Gallery(", ".join(called), tuple(rows), (), kept)
+    return Gallery(", ".join(called), tuple(rows), (), heats)
 
 
 def _of_checkpoints(identities: Sequence[ModelIdentity]) -> Iterator[str]:
@@ -404,31 +404,31 @@ def cam(
         {'shapes-vit-quest/agcam/predicted/00000': (64, 64)}
     """
     pictures, data = _pictures_in(images)
-    given = grouped(ClassificationRequest, options)
-    model, ids = given.get("model") or {}, _texts(show)
+    keywords = grouped(ClassificationRequest, options)
+    model, ids = keywords.get("model") or {}, _texts(show)
     if gallery < 1:
         raise ProtocolError(f"gallery={gallery}: expected 1 or more; robustkit.audit(..., cams=...) scores maps alone")
     with in_memory(ClassificationRequest, checkpoints, data, model) as (specs, place):
         cams = _usual(specs, model) if cams is None else cams
         if pictures is not None:
             drawn = {"gallery": gallery != 12, "choose": choose, "show": show}
-            if odd := {*given} - {"model", "device"} | {name for name, value in drawn.items() if value}:
+            if odd := {*keywords} - {"model", "device"} | {name for name, value in drawn.items() if value}:
                 raise TypeError(f"cam() got {', '.join(sorted(odd))}, which is of a data set; these are pictures")
-            given = {"model": model, **given, "texts": _texts(target_text), "say": say}
-            return explain_pictures(pictures, specs, _texts(targets), cams, **given)
-        request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **given})
+            keywords = {"model": model, **keywords, "texts": _texts(target_text), "say": say}
+            return explain_pictures(pictures, specs, _texts(targets), cams, **keywords)
+        request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **keywords})
         names, scores = tuple(map(str, specs)), request.faithfulness
         drawn_for = {"targets": _texts(targets), "texts": _texts(target_text)}
         choice = Choice.of(names, cams, scores, how=choose, count=gallery, ids=ids, **drawn_for)
         choice.check(request)
         with progress_shown(progress) as listener:
             run = carry_out(request, listener, say)
-        write_gallery(run, found := make_gallery(run, request, choice))
-        return found
+        write_gallery(run, result := make_gallery(run, request, choice))
+        return result
 
 
-def _texts(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    return (str(given),) if isinstance(given, str | int) else tuple(map(str, given))
+def _texts(values: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    return (str(values),) if isinstance(values, str | int) else tuple(map(str, values))
 
 
 def _usual(specs: Sequence[str | Path], model: Mapping[str, Any]) -> str:
@@ -441,19 +441,19 @@ def _pictures_in(images: Any) -> tuple[Iterable[tuple[str, Image.Image]] | None,
     """Return pictures with their names, None for a data set; and what `in_memory` takes as data."""
     several = [*images] if isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4 else [images]
     files = [str(each) if isinstance(each, str | Path) else None for each in several]
-    shown = (
+    pictures = (
         isinstance(each, Tensor | np.ndarray | Image.Image) if file is None else is_picture(file)
         for each, file in zip(several, files, strict=True)
     )
     labelled = isinstance(images, tuple) and isinstance(several[0], Tensor | np.ndarray | list)
-    if not several or labelled or not all(shown):
+    if not several or labelled or not all(pictures):
         return None, images
     if None not in files:
-        return read_pictures(list(map(str, several))), ""
+        return read_picture_files(list(map(str, several))), ""
     pairs = zip(several, files, strict=True)
-    opened = [each if file is None else dict(read_pictures([file]))[file] for each, file in pairs]
+    opened = [each if file is None else dict(read_picture_files([file]))[file] for each, file in pairs]
     if len({isinstance(each, Image.Image) for each in opened}) > 1:  # each is a picture of its own
-        opened = [Image.fromarray(pixels_of(each, f"image {place}")) for place, each in enumerate(opened)]
+        opened = [Image.fromarray(image_pixels(each, f"image {place}")) for place, each in enumerate(opened)]
     held = open_held((opened, [0] * len(opened)))
     return [(sample.id, held.image(sample)) for sample in held.samples], held
 

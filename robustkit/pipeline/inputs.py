@@ -44,15 +44,15 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     name = kind_named(name)
     parts = (arguments or "").split(",")
     stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
-    if not (own := dict(stated)):
+    if not (parameters := dict(stated)):
         return
     what = f"condition {item!r}"
     others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
     if name != "autoattack":
         raise ProtocolError(f"{what}: first and second are of autoattack; leave them out of {name}")
-    if len(own) < len(stated):
+    if len(parameters) < len(stated):
         raise ProtocolError(f"{what}: first or second is given twice; leave one of them out")
-    m = own.get("second", "")
+    m = parameters.get("second", "")
     if not m.isdecimal() or not int(m):
         raise ProtocolError(f"{what}: second is {m or 'missing'}; expected how many samples, such as second=200")
 
@@ -67,7 +67,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     if whole.on:
         raise ProtocolError(f"{what}: on draws from all samples, second from those still correct; leave one out")
     every = getattr(build_attack(whole, card), "stage_names", ())
-    first = own.get("first", _USUAL)
+    first = parameters.get("first", _USUAL)
     chosen = [stage for stage in every if stage in first.split("+")]
     rest = [stage for stage in every if stage not in chosen]
     if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
@@ -78,7 +78,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     yield two_phase_condition(begin, end, whole, first, int(m))
 
 
-def options_of(text: str) -> dict[str, str | bool]:
+def options_asking(text: str) -> dict[str, str | bool]:
     """Return the options that ask for a condition, by field of a request; none for a family without one of its own."""
     kind = kind_named(split_condition(text)[0])
     if EVERY_FAMILY.plugin(kind) is not None:
@@ -155,8 +155,8 @@ def _joined(asked: Corrupted, planned: Condition, frost_dir: str | None) -> Corr
     """Return a corruption as it is planned, except for what the request changes."""
     usual, default = corrupted_of(planned), Corrupted(asked.name)
     assert usual is not None
-    said = {key: getattr(asked, key) for key in ("preset", "variant")}
-    joined = replace(usual, **{key: value for key, value in said.items() if value != getattr(default, key)})
+    options = {key: getattr(asked, key) for key in ("preset", "variant")}
+    joined = replace(usual, **{key: value for key, value in options.items() if value != getattr(default, key)})
     try:
         joined.make(frost_dir)
     except ValueError as fault:  # constants and a variant that do not go together

@@ -23,7 +23,7 @@ from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
 from ..display.format import figure_cell, number, scaled
-from ..display.notebook import as_html, as_json
+from ..display.notebook import as_html, finite_json
 from ..display.progress import Bars
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
@@ -41,8 +41,8 @@ from ..models.setup_check import (
     UNKNOWN,
     Bench,
     PartFit,
+    SearchWatch,
     Setup,
-    Watch,
     fit_setup,
     form_of,
     label_numberings,
@@ -77,13 +77,13 @@ class _Images:
     def __init__(
         self,
         dataset: Dataset,
-        own: Preprocessing,
+        preprocessing: Preprocessing,
         seed: int,
         look: Callable[[Sample, Preprocessing], tuple[Tensor, Tensor]],
         held: int,
         batch_size: int,
     ) -> None:
-        self.own, self.bad, self.samples = _bare(own), list[str](), list[Sample]()
+        self.bare, self.bad, self.samples = _bare(preprocessing), list[str](), list[Sample]()
         self.count, self._left = len(dataset.samples), iter(dataset.in_turns(seed).samples)
         self._look, self._kept = look, dict[int, tuple[Tensor, Tensor]]()
         self._held, self._batch = held, batch_size
@@ -92,7 +92,7 @@ class _Images:
         """Read more images until there are `end`, or none are left; return how many there are, at most `end`."""
         while len(self.samples) < end and (sample := next(self._left, None)) is not None:
             try:
-                pixels, truth = self._look(sample, self.own)
+                pixels, truth = self._look(sample, self.bare)
             except BadImageError as fault:
                 self.bad.append(str(fault))
                 continue
@@ -105,14 +105,14 @@ class _Images:
         return min(end, len(self.samples))
 
     def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
-        own = _bare(preprocessing) == self.own
-        return self._own(place)[0] if own else self._look(self.samples[place], preprocessing)[0]
+        is_same = _bare(preprocessing) == self.bare
+        return self._own(place)[0] if is_same else self._look(self.samples[place], preprocessing)[0]
 
     def truths(self, places: Sequence[int]) -> Tensor:
         return torch.stack([self._own(place)[1] for place in places])
 
     def _own(self, place: int) -> tuple[Tensor, Tensor]:
-        return self._kept.get(place) or self._look(self.samples[place], self.own)
+        return self._kept.get(place) or self._look(self.samples[place], self.bare)
 
 
 def _pixels(picture: Callable[[Sample], Image], sample: Sample, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
@@ -129,7 +129,7 @@ def _bare(preprocessing: Preprocessing) -> Preprocessing:
     return replace(preprocessing, mean=(), std=())
 
 
-class _Shown(Watch):
+class _Shown(SearchWatch):
     """A bar of the answers that there are, of those that may be needed."""
 
     def __init__(self, bars: Bars, name: str) -> None:
@@ -140,27 +140,27 @@ class _Shown(Watch):
     def plan(self, answers: int) -> None:
         self.task = self.bars.begin([self.name], answers, self.task)
 
-    def begin(self, part: str, known: int) -> None:
+    def begin(self, part: str, done: int) -> None:
         if self.task is not None:
             self.bars.update(self.task, stage=part)
-        self.advance(known)
+        self.advance(done)
 
     def advance(self, answers: int) -> None:
         if self.task is not None:
             self.bars.advance(self.task, answers)
 
 
-class Search:
+class SetupSearch:
     """A model, on its device, and labelled images, on which formulas and set-ups are compared: what it answers to an
     image under one of them is kept for the others."""
 
     def __init__(self, model: Classifier, data: Dataset | LabelledScenes, batch_size: int, seed: int) -> None:
-        self.model, own, classes = model, model.identity.preprocessing, model.identity.num_classes
+        self.model, preprocessing, classes = model, model.identity.preprocessing, model.identity.num_classes
         formulas = None if _unranked(model) else Formulas(model.network)
         self.guessing, self.setup = (
             math.log(classes),
             Setup(
-                own,
+                preprocessing,
                 attention=formulas.current if formulas else "",
                 text=form_of(model.network, model.identity.metadata),
             ),
@@ -171,7 +171,7 @@ class Search:
             picture = lru_cache(batch_size)(data.image)
             look, most, dataset = partial(_pixels, picture), MOST, data
             numbered = label_numberings(data.class_names, classes)
-        self.images, self.numbered = _Images(dataset, own, seed, look, most, batch_size), numbered
+        self.images, self.numbered = _Images(dataset, preprocessing, seed, look, most, batch_size), numbered
         self.bench = Bench(
             model.network,
             self.images.read,
@@ -190,7 +190,7 @@ class Search:
 
     def show(self, bars: Bars | None) -> None:
         """Show in bars, if there are any, how far a search is."""
-        self.bench.watch = Watch() if bars is None else _Shown(bars, self.model.identity.name)
+        self.bench.watch = SearchWatch() if bars is None else _Shown(bars, self.model.identity.name)
 
     def rank(self) -> Fingerprint:
         """Rank the formulas of attention, on all images if they do not decide it earlier."""
@@ -248,7 +248,7 @@ _WITHOUT_FORMULA = {"none": "no layers of attention", "other": "none of the form
 
 
 @dataclass
-class _Found:
+class _Setup:
     """The set-up that fits, as far as it is known. unsure: parts that nobody stated and no data confirmed."""
 
     formula: str
@@ -256,7 +256,7 @@ class _Found:
     unsure: list[str]
 
     @classmethod
-    def of(cls, opened: Classifier) -> _Found:
+    def of(cls, opened: Classifier) -> _Setup:
         identity = opened.identity
         return cls(identity.attention, identity.preprocessing, describe(identity, identity.preprocessing).assumed)
 
@@ -319,12 +319,12 @@ class Inspected:
     def to_json(self) -> str:
         """Return all of it as JSON."""
         plain = {"facts": self.facts, "candidates": self.candidates, "lines": self.lines}
-        return as_json(plain | asdict(self.stated))
+        return finite_json(plain | asdict(self.stated))
 
     def _repr_html_(self) -> str:
         facts = TextTable("", ("", ""), self.facts)
-        said = self.lines + ((self.stated.heading, self.stated.command) if self.stated.command else ())
-        return as_html([facts, *self.tables]) + "\n" + as_html((), said)
+        lines = self.lines + ((self.stated.heading, self.stated.command) if self.stated.command else ())
+        return as_html([facts, *self.tables]) + "\n" + as_html((), lines)
 
 
 def inspect(
@@ -366,14 +366,14 @@ def inspect(
     model, data = (groups.get(name, {}) for name in ("model", "data"))
     if batch_size < 1:
         raise ProtocolError(f"batch_size={batch_size}: expected 1 or more")
-    own: dict[str, Any] = {"masks": masks, "ignore": ignore, "reduce_zero_label": reduce_zero_label}
-    scenes = {name: value for name, value in own.items() if value is not None}
+    scene_options: dict[str, Any] = {"masks": masks, "ignore": ignore, "reduce_zero_label": reduce_zero_label}
+    scenes = {name: value for name, value in scene_options.items() if value is not None}
     chosen: dict[str, Any] = {"limit": limit, "ids": ids, "seed": seed, "batch_size": batch_size, "device": device}
     facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[TextTable](), list[dict[str, Any]]()
     stated, images = Stated({}, "", ()), "" if data_dir is None else data_dir
-    given = [*checkpoint.values()] if isinstance(checkpoint, Mapping) else [checkpoint]
-    paths = [] if isinstance(images, str | Path) else [each for each in given if isinstance(each, str | Path)]
-    segments = any(isinstance(each, Segmenter) for each in given) or any(map(is_segmenter, paths))
+    checkpoints = [*checkpoint.values()] if isinstance(checkpoint, Mapping) else [checkpoint]
+    paths = [] if isinstance(images, str | Path) else [each for each in checkpoints if isinstance(each, str | Path)]
+    segments = any(isinstance(each, Segmenter) for each in checkpoints) or any(map(is_segmenter, paths))
 
     def check(segments: bool) -> None:
         odd, whose = (data, "classifier") if segments else (scenes, "segmenter")
@@ -424,14 +424,14 @@ def look_into(
             "--stability measures attention on images, and --data-dir is missing; give a folder of them"
         )
     where = pick_device(device)
-    kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
-    of_segmenter = {key: value for key, value in model.items() if key in kept}
+    names = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
+    of_segmenter = {key: value for key, value in model.items() if key in names}
     segments = segments or (not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint))
     opened = load_segmenter(checkpoint, **of_segmenter) if segments else load(checkpoint, **model)
     yield from _facts(opened)
-    found = _Found.of(opened)
+    setup = _Setup.of(opened)
     if data_dir is None:
-        yield _stated(checkpoint, "DIR", {}, model, opened, found)
+        yield _stated(checkpoint, "DIR", {}, model, opened, setup)
         return
     check(segments)
     unranked = _unranked(opened)
@@ -449,41 +449,41 @@ def look_into(
         yield from images.notes
         if images.valid_labels is not None:
             yield f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data"
-    yield from _searched(Search(opened.to(where), images, batch_size, seed), unranked, found, bars)
+    yield from _searched(SetupSearch(opened.to(where), images, batch_size, seed), unranked, setup, bars)
     if stability and isinstance(images, Dataset):
         heads = _heads(opened, _batches(images, opened.identity.preprocessing, batch_size))
         yield Ranked(layer_table(heads, f"attention on {heads.n} images, layer by layer"))
-    yield _stated(checkpoint, data_dir, scenes if segments else data, model, opened, found)
+    yield _stated(checkpoint, data_dir, scenes if segments else data, model, opened, setup)
 
 
 def _searched(
-    search: Search, unranked: str, found: _Found, bars: Callable[[], AbstractContextManager[Bars | None]]
+    search: SetupSearch, unranked: str, setup: _Setup, bars: Callable[[], AbstractContextManager[Bars | None]]
 ) -> Iterator[str | Ranked]:
-    """Yield tables and lines on which formula and which set-up fit, and tell `found`. unranked: why no formula is."""
+    """Yield tables and lines on which formula and which set-up fit, and tell `setup`. unranked: why no formula is."""
     segments = isinstance(search.model, Segmenter)
     if unranked:
         yield f"attention formulas are not ranked: {unranked}"
     else:
-        with bars() as shown:
-            search.show(shown)
+        with bars() as bars_shown:
+            search.show(bars_shown)
             fingerprint = search.rank()
         if bad := search.images.bad:
             yield f"{len(bad)} images could not be read, the first: {bad[0]}"
         rows = (_candidate("attention", row, fingerprint.best) for row in fingerprint.rows)
         yield Ranked(fingerprint_table(fingerprint, segments), tuple(rows))
         yield fingerprint.text
-        found.take_formula(fingerprint)
+        setup.take_formula(fingerprint)
     if segments:
         yield "set-up: preprocessing candidates are compared for classifiers only"
         return
-    with bars() as shown:
-        search.show(shown)
-        fits, lines = search.fit("" if unranked else found.formula)
+    with bars() as bars_shown:
+        search.show(bars_shown)
+        fits, lines = search.fit("" if unranked else setup.formula)
     if fits:
         tried = (_candidate(fit.part, row, fit.best.name) for fit in fits for row in fit.rows)
         yield Ranked(setup_table(fits), tuple(tried))
     yield from lines
-    found.take_fits(fits)
+    setup.take_fits(fits)
 
 
 def _check_stable(opened: Classifier) -> None:
@@ -507,14 +507,14 @@ def _stated(
     options: Mapping[str, Any],
     model: Mapping[str, Any],
     opened: Classifier,
-    found: _Found,
+    setup: _Setup,
 ) -> Stated:
     """Return the set-up that fits, and a complete command. options: of the data, as they were given."""
     segments = isinstance(opened, Segmenter)
     stated: dict[str, Any] = {name: value for name, value in model.items() if name not in ("attention", "mean", "std")}
-    if found.formula not in _WITHOUT_FORMULA:
-        stated["attention"] = found.formula
-    p = found.preprocessing
+    if setup.formula not in _WITHOUT_FORMULA:
+        stated["attention"] = setup.formula
+    p = setup.preprocessing
     settings: dict[str, Any] = {**stated, "mean": p.mean, "std": p.std}
     if settings.pop("pixels", None) and tuple(p.mean) == _ZERO and tuple(p.std) == _ONE:
         settings |= {"pixels": True, "mean": None, "std": None}
@@ -523,7 +523,7 @@ def _stated(
     settings |= {} if segments else {"crop_pct": p.crop_pct, "interpolation": p.interpolation}
     settings = {name: value for name, value in settings.items() if value not in (None, False, ())}
     if checkpoint.startswith(PREFIX) or data_dir.startswith(PREFIX):
-        return Stated(settings, "", tuple(found.unsure))
+        return Stated(settings, "", tuple(setup.unsure))
     words = ["robustkit", "segment" if segments else "audit", checkpoint, "--data-dir", data_dir]
     for name, value in {**options, **stated}.items():
         if value in (None, False, ()):
@@ -531,7 +531,7 @@ def _stated(
         joint = "," if name == "ignore" else "x"
         text = joint.join(map(str, value)) if isinstance(value, tuple) else str(value)
         words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
-    return Stated(settings, shlex.join(words), tuple(found.unsure))
+    return Stated(settings, shlex.join(words), tuple(setup.unsure))
 
 
 def _unranked(model: Classifier) -> str:
@@ -579,8 +579,8 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "attention", _WITHOUT_FORMULA.get(identity.attention, source)
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
-    said = describe_preprocessing(asdict(preprocessing), identity.preprocessing_source, identity.arch)
-    yield from (("input", part) for part in said.split("; "))
+    text = describe_preprocessing(asdict(preprocessing), identity.preprocessing_source, identity.arch)
+    yield from (("input", part) for part in text.split("; "))
     yield from ((key, str(value)) for key, value in identity.metadata.items())
     yield from (("note", note) for note in identity.notes)
 

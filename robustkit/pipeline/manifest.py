@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def prepare(plan: Plan, digest: str) -> list[str]:
+def prepare_run(plan: Plan, digest: str) -> list[str]:
     """Write run.json, or extend an earlier one, and the metadata of the samples; return lines for the user. RunError
     where records differ in plan."""
     lines = [*plan.dataset.odd_note(), *_prepare(plan, digest)]
@@ -131,8 +131,8 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
     if old.batch_size != new.batch_size:
         sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
         lines.append(f"{sizes}: the same random draws; results are equal up to float rounding")
-    there, here = old.made_with, new.made_with
-    both = [(name, there[name], text) for name, text in here.items() if name in there]
+    before, now = old.made_with, new.made_with
+    both = [(name, before[name], text) for name, text in now.items() if name in before]
     changed = [f"{name} was {before} before and is {now} now" for name, before, now in both if before != now]
     return [*lines, f"{', '.join(changed)}: figures that combine both are flagged"] if changed else lines
 
@@ -140,7 +140,7 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
 def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
-    checkpoints = tuple(contender.with_answers() for contender in plan.contenders)
+    checkpoints = tuple(planned.with_answers() for planned in plan.contenders)
     settings = plan.settings(old.batch_size if old else None)
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     return Manifest(

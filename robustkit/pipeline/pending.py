@@ -58,11 +58,11 @@ def pending_units(
 
 
 def checkpoint_groups(plan: Plan) -> list[tuple[DescribedCheckpoint, tuple[Condition, ...]]]:
-    """Return each contender with its conditions; then again with those that need what others found."""
-    own = tuple(condition for condition in plan.conditions if not condition.waits)
+    """Return each checkpoint with its conditions; then again with those that need what others found."""
+    first = tuple(condition for condition in plan.conditions if not condition.waits)
     later = tuple(condition for condition in plan.conditions if condition.waits)
-    every = ((contender, plan.suited(contender.name, some)) for some in (own, later) for contender in plan.contenders)
-    return [(contender, some) for contender, some in every if some]
+    every = ((planned, plan.suited(planned.name, some)) for some in (first, later) for planned in plan.contenders)
+    return [(planned, some) for planned, some in every if some]
 
 
 PendingWork = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
@@ -73,15 +73,15 @@ lines on files that are not what was written for this run, and are made again; a
 
 def pending_work(plan: Plan, processes: int) -> list[PendingWork]:
     """Return what each of `checkpoint_groups` lacks. Files that are not what was written for this run are removed."""
-    lines = [_without_strange(plan, contender, conditions) for contender, conditions in checkpoint_groups(plan)]
+    lines = [_without_strange(plan, planned, conditions) for planned, conditions in checkpoint_groups(plan)]
     return [_lacking(plan, *lot, some, processes) for lot, some in zip(checkpoint_groups(plan), lines, strict=True)]
 
 
 def _lacking(
-    plan: Plan, contender: DescribedCheckpoint, conditions: Sequence[Condition], lines: list[str], processes: int
+    plan: Plan, planned: DescribedCheckpoint, conditions: Sequence[Condition], lines: list[str], processes: int
 ) -> PendingWork:
-    run, name, part = plan.run, contender.name, plan.request.share
-    shards, able = shards_of(plan), computable(plan, contender.name, conditions)
+    run, name, part = plan.run, planned.name, plan.request.share
+    shards, able = count_shards(plan), computable(plan, planned.name, conditions)
     waiting = [condition.text for condition in conditions if condition not in able]
     why = "waits for the first phase of all parts; then rerun each part on a folder that contains it"
     lines += [f"{name}: {text} {why}" for text in waiting]
@@ -94,14 +94,14 @@ def _lacking(
     done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(some) for _, some in lacking)
     if processes > 1 and len(lacking) < ENOUGH * processes:
         lacking = [(shard, (condition,)) for shard, some in lacking for condition in some]
-    preprocessing = contender.preprocessing if isinstance(contender, PlannedCheckpoint) else None
+    preprocessing = planned.preprocessing if isinstance(planned, PlannedCheckpoint) else None
     bearing = [each for each in conditions if each in plan.extents] if preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
     doubted = [
         each.text for each in bearing if each in measured and needs_evidence(run, name, each, plan.extents[each])
     ]
     checks = CLEAN in measured and not (conditions and conditions[0].waits)
-    unchecked = _why_unchecked(plan, contender) if checks else ""
+    unchecked = _why_unchecked(plan, planned) if checks else ""
     unchecked = unchecked if lacking or unchecked is None else ""  # a finished run is as it is
     return [(shard, [c.text for c in some]) for shard, some in lacking], doubted, done, lines, unchecked
 
@@ -109,23 +109,23 @@ def _lacking(
 def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
     """Whether some checkpoint is still to be scored on the adversarial images of a unit."""
     passed = (c for c in plan.conditions if c.source == source and c.under is not None and c.under.text == attack)
-    names = [contender.name for contender in plan.contenders]
+    names = [planned.name for planned in plan.contenders]
     pairs = ((name, c.text) for c in passed for name in names if plan.suited(name, [c]))
     return any(not plan.run.shard_path(*pair, shard).is_file() for pair in pairs)
 
 
-def _without_strange(plan: Plan, contender: DescribedCheckpoint, conditions: Sequence[Condition]) -> list[str]:
+def _without_strange(plan: Plan, planned: DescribedCheckpoint, conditions: Sequence[Condition]) -> list[str]:
     """Remove files that are not what was written for this run, except for other parts' own; return a line on each."""
-    run, name, shards, part = plan.run, contender.name, shards_of(plan), plan.request.share
+    run, name, shards, part = plan.run, planned.name, count_shards(plan), plan.request.share
 
     def dropped(find: Callable[[str], Sequence[tuple[Path, str]]]) -> Iterator[tuple[Path, str]]:
         for text in (condition.text for condition in conditions):
             for path, why in find(text):
                 shard = shard_number(path.stem)
-                own = part is None or (
+                is_ours = part is None or (
                     part.measures(name, text, shards) if shard is None else part.holds(name, text, shard, shards)
                 )
-                if own:
+                if is_ours:
                     path.unlink(missing_ok=True)
                     yield path, why
 
@@ -138,13 +138,13 @@ def _without_strange(plan: Plan, contender: DescribedCheckpoint, conditions: Seq
     return [*lines, *(f"{path}: {why}; removed; recomputed where needed" for path, why in odd)]
 
 
-def _why_unchecked(plan: Plan, contender: DescribedCheckpoint) -> str | None:
+def _why_unchecked(plan: Plan, planned: DescribedCheckpoint) -> str | None:
     """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
     if not plan.checks_setup:
         return ""
     if CLEAN not in plan.conditions:
         return "clean images are not evaluated"
-    if plan.run.evidence(contender.name, CLEAN.text) is not None:
+    if plan.run.evidence(planned.name, CLEAN.text) is not None:
         return "it was already done"
     return unsuited_reason(plan.dataset, scenes=plan.unjudged is not None) or None
 
@@ -158,7 +158,7 @@ def computable(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[
 
 def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:
     """Return the shards of a checkpoint that this command is about, by the text of a condition."""
-    n, part = shards_of(plan), plan.request.share
+    n, part = count_shards(plan), plan.request.share
     able = {each.text for each in plan.suited(name, conditions)}
 
     def holds(text: str, shard: int) -> bool:
@@ -167,7 +167,7 @@ def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str
     return {each.text: [shard for shard in range(n) if holds(each.text, shard)] for each in conditions}
 
 
-def shards_of(plan: Plan) -> int:
+def count_shards(plan: Plan) -> int:
     return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
 
 
@@ -203,30 +203,30 @@ def announce(
         extents = {each.text: (extent.samples, extent.cost(each)) for each, extent in plan.extents.items()}
         return {text: extents[text] for text in texts}
 
-    for (contender, _), (lacking, doubted, *_, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
+    for (planned, _), (lacking, doubted, *_, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
         counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
         for shard, texts in lacking:
             for text in texts:
                 counts[text] += min(size, samples - shard * size)
-        wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
-        jobs += jobs_of(contender.name, wanted, doubting(doubted), card, classes, samples, unchecked is None)
-    own = {
-        contender.name: {
+        counted = [(condition, counts[condition.text]) for condition in plan.conditions]
+        jobs += jobs_of(planned.name, counted, doubting(doubted), card, classes, samples, unchecked is None)
+    by_checkpoint = {
+        planned.name: {
             text: [shard for shard in shards if shard * size < samples]
-            for text, shards in units_of(plan, contender.name, plan.conditions).items()
+            for text, shards in units_of(plan, planned.name, plan.conditions).items()
         }
-        for contender in plan.contenders
+        for planned in plan.contenders
     }
     if ranks.leads:
-        units = sum(len(shards) for of_one in own.values() for shards in of_one.values())
-        there = sum(done for _, _, done, *_ in every)
+        units = sum(len(shards) for of_one in by_checkpoint.values() for shards in of_one.values())
+        finished = sum(done for _, _, done, *_ in every)
         evidence = [part for _, texts, *_ in every for part in doubting(texts).values()]
         whys = [why for *_, why in every]
-        work = (plan.conditions, len(own), samples, units, there, evidence, card, classes)
+        work = (plan.conditions, len(by_checkpoint), samples, units, finished, evidence, card, classes)
         for line in work_lines(*work, whys.count(None), filter(None, whys)):
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size, accelerated=device.type != "cpu")
-    return Reporter(plan.run, plan.conditions, samples, own, estimate, ranks, progress, device.type)
+    return Reporter(plan.run, plan.conditions, samples, by_checkpoint, estimate, ranks, progress, device.type)
 
 
 def await_same(run: RunFolder, manifest: dict[str, Any]) -> None:

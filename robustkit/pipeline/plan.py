@@ -182,12 +182,12 @@ def plan_corrupted(
         variant=request.variant,
         frost_dir=request.frost,
     )
-    own, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
-    inputs = replace(own.inputs, digests=own.inputs.digests | beneath.inputs.digests)
-    return beneath.conditions, own.conditions, inputs, (*own.lines, *beneath.lines)
+    corrupted, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
+    inputs = replace(corrupted.inputs, digests=corrupted.inputs.digests | beneath.inputs.digests)
+    return beneath.conditions, corrupted.conditions, inputs, (*corrupted.lines, *beneath.lines)
 
 
-def metadata_of(request: ClassificationRequest, dataset: Dataset) -> dict[str, list[str]] | None:
+def sample_metadata(request: ClassificationRequest, dataset: Dataset) -> dict[str, list[str]] | None:
     """Return the columns of the table of metadata that a request names, for the samples of a data set; None without
     one. Raises DataError as `read_metadata`."""
     if request.metadata is None:

@@ -74,8 +74,8 @@ class Answers:
         """Return the SHA-256 of the rows, whatever their order in the file."""
         total = hashlib.sha256()
         for row in sorted(range(len(self.ids)), key=self.ids.__getitem__):
-            said = None if self.predicted is None else int(self.predicted[row])
-            total.update(f"{self.ids[row]}\0{self.labels[row]}\0{said}\0".encode("utf-8", "surrogatepass"))
+            answer = None if self.predicted is None else int(self.predicted[row])
+            total.update(f"{self.ids[row]}\0{self.labels[row]}\0{answer}\0".encode("utf-8", "surrogatepass"))
             total.update(b"" if self.scores is None else self.scores[row].astype("<f4").tobytes())
         return total.digest()
 
@@ -99,12 +99,12 @@ def read_answers(path: Path) -> dict[tuple[str, str], Answers]:
     scores, are_logits = _scores(table, path)
     every = Answers(path, tuple(ids), whole["label"], whole.get("prediction"), scores, are_logits, idle)
     _check(every)
-    found = {key: every if len(groups) == 1 else every.take(np.array(rows)) for key, rows in groups.items()}
-    for (checkpoint, condition), answers in found.items():
+    by_key = {key: every if len(groups) == 1 else every.take(np.array(rows)) for key, rows in groups.items()}
+    for (checkpoint, condition), answers in by_key.items():
         name, times = Counter(answers.ids).most_common(1)[0]
         if times > 1:
             raise DataError(f"{path}: {name} is named {times} times for {checkpoint} under {condition}; expected once")
-    return found
+    return by_key
 
 
 def _table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
@@ -117,8 +117,8 @@ def _table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
         data = bytes_of(path, LARGEST)
         table, names = _of_csv(data) if kind == ".csv" else _of_parquet(data)
     except (OSError, ValueError, pa.ArrowException, MemoryError, csv.Error) as fault:
-        said = reason_of(fault) if isinstance(fault, OSError) else first_line(fault)
-        raise DataError(f"{path}: cannot be read as predictions ({said}); {_EXPECTED}") from None
+        message = reason_of(fault) if isinstance(fault, OSError) else first_line(fault)
+        raise DataError(f"{path}: cannot be read as predictions ({message}); {_EXPECTED}") from None
     if not len(table):
         raise DataError(f"{path}: no rows; expected one for each sample")
     for name in (*_TEXTS, *_WHOLE, *_SCORES.values()):
@@ -226,13 +226,13 @@ def _scores(table: pa.Table, path: Path) -> tuple[Reals | None, bool]:
 
 def _check(every: Answers) -> None:
     """Raise DataError for the first row whose label, prediction, probabilities or logits make no sense."""
-    p, said, k = every.scores, every.predicted, every.classes
+    p, predicted, k = every.scores, every.predicted, every.classes
     what, one = ("logits", "logit") if every.are_logits else ("probabilities", "probability")
 
     def refuse(wrong: Any, why: str) -> None:
         if wrong.any():
             row = int(wrong.argmax())
-            pieces = {"label": every.labels[row], "said": None if said is None else said[row]}
+            pieces = {"label": every.labels[row], "value": None if predicted is None else predicted[row]}
             if p is not None:
                 fine = _are_fine(p[row], every.are_logits)
                 pieces |= {"sum": float(p[row].sum(dtype=np.float64)), "worst": p[row][int((~fine).argmax())], "k": k}
@@ -242,8 +242,8 @@ def _check(every: Answers) -> None:
     above = np.inf if k is None else k
     bound = "0 or more" if k is None else f"0 to {{last}}, as there are {{k}} {what}"
     refuse((every.labels < 0) | (every.labels >= above), f"label {{label}}; expected {bound}")
-    if said is not None:
-        refuse((said < 0) | (said >= above), f"prediction {{said}}; expected {bound}")
+    if predicted is not None:
+        refuse((predicted < 0) | (predicted >= above), f"prediction {{value}}; expected {bound}")
     if p is None:
         return
     expected = "finite numbers, before the softmax" if every.are_logits else "numbers from 0 to 1, after the softmax"
@@ -253,9 +253,9 @@ def _check(every: Answers) -> None:
         refuse(off, "probabilities sum to {sum:.6g}; expected 1, after the softmax over all classes")
     elif not (off | (p < 0).any(axis=1)).any():
         raise DataError(f"{every.where}: logits of every row are 0 or more and sum to 1; name their columns prob_0, …")
-    if said is not None:
-        given = np.take_along_axis(p, said[:, None], axis=1)[:, 0]
-        refuse(given < p.max(axis=1), f"prediction {{said}}, but class {{best}} has the largest {one}; correct one")
+    if predicted is not None:
+        chosen = np.take_along_axis(p, predicted[:, None], axis=1)[:, 0]
+        refuse(chosen < p.max(axis=1), f"prediction {{value}}, but class {{best}} has the largest {one}; correct one")
 
 
 def _are_fine(scores: Reals, are_logits: bool) -> NDArray[np.bool_]:

@@ -38,7 +38,7 @@ from ..tasks.labelled.subject import CLASSIFICATION
 from .inputs import evaluation_condition
 from .manifest import describe
 from .pending import checkpoint_groups, pending_work, units_of
-from .plan import DescribedCheckpoint, Plan, metadata_of
+from .plan import DescribedCheckpoint, Plan, sample_metadata
 from .prediction_files import PREFIX, Answers, read_answers
 from .processes import Ranks
 from .progress import Estimate, Reporter
@@ -51,7 +51,7 @@ _TAKES = (
 _SHARD = 1 << 13  # samples in a file of records, unless given
 _TOP = 5
 
-Found = dict[str, dict[str, Answers]]
+ByName = dict[str, dict[str, Answers]]
 """Predictions by the name of a checkpoint and the text of a condition."""
 
 
@@ -66,18 +66,18 @@ def is_predictions(request: ClassificationRequest) -> bool:
 def plan_predictions(request: ClassificationRequest) -> Plan:
     """Return the plan of a run of predictions. Raises RobustkitError for a file, or a request, that makes no sense."""
     _refuse_idle(request)
-    found, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
-    whole = _dataset(request, found, _classes(found, request.model.get("num_classes")))
+    by_name, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
+    whole = _dataset(request, by_name, _classes(by_name, request.model.get("num_classes")))
     outputs = len(whole.class_names)
     dataset = whole.select(
         limit=request.limit, ids=None if request.ids is None else Path(request.ids), seed=request.seed
     )
-    for name, of_one in found.items():
+    for name, of_one in by_name.items():
         if lacking := next((text for text in by_text if text not in of_one), None):
             raise DataError(f"{name} has no predictions under {lacking}; expected the same conditions of all")
         for text, answers in of_one.items():
             _check_samples(answers, f"{name} under {text}", whole, dataset, outputs)
-    contenders = tuple(DescribedCheckpoint(describe(*_identity(*each, outputs))) for each in found.items())
+    contenders = tuple(DescribedCheckpoint(describe(*_identity(*each, outputs))) for each in by_name.items())
     if request.parity and len(contenders) < 2:
         raise ProtocolError(f"--parity with {contenders[0].name} alone: expected two checkpoints or more")
     run = Run(request.folder(contenders[0].name))
@@ -90,26 +90,26 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         dataset=dataset,
         digest=dataset.digest if request.data_dir else without_images,
         finish=partial(refresh, run),
-        lines=(*dataset.notes, *_not_read(found), f"{', '.join(found)}: {ELSEWHERE}"),
-        metadata=metadata_of(request, dataset),
-        write=partial(_write, found),
+        lines=(*dataset.notes, *_not_read(by_name), f"{', '.join(by_name)}: {ELSEWHERE}"),
+        metadata=sample_metadata(request, dataset),
+        write=partial(_write, by_name),
     )
 
 
 def _refuse_idle(request: ClassificationRequest) -> None:
     """Raise ProtocolError for an option that would do nothing, and where several processes would read the files."""
     alone = (each for each in options_of(ClassificationRequest) if not each.group and each.name not in _TAKES)
-    given = [each.flag for each in alone if getattr(request, each.name) not in (each.default, "none")]
-    given += [f"--{name.replace('_', '-')}" for name, value in request.model.items() if value and name != "num_classes"]
-    if given:
-        raise ProtocolError(f"{', '.join(given)}: nothing is computed for {PREFIX}FILE; leave it out")
+    flags = [each.flag for each in alone if getattr(request, each.name) not in (each.default, "none")]
+    flags += [f"--{name.replace('_', '-')}" for name, value in request.model.items() if value and name != "num_classes"]
+    if flags:
+        raise ProtocolError(f"{', '.join(flags)}: nothing is computed for {PREFIX}FILE; leave it out")
     if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError(f"{request.checkpoints[0]}: nothing is computed; run it without torchrun")
 
 
-def _read(files: Sequence[Path], card: Card) -> tuple[Found, dict[str, Condition]]:
+def _read(files: Sequence[Path], card: Card) -> tuple[ByName, dict[str, Condition]]:
     """Return what the files have, and their conditions by text. DataError where one prediction is there twice."""
-    found: Found = {}
+    by_name: ByName = {}
     conditions: dict[str, Condition] = {}
     for file in files:
         for (checkpoint, text), answers in read_answers(file).items():
@@ -119,12 +119,12 @@ def _read(files: Sequence[Path], card: Card) -> tuple[Found, dict[str, Condition
                 raise ProtocolError(f"{file}: {fault}") from None
             name = display_name(checkpoint)
             conditions[condition.text] = condition
-            of_one = found.setdefault(name, {})
+            of_one = by_name.setdefault(name, {})
             if (other := of_one.setdefault(condition.text, answers)) is not answers:
                 again = f"{file}, which is given twice or spells it in two ways"
                 where = f"{other.where} and {file}" if other.where != file else again
                 raise DataError(f"{name} under {condition.text} is predicted twice, in {where}; leave one out")
-    return found, conditions
+    return by_name, conditions
 
 
 def _condition(text: str, card: Card) -> Condition:
@@ -143,26 +143,26 @@ def _condition(text: str, card: Card) -> Condition:
     return condition
 
 
-def _classes(found: Found, stated: int | None) -> int | None:
+def _classes(by_name: ByName, stated: int | None) -> int | None:
     """Return the number of classes as stated, or of scores; None without. DataError where it differs."""
-    known = [(each.classes, each.where) for of_one in found.values() for each in of_one.values() if each.classes]
-    for count, where in known:
-        if count != known[0][0]:
-            raise DataError(f"{where}: {count} classes, and {known[0][0]} in {known[0][1]}; expected as many")
+    counts = [(each.classes, each.where) for of_one in by_name.values() for each in of_one.values() if each.classes]
+    for count, where in counts:
+        if count != counts[0][0]:
+            raise DataError(f"{where}: {count} classes, and {counts[0][0]} in {counts[0][1]}; expected as many")
         if stated not in (None, count):
             raise DataError(f"{where}: {count} classes, and --num-classes {stated}; leave that out")
-    return known[0][0] if known else stated
+    return counts[0][0] if counts else stated
 
 
-def _dataset(request: ClassificationRequest, found: Found, classes: int | None) -> Dataset:
+def _dataset(request: ClassificationRequest, by_name: ByName, classes: int | None) -> Dataset:
     """Return the samples of the data set; without one those that the first file names, with its labels."""
     if request.data_dir:
         dataset = open_dataset(request.data_dir, **{"num_classes": classes, **request.data})
         return replace(dataset, notes=(*dataset.notes, "ids and labels of the predictions are those of the data set"))
     if any(request.data.values()):
         raise DataError("--labels and --layout are about images, and --data-dir is missing; give that, or leave it out")
-    first = next(iter(next(iter(found.values())).values()))
-    every = (each for of_one in found.values() for each in of_one.values())
+    first = next(iter(next(iter(by_name.values())).values()))
+    every = (each for of_one in by_name.values() for each in of_one.values())
     numbers = (part for each in every for part in (each.labels, each.predicted) if part is not None)
     pairs = sorted(zip(first.ids, first.labels.tolist(), strict=True))
     return Dataset(
@@ -180,15 +180,15 @@ def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset,
     that is none.
     """
     labels = dict(zip(answers.ids, answers.labels.tolist(), strict=True))
-    where, there = f"{answers.where}: {what}", {sample.id: sample for sample in whole.samples}
+    where, by_id = f"{answers.where}: {what}", {sample.id: sample for sample in whole.samples}
     of = f"of {whole.root}" if whole.root else "in the first file"
     if missing := [sample.id for sample in chosen.samples if sample.id not in labels]:
         few = f"{missing[0]} has no prediction ({len(missing)} of {len(chosen)} samples have none)"
         raise DataError(f"{where}: {few}; expected one for each sample {of}, or choose some with --ids")
-    if strange := next((name for name in answers.ids if name not in there), None):
+    if strange := next((name for name in answers.ids if name not in by_id), None):
         raise DataError(f"{where}: {strange} is not a sample {of}; an id looks like {whole.samples[0].id!r}")
     for name, label in labels.items():
-        sample = there[name]
+        sample = by_id[name]
         if label not in (sample.valid or (sample.label,)):
             raise DataError(f"{where}: the label of {name} is {label}, and {sample.label} {of}; expected the same")
     for name, values in (("label", answers.labels), ("prediction", answers.predicted)):
@@ -197,12 +197,12 @@ def _check_samples(answers: Answers, what: str, whole: Dataset, chosen: Dataset,
             raise DataError(f"{where}: the {name} of {answers.ids[row]} is {values[row]}; expected 0 to {classes - 1}")
 
 
-def _not_read(found: Found) -> list[str]:
+def _not_read(by_name: ByName) -> list[str]:
     """Return a line for each file that has columns which are not read."""
-    idle = {each.where: each.idle for of_one in found.values() for each in of_one.values() if each.idle}
-    shown = {where: ", ".join(f"{name[:40]!r}" for name in names[:8]) for where, names in idle.items()}
+    idle = {each.where: each.idle for of_one in by_name.values() for each in of_one.values() if each.idle}
+    columns = {where: ", ".join(f"{name[:40]!r}" for name in names[:8]) for where, names in idle.items()}
     more = {where: f" and {len(names) - 8} more" * (len(names) > 8) for where, names in idle.items()}
-    return [f"{where}: columns not read: {shown[where]}{more[where]}" for where in idle]
+    return [f"{where}: columns not read: {columns[where]}{more[where]}" for where in idle]
 
 
 def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[ModelIdentity, Preprocessing]:
@@ -213,7 +213,7 @@ def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[
     file, total = next(iter(answers.values())).where, hashlib.sha256()
     for text in sorted(answers):
         total.update(text.encode() + b"\0" + answers[text].digest())
-    shown = Preprocessing.standardised((0.0,), (1.0,))
+    preprocessing = Preprocessing.standardised((0.0,), (1.0,))
     identity = ModelIdentity(
         name=name,
         spec=f"{PREFIX}{file}",
@@ -223,39 +223,39 @@ def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[
         attention="unknown",
         attention_source="",
         num_classes=classes,
-        preprocessing=shown,
+        preprocessing=preprocessing,
         weights=ELSEWHERE,
         notes=tuple(_not_read({name: dict(answers)})),
     )
-    return identity, shown
+    return identity, preprocessing
 
 
 # Records
 
 
-def _write(found: Found, plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
+def _write(by_name: ByName, plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
     """Write the records that are missing."""
     run, samples, size = plan.run, plan.dataset.samples, plan.run.manifest.shard_size
     every, by_text = pending_work(plan, 1), {condition.text: condition for condition in plan.conditions}
-    own = {each.name: units_of(plan, each.name, plan.conditions) for each in plan.contenders}
-    reporter = Reporter(run, plan.conditions, len(samples), own, Estimate([]), Ranks(), progress)
-    for (contender, _), (lacking, _, _, lines, _) in zip(checkpoint_groups(plan), every, strict=True):
+    shards = {each.name: units_of(plan, each.name, plan.conditions) for each in plan.contenders}
+    reporter = Reporter(run, plan.conditions, len(samples), shards, Estimate([]), Ranks(), progress)
+    for (planned, _), (lacking, _, _, lines, _) in zip(checkpoint_groups(plan), every, strict=True):
         for line in lines:
             say(line)
         for shard, texts in lacking:
             some = sorted(samples[shard * size : (shard + 1) * size], key=lambda sample: sample.id)
             for text in texts:
-                reporter.begin(contender.name, by_text[text], len(some))
-                began, answers = time.monotonic(), found[contender.name][text]
+                reporter.begin(planned.name, by_text[text], len(some))
+                began, answers = time.monotonic(), by_name[planned.name][text]
                 columns, notes = scored(answers, some, plan.dataset.valid_labels)
-                metadata = provenance_metadata(provenance_of(run.manifest, contender.entry, text), shard)
+                metadata = provenance_metadata(provenance_of(run.manifest, planned.entry, text), shard)
                 schema = CLASSIFICATION.with_metadata(metadata | {b"notes": json.dumps(notes).encode()})
                 absent = dict.fromkeys(CLASSIFICATION.names, [None] * len(some))
                 rows = pa.table({**absent, **columns}, schema=schema)
                 timing = {"seconds": time.monotonic() - began}
-                run.write_shard(run.shard_path(contender.name, text, shard), rows, timing)
+                run.write_shard(run.shard_path(planned.name, text, shard), rows, timing)
                 reporter.advance(len(some))
-                reporter.written(contender.name, by_text[text])
+                reporter.written(planned.name, by_text[text])
     return reporter
 
 
@@ -306,4 +306,4 @@ def scored(
 
 def _of_predictions(predicted: NDArray[np.int64], accepted: Sequence[Sequence[int]]) -> dict[str, Any]:
     pairs = zip(predicted.tolist(), accepted, strict=True)
-    return {"prediction": predicted.astype(np.int32), "correct": [said in right for said, right in pairs]}
+    return {"prediction": predicted.astype(np.int32), "correct": [answer in right for answer, right in pairs]}

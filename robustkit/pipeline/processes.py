@@ -46,13 +46,13 @@ class Ranks:
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
-        given = os.environ.get("ROBUSTKIT_RANK_TIMEOUT", str(SILENCE))
+        text = os.environ.get("ROBUSTKIT_RANK_TIMEOUT", str(SILENCE))
         try:
-            silence = float(given)
+            silence = float(text)
         except ValueError:
             silence = math.nan
         if not 0 < silence < math.inf:
-            raise RunError(f"ROBUSTKIT_RANK_TIMEOUT {given!r}: expected seconds, above 0, such as 1800")
+            raise RunError(f"ROBUSTKIT_RANK_TIMEOUT {text!r}: expected seconds, above 0, such as 1800")
         try:
             store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=60)))
         except (RuntimeError, ValueError) as fault:

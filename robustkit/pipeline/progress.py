@@ -73,14 +73,14 @@ def work_lines(
     checkpoints: int,
     samples: int,
     units: int,
-    there: int,
+    done: int,
     doubted: Sequence[tuple[int, Cost]],
     card: Card,
     classes: int,
     checked: int = 0,
     unchecked: Iterable[str] = (),
 ) -> list[str]:
-    """Return lines on what is to be done. there: units that have a record. doubted: the samples of each evidence
+    """Return lines on what is to be done. done: units that have a record. doubted: the samples of each evidence
     that is taken, and what they cost. checked: of how many checkpoints the set-up is; unchecked: why it is not of
     others.
     """
@@ -88,9 +88,9 @@ def work_lines(
         f"to do: {_count(checkpoints, 'checkpoint')}, {_count(len(conditions), 'condition')}, "
         f"{_count(samples, 'sample')}: {_count(units, 'unit')} of work"
     )
-    if there:
-        what += f", of which {there} {'is' if there == 1 else 'are'} already done"
-    if there == units:
+    if done:
+        what += f", of which {done} {'is' if done == 1 else 'are'} already done"
+    if done == units:
         return [what]
     costs = {each: _cost(each, card, classes, samples) for each in conditions}
     total = sum(costs.values(), Cost(0))
@@ -192,8 +192,8 @@ class Silent:
 
 
 class Reporter:
-    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers. own: shards
-    of this command, by checkpoint and condition. where: the device. The first process alone tells.
+    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
+    every_shard: those of this command, by checkpoint and condition. where: the device. The first process alone tells.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Reporter:
         run: RunFolder,
         conditions: Sequence[Condition],
         samples: int,
-        own: Mapping[str, Mapping[str, Sequence[int]]],
+        every_shard: Mapping[str, Mapping[str, Sequence[int]]],
         estimate: Estimate,
         ranks: Ranks,
         inner: Progress,
@@ -216,7 +216,7 @@ class Reporter:
         self._entries: dict[tuple[str, str], _Entry] = {}
         groups = Counter(condition.group for condition in conditions if condition.group)
         self._several = {group for group, count in groups.items() if count > 1}
-        for checkpoint, shards in own.items():
+        for checkpoint, shards in every_shard.items():
             for condition in (each for each in conditions if shards[each.text]):
                 title = self._title(condition)
                 entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
@@ -288,8 +288,8 @@ class Reporter:
         if not self.ranks.leads:
             return
         with self._lock:
-            own = self._entries[checkpoint, self._title(condition)]
-            for entry in [own] if self.ranks.size == 1 else [e for e in self._open if e.checkpoint == checkpoint]:
+            finished = self._entries[checkpoint, self._title(condition)]
+            for entry in [finished] if self.ranks.size == 1 else [e for e in self._open if e.checkpoint == checkpoint]:
                 self._tell(entry)
 
     def finish(self) -> None:
@@ -337,9 +337,9 @@ class Reporter:
             figures = [task.brief(self.run, entry.checkpoint, condition.text) for condition in entry.conditions]
         except (RobustkitError, KeyError, ValueError):  # a line less says the same
             return ""
-        known = [figure for figure in figures if figure is not None]
+        numbers = [figure for figure in figures if figure is not None]
         metric = task.headline_metric
-        return f", {metric.word} {metric.as_text(sum(known) / len(known))}" if known else ""
+        return f", {metric.word} {metric.as_text(sum(numbers) / len(numbers))}" if numbers else ""
 
     def _times(self) -> str:
         left, elapsed = self.estimate.left(), clock_time(self.estimate.elapsed)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
 from ..common.held import PREFIX
-from ..common.names import norm_named, nothing
+from ..common.names import norm_name, nothing
 from ..common.options import (
     Option,
-    check_places,
+    check_paths,
     option,
     option_group,
     options_of,
@@ -180,7 +180,7 @@ class LabelOptions:
     real_labels: str | None = option("Data", "ImageNet ReaL's JSON of valid labels.", type=Path)
 
 
-def _said(each: Option, value: Any) -> Any:
+def _word(each: Option, value: Any) -> Any:
     if each.annotation == "bool":
         return value != each.default  # the flag of what is on by default takes it away
     if not isinstance(value, _PLAIN):  # an object of Python's, which no command can name
@@ -277,7 +277,7 @@ class Request:
         from ..models.device import DTYPES
 
         check_date()
-        check_places(self)
+        check_paths(self)
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
@@ -300,7 +300,7 @@ class Request:
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
         if self.norm is not None:
-            object.__setattr__(self, "norm", norm_named(self.norm))
+            object.__setattr__(self, "norm", norm_name(self.norm))
         for name in self.lists:
             if name != "attacks" and nothing(getattr(self, name, None), name):
                 self._leave_out(name)
@@ -321,12 +321,12 @@ class Request:
     def _ask_by_options(self) -> None:
         """Ask by their options for evaluations of families that have some; without attacks, those are all attacks."""
         from ..protocol.condition import split_list
-        from .inputs import options_of
+        from .inputs import options_asking
 
-        kept = []
+        evaluations = []
         for text in split_list(self.evaluations or ()):
-            options = options_of(text)
-            kept += [] if options else [text]
+            options = options_asking(text)
+            evaluations += [] if options else [text]
             for name, value in options.items():
                 if name == "data_dir" or not hasattr(self, name):
                     command = f"--{name.replace('_', '-')} {value}"
@@ -334,9 +334,9 @@ class Request:
                 if value is True:
                     object.__setattr__(self, name, True)
                 elif value != "none":
-                    given = [item for item in split_list(getattr(self, name) or ()) if item not in ("none", value)]
-                    object.__setattr__(self, name, (*given, value))
-        object.__setattr__(self, "evaluations", tuple(kept) or None)
+                    items = [item for item in split_list(getattr(self, name) or ()) if item not in ("none", value)]
+                    object.__setattr__(self, name, (*items, value))
+        object.__setattr__(self, "evaluations", tuple(evaluations) or None)
 
     @cached_property
     def card(self) -> Card:
@@ -382,8 +382,8 @@ class Request:
     @property
     def attack_list(self) -> str:
         """The attacks as one text: the usual ones where none are named, nothing for `none`."""
-        given = self.usual_attacks if self.attacks is None else self.attacks
-        text = given if isinstance(given, str) else ",".join(given)
+        attacks = self.usual_attacks if self.attacks is None else self.attacks
+        text = attacks if isinstance(attacks, str) else ",".join(attacks)
         if "none" in (names := [name.strip().lower() for name in text.split(",")]) and len(names) > 1:
             raise ProtocolError(f"--attacks {text}: none cannot be combined with others; leave out none, or the others")
         return "" if names == ["none"] else text
@@ -436,18 +436,18 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """Return what a command has to say for the same figures: by flag a text, texts, or True."""
-        said: dict[str, Any] = {}
+        flags: dict[str, Any] = {}
         for each in options_of(type(self)):
             value = getattr(self, each.name)
             if each.group is not None:
                 entries = {entry.name: entry for entry in options_of(each.group)}
-                said |= {entries[name].flag: _said(entries[name], of) for name, of in value.items() if name in entries}
+                flags |= {entries[name].flag: _word(entries[name], of) for name, of in value.items() if name in entries}
             elif each.heading and each.name not in _NOT_AGAIN:
                 usual = isinstance(value, _PLAIN) and value == each.default
-                said[each.flag] = None if usual else _said(each, value)
+                flags[each.flag] = None if usual else _word(each, value)
         if plugins := plugin_files():
-            said["--plugin"] = [str(path) for path in plugins]
-        return {flag: value for flag, value in said.items() if value not in (None, False, "")}
+            flags["--plugin"] = [str(path) for path in plugins]
+        return {flag: value for flag, value in flags.items() if value not in (None, False, "")}
 
 
 @dataclass(frozen=True, kw_only=True)

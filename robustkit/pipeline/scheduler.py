@@ -32,16 +32,16 @@ from ..report.run import Run
 from ..runs.folder import refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.progress import Progress
-from .manifest import prepare
+from .manifest import prepare_run
 from .pending import (
     PendingWork,
     announce,
     await_same,
     checkpoint_groups,
     computable,
+    count_shards,
     pending_units,
     pending_work,
-    shards_of,
 )
 from .plan import Compute, Plan, plan_of
 from .processes import Ranks
@@ -56,7 +56,7 @@ which it could not see.
 """
 
 
-class Task(NamedTuple):
+class ClusterTask(NamedTuple):
     """What one task computes for a checkpoint. texts: of conditions; the one that evidence is taken on, or several."""
 
     kind: Literal["set-up", "before attacks", "units", "evidence"]
@@ -86,10 +86,10 @@ def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None
     threads = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
     cpus = (request.workers or 1) if kind == "cuda" else threads
     with _cluster(str(request.ray)) as ray:
-        there = ray.cluster_resources()
-        slots = int(there.get("GPU", 0) if kind == "cuda" else there.get("CPU", 0) // cpus)
+        resources = ray.cluster_resources()
+        slots = int(resources.get("GPU", 0) if kind == "cuda" else resources.get("CPU", 0) // cpus)
         if not slots:
-            raise RunError(f"--ray {request.ray}: the cluster has no {kind} for a task; it has {_in_words(there)}")
+            raise RunError(f"--ray {request.ray}: the cluster has no {kind} for a task; it has {_in_words(resources)}")
         every = pending_work(plan, slots)
         reporter = announce(plan, Ranks(), progress, say, every)
         folder, plugins = str(Path.cwd()), tuple(map(str, plugin_files()))
@@ -138,23 +138,23 @@ def _line(fault: BaseException) -> str:
     return next(iter(str(fault).strip().splitlines()), type(fault).__name__)[:200]
 
 
-def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[Task]]:
+def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[ClusterTask]]:
     """Yield what is to be done: the set-up first, evidence on attacks last; then what needs others' results."""
     for later in (False, True):
-        first, units, last = list[Task](), list[Task](), list[Task]()
-        for (contender, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
+        first, units, last = list[ClusterTask](), list[ClusterTask](), list[ClusterTask]()
+        for (planned, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
             if some[0].waits is not later:
                 continue
-            first += [Task("set-up", contender.name)] if unchecked is None else []
-            first += (Task("before attacks", contender.name, (text,)) for text in doubted)
-            units += (Task("units", contender.name, tuple(texts), shard) for shard, texts in lacking)
-            last += (Task("evidence", contender.name, (text,)) for text in doubted)
+            first += [ClusterTask("set-up", planned.name)] if unchecked is None else []
+            first += (ClusterTask("before attacks", planned.name, (text,)) for text in doubted)
+            units += (ClusterTask("units", planned.name, tuple(texts), shard) for shard, texts in lacking)
+            last += (ClusterTask("evidence", planned.name, (text,)) for text in doubted)
         yield [*first, *units]
         yield last
 
 
 def _await(
-    ray: Any, pending: dict[Any, Task], plan: Plan, reporter: Reporter, say: Callable[[str], None], slots: int
+    ray: Any, pending: dict[Any, ClusterTask], plan: Plan, reporter: Reporter, say: Callable[[str], None], slots: int
 ) -> None:
     """Report each task as it is done. slots: how many are computed at once."""
     by_text = {condition.text: condition for condition in plan.conditions}
@@ -193,9 +193,9 @@ class _Ears(Silent):
 
     def taken(self) -> list[tuple[str, int, float]]:
         ends = [*(began for _, _, began in self.heard), time.monotonic()][1:]
-        found = [(name, n, end - began) for (name, n, began), end in zip(self.heard, ends, strict=True)]
+        timings = [(name, n, end - began) for (name, n, began), end in zip(self.heard, ends, strict=True)]
         self.heard.clear()
-        return found
+        return timings
 
 
 @dataclass
@@ -209,20 +209,20 @@ class _Kept:
 _kept: list[_Kept] = []
 
 
-def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str, int, float]]]:
+def carry_out_task(order: _Order, task: ClusterTask) -> tuple[list[str], list[tuple[str, int, float]]]:
     """Compute a task; return lines for the user, and the name, samples and seconds of what was done."""
     device = _lent(order.device)
     if not _kept or _kept[0].key != (order.key, device):
         _kept[:] = [_prepared(order, device)]
-    kept = _kept[0]
+    state = _kept[0]
     if task.kind == "set-up":
-        kept.worker.check_setup(task.checkpoint)
+        state.worker.check_setup(task.checkpoint)
     elif task.kind == "units":
-        kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
+        state.worker.compute(task.checkpoint, [(task.shard, task.texts)])
     else:
-        kept.worker.take_evidence(task.checkpoint, task.texts[0], before=task.kind == "before attacks")
-    lines, heard = list(kept.lines), kept.ears.taken()
-    kept.lines.clear()
+        state.worker.take_evidence(task.checkpoint, task.texts[0], before=task.kind == "before attacks")
+    lines, heard = list(state.lines), state.ears.taken()
+    state.lines.clear()
     return lines, heard
 
 
@@ -271,7 +271,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
             refuse_links(run.path)
             digest = plan.digest()
             with in_turn(run.path):
-                lines = prepare(plan, digest)
+                lines = prepare_run(plan, digest)
             for line in (*plan.lines, *lines):
                 say(line)
             if part is None:  # others are writing
@@ -305,11 +305,11 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     every: list[PendingWork] = ranks.share("work", lambda: pending_work(plan, ranks.size))
     reporter = announce(plan, ranks, progress, say, every)
     worker, met = Worker(plan, reporter, say), False
-    for (contender, own), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
-        name, check = contender.name, [CLEAN.text] if unchecked is None else []
+    for (planned, conditions), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
+        name, check = planned.name, [CLEAN.text] if unchecked is None else []
         if not lacking and not doubted and not check:
             continue
-        later = own[0].waits
+        later = conditions[0].waits
         if later and not met:  # what they need comes from any of the processes
             ranks.meet("later")
             met = True
@@ -325,9 +325,9 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
 
 
 def _check_complete(plan: Plan) -> None:
-    run, shards = plan.run, shards_of(plan)
+    run, shards = plan.run, count_shards(plan)
     lacking = 0
-    for name in (contender.name for contender in plan.contenders):
+    for name in (planned.name for planned in plan.contenders):
         conditions = computable(plan, name, plan.conditions)
         for _, texts in pending_units(run, name, conditions, shards, part=plan.request.share):
             lacking += len(texts)

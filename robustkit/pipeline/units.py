@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..common.determinism import draw_samples, stack_on, upload
+from ..common.determinism import draw_samples, stack_on, to_device
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import gather_evidence, look_before
@@ -138,11 +138,11 @@ class Shard:
             if self._device.type == "cpu" or len(alike) * each.numel() * each.element_size() > _LARGE:
                 return stack_on([alike[place] for place in places], self._device)
             self._alike[shape] = list(alike), stack_on(list(alike.values()), self._device)
-        known, inputs = self._alike[shape]
-        start = known.index(places[0])
-        if known[start : start + len(places)] == list(places):
+        indices, inputs = self._alike[shape]
+        start = indices.index(places[0])
+        if indices[start : start + len(places)] == list(places):
             return inputs[start : start + len(places)].clone()
-        return inputs[upload(torch.tensor([known.index(place) for place in places]), self._device)]
+        return inputs[to_device(torch.tensor([indices.index(place) for place in places]), self._device)]
 
 
 def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch.device) -> list[tuple[Sample, Tensor]]:
@@ -217,7 +217,7 @@ class _Images:
     passed: tuple[Differences, str] | None = None
     choice: Any = None
 
-    def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
+    def starts(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
         if self.passed is None:
             return None
         differences, _ = self.passed
@@ -286,17 +286,17 @@ class Worker:
         self.settings = replace(plan.request.settings, batch_size=manifest.batch_size)
         self._by_text = {condition.text: condition for condition in plan.conditions}
         self._wanted = PicturePlan.of(manifest.pictures, plan.conditions)
-        every = (contender for contender in plan.contenders if isinstance(contender, PlannedCheckpoint))
-        self._contenders = {contender.name: contender for contender in every}
+        every = (planned for planned in plan.contenders if isinstance(planned, PlannedCheckpoint))
+        self._contenders = {planned.name: planned for planned in every}
         device = device_name(self.settings.device)
         self._here = {"batch_size": self.settings.batch_size, "device": device, "versions": versions()}
         self._placed: tuple[str, EvaluatedModel] | None = None
 
     def check_setup(self, name: str) -> None:
         """Look whether another normalisation or channel order fits a checkpoint better, and report it."""
-        contender, subject = self._on_device(name)
-        entry, supply = contender.entry, contender.supply
-        preprocessing = contender.preprocessing or preprocessing_of(entry)
+        planned, subject = self._on_device(name)
+        entry, supply = planned.entry, planned.supply
+        preprocessing = planned.preprocessing or preprocessing_of(entry)
         read = partial(decoded, supply.reader(CLEAN), workers=self.settings.workers, device=self.settings.device)
         if why := check_setup(self.run, subject, supply, preprocessing, read, self.watch):
             self.say(f"{name}: {CHECK} skipped: {why}")
@@ -310,14 +310,14 @@ class Worker:
         """Measure whether an attack's result can be trusted, and report what speaks against it. before: only what is
         measured before the attack, since the model may change meanwhile.
         """
-        contender, subject = self._on_device(name)
-        assert contender.preprocessing is not None
+        planned, subject = self._on_device(name)
+        assert planned.preprocessing is not None
         condition = self._by_text[text]
-        given = self.run, subject, contender.supply.dataset, contender.preprocessing, condition
+        arguments = self.run, subject, planned.supply.dataset, planned.preprocessing, condition
         if before:
-            look_before(*given, self.plan.extents[condition])
+            look_before(*arguments, self.plan.extents[condition])
             return
-        gather_evidence(*given, self.plan.extents[condition], self.watch)
+        gather_evidence(*arguments, self.plan.extents[condition], self.watch)
         for flag in map(str, raised_by(checks_of(self.run.evidence(name, text) or {}))):
             self.say(f"⚑ {name}, {text}: {flag}")
 
@@ -328,8 +328,8 @@ class Worker:
         """
         pieces = ((shard, [self._by_text[text] for text in texts]) for shard, texts in work)
         for first in pieces:  # nothing is placed where there is nothing to do
-            contender, subject = self._on_device(name)
-            supply, every, size = contender.supply, contender.supply.dataset.samples, self.run.manifest.shard_size
+            planned, subject = self._on_device(name)
+            supply, every, size = planned.supply, planned.supply.dataset.samples, self.run.manifest.shard_size
             cuts = (
                 (piece, supply.reader(piece[1][0]), every[piece[0] * size : (piece[0] + 1) * size])
                 for piece in chain([first], pieces)
@@ -400,14 +400,14 @@ class Worker:
 
     def _batch(self, name: str, shard: Shard, part: Sequence[int], condition: Condition, images: _Images) -> _Computed:
         """Compute some samples, unreadable ones included. Raises ModelError where the network fails."""
-        contender, subject = self._on_device(name)
+        planned, subject = self._on_device(name)
         computed, judged = _Computed(), subject.needs_truth(condition)
         readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
         for place in part:
             sample, read, shape = shard.read(place)
             if not isinstance(read, str):
                 try:
-                    truth = contender.supply.locate(sample, read) if judged else None
+                    truth = planned.supply.locate(sample, read) if judged else None
                 except BadImageError as fault:  # its mask
                     read = str(fault)
             if isinstance(read, str):
@@ -418,9 +418,9 @@ class Worker:
         for alike in readable.values():
             places, samples, truths = zip(*alike, strict=True)
             try:
-                given = images.given(samples, condition)
+                starts = images.starts(samples, condition)
                 inputs, tell = shard.inputs(places), self.watch.stage
-                batch = Batch(inputs, samples, truths, images.keep, tell, given, images.choice)
+                batch = Batch(inputs, samples, truths, images.keep, tell, starts, images.choice)
                 done = evaluate(family_of(condition.name), subject, batch, condition)
                 columns = {name: list(values) for name, values in done.columns.items()}
                 if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
@@ -447,8 +447,8 @@ class Worker:
             self._placed = None
 
     def _on_device(self, name: str) -> tuple[PlannedCheckpoint, EvaluatedModel]:
-        contender = self._contenders[name]
+        planned = self._contenders[name]
         if self._placed is None or self._placed[0] != name:
             self.rest()
-            self._placed = name, contender.subject(self.settings)
-        return contender, self._placed[1]
+            self._placed = name, planned.subject(self.settings)
+        return planned, self._placed[1]

@@ -58,7 +58,7 @@ def until_decided(
             raise ProtocolError(f"--until-decided: {why}; audit it in a run of its own")
         digest = plan.digest()
         plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
-        names = [contender.name for contender in plan.contenders]
+        names = [planned.name for planned in plan.contenders]
         before = (
             None if baseline is None else baseline_of(baseline, describe_plan(plan, digest, plan.run.read_manifest()))
         )
@@ -73,13 +73,13 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     run, size, task = plan.run, plan.run.manifest.shard_size, task_named(plan.request.card.task)
     shards = [ids[start : start + size] for start in range(0, len(ids), size)]
     of_lots = [*zip(checkpoint_groups(plan), pending_work(plan, 1), strict=True)]
-    every = [_wanted(trial, contender.name, len(shards), lacking) for (contender, _), lacking in of_lots]
+    every = [_wanted(trial, planned.name, len(shards), lacking) for (planned, _), lacking in of_lots]
     say(f"{len(trial.questions)} rules are checked after every {size} samples, up to {len(ids)}")
     reporter = announce(plan, Ranks.of_environment(), progress, say, every, len(ids))
     worker = Worker(plan, reporter, say)
-    for ((contender, own), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):
-        name = contender.name
-        if own[0].waits:  # no rule needs these
+    for ((planned, conditions), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):
+        name = planned.name
+        if conditions[0].waits:  # no rule needs these
             continue
         if unchecked is None:
             worker.check_setup(name)
@@ -95,8 +95,8 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
             for question in open_:
                 question.take(run, task, shard, some)
                 if question.state != UNDECIDED:
-                    said = f"{question.rule.name}: {question.state}"
-                    say(f"{name}: {said} after {question.test.taken} of {len(ids)} samples")
+                    status = f"{question.rule.name}: {question.state}"
+                    say(f"{name}: {status} after {question.test.taken} of {len(ids)} samples")
         for text in doubted:
             worker.take_evidence(name, text)
     worker.rest()

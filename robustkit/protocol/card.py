@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
-from ..common.names import canonical, norm_named
+from ..common.names import canonical, norm_name
 from ..common.plugins import built_in, declared, shipped_files
 from ..common.preprocessing import Preprocessing, is_real
 from ..errors import ProtocolError, unknown
@@ -28,14 +28,14 @@ Space = Literal["pixels", "normalised", "sigma"]
 """Where attacks work: on pixels, on the normalised tensor of some published code, or on series (sigma)."""
 
 
-class Samples(NamedTuple):
+class SampleWords(NamedTuple):
     """What a task's samples are called: one, and several."""
 
     one: str
     many: str
 
 
-TASKS = dict.fromkeys(("classification", "segmentation"), Samples("image", "images"))  # the tasks of the core
+TASKS = dict.fromkeys(("classification", "segmentation"), SampleWords("image", "images"))  # the tasks of the core
 _TABLES = {"threat", "scoring", "preprocessing", "attention", "attacks"}
 _TOP = {"name", "version", "task", "summary", "source", "caveats", *_TABLES}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
@@ -96,11 +96,11 @@ def format_number(value: Fraction) -> str:
     return str(value)
 
 
-def samples_of(task: str) -> Samples:
+def samples_of(task: str) -> SampleWords:
     """Return what the samples of a task are called; simply so for a plug-in's."""
     if entry := built_in("tasks").get(task):
-        return cast("Samples", entry.load().samples)
-    return TASKS.get(task, Samples("sample", "samples"))
+        return cast("SampleWords", entry.load().samples)
+    return TASKS.get(task, SampleWords("sample", "samples"))
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _card(text: str, where: str) -> Card:
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
         space=cast("Space", space),
         labels=cast("Literal['true', 'predicted']", labels),
-        norm=norm_named(threat.get("norm", "linf")),
+        norm=norm_name(threat.get("norm", "linf")),
         eps=parse_number(threat.get("eps", "1/255"), "eps"),
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
         scoring=_table(data, "scoring", where),

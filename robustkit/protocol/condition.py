@@ -41,24 +41,24 @@ def split_list(text: str | Iterable[str]) -> list[str]:
     return split_list(parts)
 
 
-def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> dict[str, str]:
+def split_arguments(name: str, text: str | None, defaults: Mapping[str, Value]) -> dict[str, str]:
     """Return the key=value pairs in a condition's brackets. ProtocolError for other forms, and a key given twice."""
-    given: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     for item in filter(None, map(str.strip, (text or "").split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
-            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(known)}")
-        if key in given:
+            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(defaults)}")
+        if key in arguments:
             raise ProtocolError(f"{name}: {key} is given twice; expected it once")
-        given[key] = value
-    return given
+        arguments[key] = value
+    return arguments
 
 
-def parse_value(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
+def parse_value(name: str, key: str, text: str, defaults: Mapping[str, Value]) -> Value:
     """Return a text as a value of the type of `known[key]`. ProtocolError for no such key or another type."""
-    if key not in known:
-        raise ProtocolError(unknown(f"parameter of {name}", key, known))
-    usual, what = known[key], f"{name}: {key}"
+    if key not in defaults:
+        raise ProtocolError(unknown(f"parameter of {name}", key, defaults))
+    usual, what = defaults[key], f"{name}: {key}"
     if isinstance(usual, bool):
         if text.lower() not in ("true", "false"):
             raise ProtocolError(f"{what} {text!r}: expected true or false, such as {key}={format_value(usual)}")
@@ -75,11 +75,11 @@ def parse_value(name: str, key: str, text: str, known: Mapping[str, Value]) -> V
     return text
 
 
-def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
-    """Return a condition's name and all parameters, in the order of `known`, which has defaults. Or ProtocolError."""
+def parse_parameters(text: str, defaults: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
+    """Return a condition's name and all parameters, in the order of `defaults`. Or ProtocolError."""
     name, inside = split_condition(text)
-    given = split_arguments(name, inside, known)
-    return name, {**known, **{key: parse_value(name, key, value, known) for key, value in given.items()}}
+    arguments = split_arguments(name, inside, defaults)
+    return name, {**defaults, **{key: parse_value(name, key, value, defaults) for key, value in arguments.items()}}
 
 
 def format_value(value: Value) -> str:
@@ -111,10 +111,10 @@ _ON = re.compile(rf"[(,]{ON}=(\d+)[,)]")
 Value = bool | int | float | str | Fraction
 
 
-def part_of(text: str) -> int:
+def samples_named(text: str) -> int:
     """Return on how many samples a condition, and what names it, is evaluated, by its text; 0 for all."""
-    found = _ON.search(text.partition(",from=")[0] + ")")
-    return int(found[1]) if found else 0
+    match = _ON.search(text.partition(",from=")[0] + ")")
+    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Condition:
 
     @property
     def on(self) -> int:
-        return part_of(self.text)
+        return samples_named(self.text)
 
     @property
     def norm(self) -> str:

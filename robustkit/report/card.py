@@ -16,7 +16,7 @@ from PIL import ImageFont
 
 from ..common.figure import Figure
 from ..common.files import check_plain, parse_toml, reason_of, write_whole
-from ..display.text import Made, code, escape_markdown, fenced, table
+from ..display.text import Made, code, escape_markdown, fenced, markdown_table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
@@ -47,11 +47,11 @@ def headline(manifest: Manifest, rows: Sequence[Figure], gap: str = "") -> tuple
     """Return label, value and description for the strongest attack on clean images (measured, or estimated where it was
     not carried out), or for these alone. rows: of one checkpoint, as in summary.json. gap: what its run lacks."""
     claims, task = manifest.claims, task_of(manifest)
-    known = [row for row in rows if row.is_finite]
-    measured = [row for row in known if row.metric in (task.headline, f"{task.headline}_worst")]  # of several runs
+    finite = [row for row in rows if row.is_finite]
+    measured = [row for row in finite if row.metric in (task.headline, f"{task.headline}_worst")]  # of several runs
     attacked = [row for row in measured if row.condition in claims]
     attacked = [row for row in attacked if starts_from(row.condition) == CLEAN.text]
-    attacked += [row for row in known if _estimated(row) not in {"", *(whole.condition for whole in measured)}]
+    attacked += [row for row in finite if _estimated(row) not in {"", *(whole.condition for whole in measured)}]
     on_clean = (row for row in measured if row.condition == CLEAN.text)
     chosen = min(reversed(attacked), key=lambda row: row.value) if attacked else next(on_clean, None)
     if chosen is None:
@@ -110,11 +110,11 @@ def write_cards(
     NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
     source = RunFolder.existing(run)
     folder = folder_of(source, "card", out)
-    described = entry_of(source, checkpoint)
+    described = checkpoint_entry(source, checkpoint)
     rows = results_of(source, described.name)
     document = facts(source, described, rows)
     files = {
-        "card.md": markdown(source, described.to_plain(), rows, crosswalk),
+        "card.md": card_markdown(source, described.to_plain(), rows, crosswalk),
         "metadata.yml": model_index(document),
         "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         "badge.svg": badge(*headline(source.manifest, rows, document.get("unfinished", ""))),
@@ -160,7 +160,7 @@ class _OfOne(RunFolder):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def entry_of(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+def checkpoint_entry(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
     """Return the checkpoint of this name, or the only one. Raises RunError where it is unclear or unknown."""
     by_name = {described.name: described for described in run.manifest.checkpoints}
     if checkpoint is None and len(by_name) == 1:
@@ -252,10 +252,10 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
     named |= {f"{name}_worst": (kind, f"worst-case {word}") for name, (kind, word) in named.items()}  # of several runs
     rows = [row for row in map(Figure.from_plain, document["results"]) if row.metric in named and row.is_finite]
-    shown = in_short(row.condition for row in rows)  # of means, the widest
+    texts = in_short(row.condition for row in rows)  # of means, the widest
     called = samples_of(document["protocol"]["task"]).many
     for row in rows:
-        if row.condition not in shown:
+        if row.condition not in texts:
             continue
         kind, name = named[row.metric]
         ends = {"ci_low": round(row.low, 6), "ci_high": round(row.high, 6)} if row.has_interval else {}
@@ -294,7 +294,7 @@ def caveats_of(document: Mapping[str, Any], row: Figure) -> list[str]:
     return [*([document["unfinished"]] if "unfinished" in document else []), *map(str, row.findings)]
 
 
-def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
+def card_markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
@@ -306,7 +306,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crossw
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Made) else escape_markdown(value),
     )
-    environment.filters |= {"code": code, "fenced": fenced, "table": table}
+    environment.filters |= {"code": code, "fenced": fenced, "table": markdown_table}
     manifest = run.manifest
     held, versions = manifest.to_plain(), {"robustkit": manifest.robustkit, **manifest.versions}
     versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}
@@ -356,7 +356,7 @@ def evidence_of(rows: Sequence[Figure], images: bool = True) -> Iterator[tuple[s
     out. images: whether the model is one of images, which some clauses are about.
     """
     for part in clauses():
-        found = []
+        values = []
         for name in part["metrics"]:
             metric = find_metric(name)
             worst_case = {row.condition for row in rows if row.metric == f"{name}_worst"}
@@ -368,10 +368,10 @@ def evidence_of(rows: Sequence[Figure], images: bool = True) -> Iterator[tuple[s
                 among = f", the {end} of {len(some)} conditions" if len(some) > 1 else ""
                 doubts = "".join(f"; flag: {flag}" for flag in doubts_of([worst]))
                 under = f"{worst.condition}, n = {worst.n}{among}{doubts}"
-                found.append(f"{metric.label or name} {metric.cell(worst)} ({under})")
-        if found:
+                values.append(f"{metric.label or name} {metric.cell(worst)} ({under})")
+        if values:
             named = [*part["clauses"], *(part.get("of_images", ()) if images else ())]
-            yield f"{part['figure']}: {'; '.join(found)}", part["evidence"], "; ".join(named)
+            yield f"{part['figure']}: {'; '.join(values)}", part["evidence"], "; ".join(named)
 
 
 def _has(kinds: Sequence[str], condition: str) -> bool:

@@ -14,7 +14,7 @@ from PIL import Image
 from ..common.names import canonical
 from ..data.class_names import class_name, class_names
 from ..display.format import percent
-from ..display.notebook import as_json
+from ..display.notebook import finite_json
 from ..errors import RunError
 from ..evaluations.condition import View, group_of, kind_named, matches, name_of, pattern_of, shares_of, words_of
 from ..evaluations.metrics import is_finite
@@ -74,7 +74,7 @@ class Examples(Sequence[Example]):
 
     def to_json(self) -> str:
         """Return all but the pictures as JSON."""
-        return as_json(self._plain())
+        return finite_json(self._plain())
 
     def _plain(self) -> list[dict[str, Any]]:
         return [{key: value for key, value in asdict(each).items() if key != "image"} for each in self.every]
@@ -84,11 +84,11 @@ class Examples(Sequence[Example]):
         several = len({each.checkpoint for each in self.every}) > 1
         rows = ["".join(f"<th>{escape(text)}</th>" for text in ("", *map(self.called.__getitem__, columns)))]
         for (sample, checkpoint), some in groupby(self.every, key=lambda each: (each.sample_id, each.checkpoint)):
-            shown = {each.condition: each for each in some}
-            label = next(iter(shown.values())).label
-            said = map(escape, (label, sample, *[checkpoint] * several))
-            cells = (_cell(shown[text]) if text in shown else "" for text in columns)
-            rows.append(f"<th>{'<br>'.join(said)}</th>" + "".join(f"<td>{cell}</td>" for cell in cells))
+            by_condition = {each.condition: each for each in some}
+            label = next(iter(by_condition.values())).label
+            headings = map(escape, (label, sample, *[checkpoint] * several))
+            cells = (_cell(by_condition[text]) if text in by_condition else "" for text in columns)
+            rows.append(f"<th>{'<br>'.join(headings)}</th>" + "".join(f"<td>{cell}</td>" for cell in cells))
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         return f'<div style="overflow-x: auto"><table>\n{body}\n</table></div>'
 
@@ -103,21 +103,21 @@ def _cell(example: Example) -> str:
 def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) -> Examples:
     """Return the examples of `Run.examples`. Raises RunError where the run kept no such pictures."""
     manifest = run.manifest
-    there = {text for name in manifest.names for text in kept_conditions(run, name)}
-    views = {text: view for text in manifest.conditions if text in there and (view := words_of(text).view(text))}
+    texts = {text for name in manifest.names for text in kept_conditions(run, name)}
+    views = {text: view for text in manifest.conditions if text in texts and (view := words_of(text).view(text))}
     beneath = {text: str(view.over) for text, view in views.items() if view.over is not None}
     chosen = [text for text in views if _means(condition, text)] if condition else _one_of_each(views)
     if not chosen:
-        known = ", ".join(dict.fromkeys(_brief(text) for text in views)) or "none; an audit keeps some with browse="
-        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; it kept some under {known}")
+        names = ", ".join(dict.fromkeys(_brief(text) for text in views)) or "none; an audit keeps some with browse="
+        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; it kept some under {names}")
     needed = list(dict.fromkeys([*chosen, *(beneath[text] for text in chosen if text in beneath)]))
     units = [unit for unit in run.units() if unit[1] in chosen]
     ids, pictures = held_pictures(run, manifest.names, needed, manifest.pictures)
     rows = {unit: _rows(run, unit, set(ids)) for unit in units}
-    kept, samples = list[Example](), 0
+    every, samples = list[Example](), 0
     named = class_names(manifest.data.class_names or manifest.checkpoints[0].class_names, manifest.data.classes)
     for sample in ids:
-        found = list[Example]()
+        group = list[Example]()
         for unit in units:
             image = _image(pictures, unit, sample, beneath.get(unit[1], ""))
             row = rows[unit].get(sample) or {}
@@ -125,17 +125,17 @@ def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) 
                 continue
             label, prediction = (_named(named, row.get(key)) for key in ("label", "prediction"))
             sure = row["confidence"] if is_finite(row.get("confidence")) else None
-            found.append(Example(sample, label, *unit, prediction, sure, row.get("correct"), image))
-        if found and (wrong is None or any(each.correct is not wrong and each.correct is not None for each in found)):
-            kept, samples = kept + found, samples + 1
+            group.append(Example(sample, label, *unit, prediction, sure, row.get("correct"), image))
+        if group and (wrong is None or any(each.correct is not wrong and each.correct is not None for each in group)):
+            every, samples = every + group, samples + 1
         if samples == limit:
             break
-    if not kept:
+    if not every:
         how = {True: " misclassified", False: " classified correctly", None: ""}[wrong]
         raise RunError(
             f"{run.path}: of the {len(ids)} samples with pictures none is{how or ' there'} under {condition or 'these'}"
         )
-    return Examples(tuple(kept), {text: name_of(text, "table", manifest) for text in chosen})
+    return Examples(tuple(every), {text: name_of(text, "table", manifest) for text in chosen})
 
 
 def _one_of_each(views: Mapping[str, View]) -> list[str]:
@@ -174,10 +174,10 @@ def _image(
     pictures: dict[tuple[str, str], dict[str, Picture]], unit: tuple[str, str], sample: str, under: str
 ) -> bytes | None:
     """Return a kept picture of a unit; with its map over it, where it has one. under: the condition that it is over."""
-    own = pictures.get(unit, {}).get(sample, Picture())
-    image = own.image or pictures.get((unit[0], under), {}).get(sample, Picture()).image
-    if image is None or not own.heat:
+    picture = pictures.get(unit, {}).get(sample, Picture())
+    image = picture.image or pictures.get((unit[0], under), {}).get(sample, Picture()).image
+    if image is None or not picture.heat:
         return image if not under else None
     buffer = io.BytesIO()
-    under_map(image, own.heat).save(buffer, "WEBP", quality=90)
+    under_map(image, picture.heat).save(buffer, "WEBP", quality=90)
     return buffer.getvalue()

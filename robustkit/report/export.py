@@ -28,8 +28,8 @@ from ..tasks.task import task_of
 from .card import MADE_BY as CARD
 from .card import (
     caveats_of,
+    checkpoint_entry,
     digest_named,
-    entry_of,
     facts,
     folder_of,
     hub_metrics,
@@ -82,9 +82,9 @@ def export(
         "--dataset-id": dataset_id is not None and format != "hf-eval-results",
         "--task-id": bool(task_ids) and format != "hf-eval-results",
     }
-    if given := next((name for name, is_idle in idle.items() if is_idle), None):
-        raise RunError(f"{given}: {format} has no use for it; leave it out")
-    only = None if checkpoint is None else entry_of(run, checkpoint).name
+    if option := next((name for name, is_idle in idle.items() if is_idle), None):
+        raise RunError(f"{option}: {format} has no use for it; leave it out")
+    only = None if checkpoint is None else checkpoint_entry(run, checkpoint).name
     if format in LOGGERS:
         loggers = parse_loggers([format if to is None else f"{format}:{to}"])
         log_run(run, results_of(run, only), loggers)
@@ -95,7 +95,7 @@ def export(
         return write_files(folder, {"results.csv": text}, ",".join(COLUMNS))
     if format == "every-eval-ever":
         return write_files(folder, _every_eval_ever(run, checkpoint, model_id), MADE_BY)
-    described = entry_of(run, checkpoint)
+    described = checkpoint_entry(run, checkpoint)
     document = facts(run, described, results_of(run, described.name))
     if format == "model-index":
         return write_files(folder, {"metadata.yml": model_index(document)}, CARD)
@@ -151,8 +151,8 @@ def _tasks(conditions: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str, 
         if condition not in conditions:
             raise RunError(f"--task-id: {unknown('condition', condition, conditions)}")
         if not task or [*tasks.values()].count(task) > 1:
-            said = f"{condition} has the task id {task!r}"
-            raise RunError(f"{said}; expected one for each condition, given as --task-id '{condition}=ID'")
+            problem = f"{condition} has the task id {task!r}"
+            raise RunError(f"{problem}; expected one for each condition, given as --task-id '{condition}=ID'")
     return tasks
 
 
@@ -160,7 +160,7 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     """Return how a figure was measured, its interval, and its flags."""
     args = figure["args"]
     bounds = f"95 % interval {args['ci_low']} to {args['ci_high']}" if {"ci_low", "ci_high"} <= args.keys() else ""
-    said = [
+    notes = [
         figure["name"],
         bounds,
         f"eps in {_UNITS.get(args['space'], args['space'])}" if "space" in args else "",
@@ -172,7 +172,7 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         *(f"caveat: {caveat}" for caveat in args.get("caveats", ())),
         *(f"flag: {flag}" for flag in args.get("flags", ())),
     ]
-    return "; ".join(filter(None, said))
+    return "; ".join(filter(None, notes))
 
 
 # Every Eval Ever
@@ -181,7 +181,7 @@ def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 def _every_eval_ever(run: RunFolder, checkpoint: str | None, model_id: str | None) -> dict[str, str]:
     """Return a file for each checkpoint that has results, by its path in a datastore of Every Eval Ever."""
     is_one = checkpoint is not None or model_id is not None
-    entries = (entry_of(run, checkpoint),) if is_one else run.manifest.checkpoints
+    entries = (checkpoint_entry(run, checkpoint),) if is_one else run.manifest.checkpoints
     if model_id is not None:
         _check_id("--model-id", model_id)
     files = {}
@@ -228,8 +228,8 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
     held = [document["deciding"], document["checkpoint"], document["started"], run.path.resolve().name]
     stable = digest_of(held)[:16]  # the same after the run was extended, so that its files are replaced
     every = [Figure.from_plain(row) for row in document["results"]]
-    known = [row for row in every if _is_shown(row)]
-    if not known:
+    rows = [row for row in every if _is_shown(row)]
+    if not rows:
         raise NothingEvaluated(f"{run.path}: no figure of {described.name} is finite; run the audit again to make some")
     left_out = [f"{row.condition} {row.metric}" for row in every if not _is_shown(row)]
     about = {"made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}"}
@@ -249,7 +249,7 @@ def _log(run: RunFolder, described: CheckpointEntry, document: Mapping[str, Any]
         "retrieved_timestamp": str(int(started.timestamp())),
         "model_info": _model(described, document, model),
         "eval_library": _library(manifest, described),
-        "evaluation_results": [_result(manifest, document, row) for row in known],
+        "evaluation_results": [_result(manifest, document, row) for row in rows],
     }
 
 
@@ -283,10 +283,10 @@ def _model_id(described: CheckpointEntry) -> str:
 
 def _is_changed(described: CheckpointEntry) -> bool:
     """Whether an option gave a model an attention or a preprocessing that its checkpoint does not name."""
-    sources = {"attention": described.attention_source, **described.said}
+    sources = {"attention": described.attention_source, **described.origin}
     values = {"attention": described.attention, **described.to_plain()["preprocessing"]}
-    given = [name for name, source in sources.items() if source == "option"]
-    return any(described.metadata.get(name) != values.get(name) for name in given)
+    names = [name for name, source in sources.items() if source == "option"]
+    return any(described.metadata.get(name) != values.get(name) for name in names)
 
 
 def _model(described: CheckpointEntry, document: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -303,8 +303,8 @@ def _model(described: CheckpointEntry, document: Mapping[str, Any], model: str) 
         "num_classes": str(described.num_classes),
         "setup": document["setup"],
     }
-    known = {name: text for name, text in details.items() if text}
-    return {"name": described.name, "id": model, "additional_details": known}
+    values = {name: text for name, text in details.items() if text}
+    return {"name": described.name, "id": model, "additional_details": values}
 
 
 def _library(manifest: Manifest, described: CheckpointEntry) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
 from ..evaluations.setup_findings import setups_of
-from ..protocol.card import Samples
+from ..protocol.card import SampleWords
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
 from ..results.summary_text import Sentence, findings, listed, standings
 from ..tasks.registry import metric_of
@@ -59,9 +59,9 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         if len(names) > 1:
             legend(canvas, {short[name]: looks[name] for name in names}, lines=False)
 
-    shown = {name: [percent(point.value) for point in points[name]] for name in names}
-    spoken = {name: ", ".join(map(" ".join, zip(titles, shown[name], strict=True))) for name in names}
-    said = [f"{short[name]}: {spoken[name]}" for name in names]
+    values = {name: [percent(point.value) for point in points[name]] for name in names}
+    spoken = {name: ", ".join(map(" ".join, zip(titles, values[name], strict=True))) for name in names}
+    descriptions = [f"{short[name]}: {spoken[name]}" for name in names]
     every = len(results.manifest.names)
     more = f" The first {_MOST} of {every} checkpoints." if every > _MOST else ""
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
@@ -70,7 +70,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         f"{heading} by condition",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
         paint,
-        alt=f"{word} in percent. {list_some(said)}.",
+        alt=f"{word} in percent. {list_some(descriptions)}.",
         caption=f"{heading} with 95 % intervals{error}.{more}",
     )
 
@@ -91,7 +91,7 @@ WIDE = 4  # the number of checkpoints up to which a narrow screen shows the tabl
 
 
 @dataclass(frozen=True)
-class Column:
+class FrontColumn:
     """A checkpoint. label: its name, shortened; name: in full."""
 
     label: str
@@ -100,7 +100,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class FrontCell:
     """A figure with its interval. mark: best or worst of all, or than the first; empty where that is not significant.
     control: the best control's figure, of a map."""
 
@@ -111,7 +111,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class FrontLine:
     """A row of the table. lower: whether lower is better. n: samples, where not all. verdict: the p-value of a
     significant difference, `inconclusive` or `not tested`; detail: its size."""
 
@@ -119,7 +119,7 @@ class Line:
     unit: str
     lower: bool
     n: str
-    cells: tuple[Cell, ...]
+    cells: tuple[FrontCell, ...]
     verdict: str
     detail: str
 
@@ -141,15 +141,15 @@ class FrontPage:
 
     findings: Sequence[Sentence]
     chips: Sequence[Chip]
-    columns: Sequence[Column]
-    groups: Sequence[Sequence[Line]]
+    columns: Sequence[FrontColumn]
+    groups: Sequence[Sequence[FrontLine]]
     note: str
     figure: Plot | None
     flags: Sequence[Raised]
     remarks: Sequence[str]
     setups: Sequence[tuple[str, str]]
     gaps: Sequence[Gap]
-    stops: Samples | None
+    stops: SampleWords | None
     cards: bool
 
     @property
@@ -163,10 +163,10 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
     short = labels(manifest.names, 28)
     words = {"none": "no attention", "other": "another attention"}
     columns = [
-        Column(short[entry.name], entry.name, words.get(entry.attention, f"{entry.attention} attention"))
+        FrontColumn(short[entry.name], entry.name, words.get(entry.attention, f"{entry.attention} attention"))
         for entry in manifest.checkpoints
     ]
-    groups, several = dict[str, list[Line]](), Counter(entry.called for entry in rows)
+    groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)
     for entry in rows:
         more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""
         groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
@@ -198,14 +198,14 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         areas.setdefault(words_of(entry.condition).area.format(many=many), []).append(entry)
     for area, (entry, *others) in areas.items():
         metric = metric_of(entry.metric)
-        found = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
-        if not found:
+        finite = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
+        if not finite:
             continue
-        ends = [scaled(end(row.value for row in found), metric.scale) for end in (min, max)]
+        ends = [scaled(end(row.value for row in finite), metric.scale) for end in (min, max)]
         unit = " %" if metric.scale == 100 else ""
-        detail, standing = _cell(found[0], metric.scale, "").interval, best.get(area)
-        if len(found) == 1 < len(names):
-            detail = f"{short[found[0].checkpoint]} only"
+        detail, standing = _cell(finite[0], metric.scale, "").interval, best.get(area)
+        if len(finite) == 1 < len(names):
+            detail = f"{short[finite[0].checkpoint]} only"
         elif len(names) > 1:
             leaders = listed([short[name] for name in standing.leaders]) if standing else ""
             detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
@@ -216,7 +216,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         yield Chip(f"{called}{several}: {metric.word}", value, detail, entry.family)
 
 
-def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
+def _line(title: str, entry: Asked, results: Results, tests: Tested) -> FrontLine:
     metric, names = metric_of(entry.metric), results.manifest.names
     rows = [results.cells[name].get(entry.key) for name in names]
     marks = _marks(names, tests.of(entry.key), tests.all_pairs)
@@ -227,16 +227,16 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     counts = sorted({int(row.n) for row in rows if row is not None})
     n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
     n = "" if counts == [results.manifest.data.n] else n
-    said = _verdict(tests.of(entry.key), metric.scale, len(names))
-    return Line(title, metric.label or metric.name, metric.better < 0, n, cells, *said)
+    verdict = _verdict(tests.of(entry.key), metric.scale, len(names))
+    return FrontLine(title, metric.label or metric.name, metric.better < 0, n, cells, *verdict)
 
 
-def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> Cell:
+def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = None) -> FrontCell:
     """Return the cell of a result. lead: how far it is above the best control, if there are any."""
     if row is None or not row.is_finite:
-        return Cell("–" if row is None else "nan")
+        return FrontCell("–" if row is None else "nan")
     control = scaled(row.value - lead.value, scale) if lead is not None and lead.is_finite else ""
-    return Cell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, control)
+    return FrontCell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, control)
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
@@ -262,22 +262,22 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
     """Return what the tests of a row say, and the difference of two checkpoints, or how many pairs differ."""
     if count < 2:
         return "", ""
-    known = [row for row in tested if math.isfinite(row.p_value)]
-    if not known:
+    finite = [row for row in tested if math.isfinite(row.p_value)]
+    if not finite:
         return "not tested", ""
-    beyond = [row for row in known if row.significant]
+    beyond = [row for row in finite if row.significant]
     if count == 2:
-        difference = known[0].difference
+        difference = finite[0].difference
         gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
         text = figure_cell(gap, scale, sign="+")
-        return p_equals(known[0].p_value) if beyond else "inconclusive", text
+        return p_equals(finite[0].p_value) if beyond else "inconclusive", text
     if not beyond:
         return "inconclusive", ""
     smallest = min(row.p_value for row in beyond)
-    return p_equals(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
+    return p_equals(smallest), f"{len(beyond)} of {len(finite)} pair{'' if len(finite) == 1 else 's'} differ"
 
 
-def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
+def _note(rows: Sequence[Asked], tests: Tested, count: int, called: SampleWords) -> str:
     note = "In brackets: 95 % intervals. ↓: lower is better."
     if count < 2:
         return note

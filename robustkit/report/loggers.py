@@ -89,9 +89,9 @@ def log_run(run: RunFolder, results: Sequence[Figure], wanted: Sequence[Logger])
             finally:
                 logger.finish()
         except Exception as fault:  # a library may raise anything; the figures are safe in the run
-            said = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+            message = (str(fault).strip() or type(fault).__name__).splitlines()[0]
             remedy = "fix that, or do not log; nothing in the run is lost"
-            raise RunError(f"logging to {logger.spec}: {said}; {remedy}") from fault
+            raise RunError(f"logging to {logger.spec}: {message}; {remedy}") from fault
 
 
 def entry_name(run: RunFolder) -> str:

@@ -52,22 +52,22 @@ class Terms:
         """Return a text as markup in which each term leads, where it first stands, to its meaning."""
         if text not in self._linked:
             self._linked[text] = self._link(text)
-        markup, found = self._linked[text]
-        self._used.update((term.name, term) for term in found)
+        markup, terms = self._linked[text]
+        self._used.update((term.name, term) for term in terms)
         return markup
 
     def _link(self, text: str) -> tuple[Markup, tuple[Term, ...]]:
-        said = no_formula(text)
-        parts, found, end = list[Markup](), dict[str, Term](), 0
-        for match in self._pattern.finditer(said):
+        plain = no_formula(text)
+        parts, terms, end = list[Markup](), dict[str, Term](), 0
+        for match in self._pattern.finditer(plain):
             term = self._of[match[0]]
-            if term.name in found:
+            if term.name in terms:
                 continue
-            found[term.name] = term
+            terms[term.name] = term
             link = Markup('<a class="term" href="#{}">{}</a>').format(term_id(term), match[0])
-            parts += [break_part(said[end : match.start()]), link]
+            parts += [break_part(plain[end : match.start()]), link]
             end = match.end()
-        return Markup("").join([*parts, break_part(said[end:])]), tuple(found.values())
+        return Markup("").join([*parts, break_part(plain[end:])]), tuple(terms.values())
 
 
 def term_id(term: Term) -> str:
@@ -117,7 +117,7 @@ def verdicts(run: RunFolder, rows: Sequence[Figure]) -> list[Headline]:
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
         doubts = doubts_of(every.values()).items()
-        flags = (f"{flag} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for flag, said in doubts)
+        flags = (f"{flag} ({texts[0] if len(texts) == 1 else f'{len(texts)} conditions'})" for flag, texts in doubts)
         headlines.append(Headline(checkpoint.name, whole, tuple(flags)))
     return headlines
 
@@ -151,10 +151,10 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary. by:
     columns whose slices have a table, see `results.slice_tables`."""
     results, manifest = Results.of(run, rows), run.manifest
-    inputs = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
-    shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
+    texts = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.origin, c.arch) for c in manifest.checkpoints}
+    preprocessing = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
     papers = bibtex(manifest, rows)
-    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown, "papers": papers}
+    reproduce = {"parameters": manifest.protocol.parameters, "inputs": texts, "shown": preprocessing, "papers": papers}
 
     def compared() -> dict[str, Any]:
         differences = comparison_grids(report_tables(run, results), manifest.names[0])
@@ -192,21 +192,21 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
     front = part("front", there=[name for name, body in bodies.items() if body])
     ordered = in_order([*sections, Section("samples", "Sample browser")])
 
-    def whole(shown: Sequence[Markup], labels: Iterable[str] = ()) -> str:
-        every = bodies | {"samples": part("samples", shown=shown, labels=sorted(set(labels)), browser=browser)}
-        there = [(section.name, section.title, every[section.name]) for section in ordered if every[section.name]]
-        values = common | {"front": front, "sections": there, "terms": terms}
+    def whole(parts: Sequence[Markup], labels: Iterable[str] = ()) -> str:
+        every = bodies | {"samples": part("samples", shown=parts, labels=sorted(set(labels)), browser=browser)}
+        sections = [(section.name, section.title, every[section.name]) for section in ordered if every[section.name]]
+        values = common | {"front": front, "sections": sections, "terms": terms}
         return render_page(templates, "report.html.j2", _STYLES, _SCRIPTS, **values)
 
-    room, weight, shown, labels = LARGEST - len(whole([]).encode()), browser.room, list[Markup](), list[str]()
+    room, weight, parts, labels = LARGEST - len(whole([]).encode()), browser.room, list[Markup](), list[str]()
     for sample in browser.samples():
         drawn = part("sample", sample=sample, browser=browser)
         room, weight = room - len(drawn.encode()), weight - sample.weight
         if min(room, weight) < 0:
             break
-        shown.append(drawn)
+        parts.append(drawn)
         labels.append(sample.label)
-    return whole(shown, labels)
+    return whole(parts, labels)
 
 
 def slug(title: str) -> str:

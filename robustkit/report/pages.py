@@ -24,14 +24,14 @@ class _Compiled(BytecodeCache):
     """Templates that this process has compiled: that takes longer than to fill them in."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
+        self.templates: dict[str, bytes] = {}
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        if bucket.key in self.kept:
-            bucket.bytecode_from_string(self.kept[bucket.key])
+        if bucket.key in self.templates:
+            bucket.bytecode_from_string(self.templates[bucket.key])
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        self.kept[bucket.key] = bucket.bytecode_to_string()
+        self.templates[bucket.key] = bucket.bytecode_to_string()
 
 
 _COMPILED = _Compiled()
@@ -67,7 +67,7 @@ def render_page(
     text = templates.get_template(template).render(
         **values, style=Markup("\n".join(map(part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
     )
-    return no_controls(text, kept="\n\t")
+    return no_controls(text, allowed="\n\t")
 
 
 def allow_breaks(text: str) -> Markup:

@@ -16,7 +16,7 @@ from ..data.metadata import read_metadata
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
-from ..protocol.condition import part_of
+from ..protocol.condition import samples_named
 from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
@@ -59,11 +59,11 @@ def report(run: RunFolder | str | Path, metadata: str | Path | None = None, by: 
         >>> (run.path / "report.html").exists()
         True
     """
-    found = Run.existing(run.path if isinstance(run, RunFolder) else run)
+    result = Run.existing(run.path if isinstance(run, RunFolder) else run)
     if metadata is not None:
-        keep_metadata(found, Path(metadata))
-    refresh(found, [by] if isinstance(by, str) else by)
-    return found
+        keep_metadata(result, Path(metadata))
+    refresh(result, [by] if isinstance(by, str) else by)
+    return result
 
 
 def keep_metadata(run: RunFolder, table: Path) -> None:
@@ -76,16 +76,16 @@ def keep_metadata(run: RunFolder, table: Path) -> None:
 
 def _sample_ids(run: RunFolder) -> list[str]:
     """Return the ids of all samples of a run, of each shard from the first record that has all its samples."""
-    manifest, found = run.manifest, list[str]()
-    whole = [unit for unit in run.units() if not part_of(unit[1])]
+    manifest, ids = run.manifest, list[str]()
+    whole = [unit for unit in run.units() if not samples_named(unit[1])]
     for shard in range(run.shard_count):
         unit = next((unit for unit in whole if shard not in run.missing_shards(*unit)), None)
         if unit is None:
             raise RunError(f"{run.path}: no record names all samples yet; complete the run, then give --metadata")
-        found += run.shard(*unit, shard, ["sample_id"])["sample_id"].to_pylist()
-    if len(found) != manifest.data.n:
-        raise RunError(f"{run.path}: records name {len(found)} of {manifest.data.n} samples; complete the run first")
-    return found
+        ids += run.shard(*unit, shard, ["sample_id"])["sample_id"].to_pylist()
+    if len(ids) != manifest.data.n:
+        raise RunError(f"{run.path}: records name {len(ids)} of {manifest.data.n} samples; complete the run first")
+    return ids
 
 
 def rebuild_summary(run: RunFolder) -> Results:
@@ -167,8 +167,8 @@ def _refuse_missing(run: Run) -> None:
         return
     units = run.shard_count * len(manifest.pairs)
     first = {number: f"{some[0]}{'; …' if len(some) > 1 else ''}" for number, some in missing.items()}
-    said = [f"part {number}/{count} lacks {len(some)} ({first[number]})" for number, some in missing.items()]
-    more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""
+    parts = [f"part {number}/{count} lacks {len(some)} ({first[number]})" for number, some in missing.items()]
+    more = f", and {len(parts) - _NAMED} more parts" if len(parts) > _NAMED else ""
     why_not = why_not_repeated(manifest.command)
     command = f"the same command ({why_not})"
     if not why_not:  # here is what the second phase of an attack waits for, whichever folders it came from
@@ -177,5 +177,5 @@ def _refuse_missing(run: Run) -> None:
     these = "those of the first of these parts" if len(missing) > 1 else "them"
     raise RunError(
         f"{run.path}: {sum(map(len, missing.values()))} of {units} units are missing: "
-        f"{', '.join(said[:_NAMED])}{more}; this makes {these}: {command}{option}"
+        f"{', '.join(parts[:_NAMED])}{more}; this makes {these}: {command}{option}"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.figure import COLUMNS
-from ..display.notebook import as_html, as_json
+from ..display.notebook import as_html, finite_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
 from ..evaluations.aggregate import Results
@@ -140,11 +140,11 @@ class Run(RunFolder):
 
     def to_json(self) -> str:
         """Return the rows of `results` as JSON."""
-        return as_json([figure.to_plain() for figure in survey(self)])
+        return finite_json([figure.to_plain() for figure in survey(self)])
 
     def _repr_html_(self) -> str:
         """Return what the command prints of a run: sentences, the short table, flags."""
-        found = survey(self)
-        flags = [f"⚑ {line}" for line in (*finding_lines(found), *left_out_lines(self))]
-        flags += [f"note: {line}" for line in note_lines(found)]
-        return f"{as_html(short_tables(found), summary_sentences(found))}\n{as_html((), flags)}"
+        results = survey(self)
+        flags = [f"⚑ {line}" for line in (*finding_lines(results), *left_out_lines(self))]
+        flags += [f"note: {line}" for line in note_lines(results)]
+        return f"{as_html(short_tables(results), summary_sentences(results))}\n{as_html((), flags)}"

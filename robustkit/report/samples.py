@@ -16,7 +16,7 @@ from PIL import Image
 from ..data.class_names import class_names
 from ..data.images import Refused, open_picture
 from ..display.format import number, percent
-from ..display.text import pixels
+from ..display.text import size_text
 from ..errors import RunError
 from ..evaluations.condition import name_of, words_of
 from ..evaluations.maps.gallery import TILE, blended
@@ -88,42 +88,42 @@ def under_map(image: bytes, heat: bytes, width: int = TILE) -> Image.Image:
 
 @dataclass(frozen=True)
 class Answer:
-    """A prediction. right: None if unknown. said: class and confidence. place: in `Browser.conditions`, -1 for
+    """A prediction. right: None if unknown. text: class and confidence. place: in `Browser.conditions`, -1 for
     clean."""
 
     right: bool | None
-    said: str
+    text: str
     level: str = ""
     place: int = -1
 
 
-class Tile(NamedTuple):
-    """A picture. said: what it shows. place: of its condition, as of an answer. changed: is it what an attack
+class SampleTile(NamedTuple):
+    """A picture. text: what it shows. place: of its condition, as of an answer. changed: is it what an attack
     changed?"""
 
     uri: str
-    said: str
+    text: str
     place: int = -1
     changed: bool = False
 
 
 @dataclass(frozen=True)
-class Cell:
+class SampleCell:
     """A checkpoint under a condition: its own pictures, a line under them, its answers."""
 
-    pictures: tuple[Tile, ...] = ()
+    pictures: tuple[SampleTile, ...] = ()
     line: str = ""
     answers: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True)
-class Line:
+class SampleLine:
     """Conditions that share a line. picture: where all checkpoints were shown the same. places: as of an answer; of a
     map, of the condition that it is over. role: `shown`, or `map`."""
 
     heading: str
-    cells: tuple[Cell, ...]
-    picture: Tile | None = None
+    cells: tuple[SampleCell, ...]
+    picture: SampleTile | None = None
     places: tuple[int, ...] = ()
     role: str = "shown"
 
@@ -142,7 +142,7 @@ class SampleView:
     after: tuple[str, ...]
     changed: tuple[int, ...]
     words: str
-    lines: tuple[Line, ...]
+    lines: tuple[SampleLine, ...]
 
     @property
     def weight(self) -> int:
@@ -181,8 +181,8 @@ class Browser:
         self.conditions = [text for text in texts if views[text].over is None and text != first] if first else []
         class_list = manifest.data.class_names or manifest.checkpoints[0].class_names
         self._names = class_names(class_list, manifest.data.classes)
-        self.kept: list[str] = list(manifest.pictures) if task_of(manifest).browsed else []
-        ids, self._pictures = held_pictures(run, self.checkpoints, texts, self.kept)
+        self.pictured_ids: list[str] = list(manifest.pictures) if task_of(manifest).browsed else []
+        ids, self._pictures = held_pictures(run, self.checkpoints, texts, self.pictured_ids)
         self._ids = [name for name in ids if any(name in pictures for pictures in self._pictures.values())]
         self._units = [unit for unit in run.units() if self._ids and unit in units]
         self.room = PICTURES
@@ -206,7 +206,7 @@ class Browser:
         lines[1:1] = [self._map_line(sample, text, rows) for text in self._maps]
         changed = tuple(place for place, text in enumerate(self.conditions) if _changes(clean, rows, text))
         right = [row["correct"] for row in clean.values() if row["correct"] is not None]
-        said = {self._name(row["prediction"]) for row in rows.values() if row["prediction"] is not None}
+        predictions = {self._name(row["prediction"]) for row in rows.values() if row["prediction"] is not None}
         named = self._name(label) if label >= 0 else "no label"
         images = (self._picture(checkpoint, self._clean, sample).image for checkpoint in self.checkpoints)
         image = next(filter(None, images), None) or next((p.image for p in self._of(sample) if p.image), None)
@@ -218,7 +218,7 @@ class Browser:
             "".join(_sign(rows.get((checkpoint, self._clean))) for checkpoint in self.checkpoints),
             tuple("".join(_sign(rows.get((name, text))) for text in self.conditions) for name in self.checkpoints),
             changed,
-            " ".join((sample, named, *sorted(said))).lower(),
+            " ".join((sample, named, *sorted(predictions))).lower(),
             tuple(line for line in lines if any(cell.answers or cell.pictures for cell in line.cells)),
         )
 
@@ -227,58 +227,58 @@ class Browser:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        columns, wanted = [*_COLUMNS, *self._views[unit[1]].scores], pa.array(ids, pa.string())
+        columns, names = [*_COLUMNS, *self._views[unit[1]].scores], pa.array(ids, pa.string())
         rows: dict[str, dict[str, Any]] = {}
         for path in (self.run.shard_path(*unit, shard) for shard in shards):
             if path.is_file():
                 table = only_taken(_read(path, [*columns, TAKEN]))
-                chosen = table.filter(pc.is_in(table["sample_id"], value_set=wanted)).to_pylist()
+                chosen = table.filter(pc.is_in(table["sample_id"], value_set=names)).to_pylist()
                 rows.update((row["sample_id"], row) for row in chosen)
         return rows
 
-    def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> Line:
-        kept = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
-        images = {shown.image for _, shown in kept if shown.image}
-        pictured = dict.fromkeys(text for text, shown in kept if shown.image)
-        shared = len(images) == 1 and not any(shown.difference for _, shown in kept)
+    def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> SampleLine:
+        every = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
+        images = {shown.image for _, shown in every if shown.image}
+        pictured = dict.fromkeys(text for text, shown in every if shown.image)
+        shared = len(images) == 1 and not any(shown.difference for _, shown in every)
         cells = []
         for checkpoint in self.checkpoints:
-            tiles, line = list[Tile](), ""
+            tiles, line = list[SampleTile](), ""
             for text in texts:
-                shown, row = self._picture(checkpoint, text, sample), rows.get((checkpoint, text), {})
+                result, row = self._picture(checkpoint, text, sample), rows.get((checkpoint, text), {})
                 where, place = f"{sample} under {text}, as {checkpoint} sees it", self._place(text)
-                if shown.image and not shared:
-                    tiles.append(Tile(self._uri(shown.image), where, place))
-                if shown.difference:
+                if result.image and not shared:
+                    tiles.append(SampleTile(self._uri(result.image), where, place))
+                if result.difference:
                     what = f"{where}: what was changed, stretched"
-                    tiles.append(Tile(self._uri(shown.difference), what, place, changed=True))
+                    tiles.append(SampleTile(self._uri(result.difference), what, place, changed=True))
                     line = _size(row.get("linf"))
             answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
-            cells.append(Cell(tuple(tiles), line, answers))
+            cells.append(SampleCell(tuple(tiles), line, answers))
         one = shared or len(pictured) == 1
         if one and len(texts) > 1 and (view := self._views[next(iter(pictured))]).level:
             heading = f"{heading}, picture: {view.unit} {view.level}"
         picture = None
         if shared:
             text = next(iter(pictured))
-            picture = Tile(self._uri(images.pop()), f"{sample} under {text}", self._place(text))
-        return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
+            picture = SampleTile(self._uri(images.pop()), f"{sample} under {text}", self._place(text))
+        return SampleLine(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
-    def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
+    def _map_line(self, sample: str, text: str, rows: Rows) -> SampleLine:
         cells, view = [], self._views[text]
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
-            shown = self._picture(name, text, sample)
-            image = shown.image or self._picture(name, under, sample).image
+            picture = self._picture(name, text, sample)
+            image = picture.image or self._picture(name, under, sample).image
             scores = rows.get((name, text), {})
-            known = {key: scores[key] for key in view.scores if is_finite(scores.get(key))}
-            said = [f"{view.scores[key]} {_amount(key, value)}" for key, value in known.items()]
-            tiles: tuple[Tile, ...] = ()
-            if image and shown.heat:
-                drawn = uri_of(_webp(under_map(image, shown.heat, _UNDER_MAP), _UNDER_MAP))
-                tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
-            cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
-        return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")
+            finite = {key: scores[key] for key in view.scores if is_finite(scores.get(key))}
+            texts = [f"{view.scores[key]} {_amount(key, value)}" for key, value in finite.items()]
+            tiles: tuple[SampleTile, ...] = ()
+            if image and picture.heat:
+                drawn = uri_of(_webp(under_map(image, picture.heat, _UNDER_MAP), _UNDER_MAP))
+                tiles = (SampleTile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
+            cells.append(SampleCell(tiles, ", ".join(texts) if tiles else ""))
+        return SampleLine(self.called[text], tuple(cells), places=(self._place(under),), role="map")
 
     def _answer(self, row: Mapping[str, Any], text: str) -> Answer:
         level = self._views[text].level
@@ -304,8 +304,8 @@ class Browser:
 
     def _fitting(self) -> int:
         """Return the longest side of pictures with which all samples fit; 0 to keep them as they are."""
-        kept = ([part for p in self._of(name) for part in (p.image, p.difference) if part] for name in self._ids)
-        total = 4 * sum(len(part) for parts in kept for part in set(parts)) / 3
+        pictures = ([part for p in self._of(name) for part in (p.image, p.difference) if part] for name in self._ids)
+        total = 4 * sum(len(part) for parts in pictures for part in set(parts)) / 3
         if total <= self.room:
             return 0
         with opened(next(p.image for p in self._of(self._ids[0]) if p.image)) as picture:
@@ -352,4 +352,4 @@ def _size(largest: float | None) -> str:
     """Return in words how much a difference is stretched, so that its largest change is half the range."""
     if largest is None or not is_finite(largest):
         return ""
-    return f"difference × {0.5 / largest:.4g}, largest {pixels(largest, 'linf')}" if largest else "nothing changed"
+    return f"difference × {0.5 / largest:.4g}, largest {size_text(largest, 'linf')}" if largest else "nothing changed"

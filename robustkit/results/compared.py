@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.plugins import plugin_session
 from ..display.notebook import as_html
-from ..display.notebook import as_json as json_of
+from ..display.notebook import finite_json as json_of
 from ..display.table import TextTable
 from ..errors import RunError
 from ..evaluations.metrics import is_finite

@@ -23,7 +23,7 @@ from ..errors import ProtocolError, RobustkitError, RunError
 from ..evaluations.condition import check_condition, is_attack, kind_of, pattern_of, vocabulary_of
 from ..evaluations.metrics import Metric
 from ..protocol.card import parse_number
-from ..runs.manifest import DataEntry, Flag, Number, Part, Table, Text, TextTable, fault_of
+from ..runs.manifest import DataEntry, Flag, ManifestPart, Number, Table, Text, TextTable, fault_of
 from ..tasks.registry import find_metric, metrics
 
 SCHEMA = "0.3.0"
@@ -48,7 +48,7 @@ def metric_unit(metric: Metric, space: str) -> str:
     return "proportion" if metric.scale == 100 else _UNITS.get(metric.name, "")
 
 
-class _Config(Part, frozen=True):
+class _Config(ManifestPart, frozen=True):
     lower_is_better: Flag
     metric_id: Text = ""
     metric_name: Text = ""
@@ -57,34 +57,34 @@ class _Config(Part, frozen=True):
     additional_details: TextTable = msgspec.field(default_factory=dict)
 
 
-class _Score(Part, frozen=True):
+class _Score(ManifestPart, frozen=True):
     score: Number
     uncertainty: Table = msgspec.field(default_factory=dict)
     details: Table = msgspec.field(default_factory=dict)
 
 
-class _Data(Part, frozen=True):
+class _Data(ManifestPart, frozen=True):
     dataset_name: Text
 
 
-class _Result(Part, frozen=True):
+class _Result(ManifestPart, frozen=True):
     evaluation_name: Text
     source_data: Annotated[_Data, Meta(description="a table")]
     metric_config: Annotated[_Config, Meta(description="a table")]
     score_details: Annotated[_Score, Meta(description="a table")]
 
 
-class _Named(Part, frozen=True):
+class _Named(ManifestPart, frozen=True):
     name: Text
     id: Text = ""
     additional_details: TextTable = msgspec.field(default_factory=dict)
 
 
-class _Source(Part, frozen=True):
+class _Source(ManifestPart, frozen=True):
     source_organization_name: Text
 
 
-class _File(Part, frozen=True):
+class _File(ManifestPart, frozen=True):
     schema_version: Text
     evaluation_id: Text
     source_metadata: Annotated[_Source, Meta(description="a table")]

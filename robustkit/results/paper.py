@@ -22,7 +22,7 @@ from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..display.format import figure_cell
 from ..display.text import Made, amount, escape_markdown, no_controls, no_formula, one_line
-from ..display.text import table as markdown_table
+from ..display.text import markdown_table as markdown_table
 from ..errors import DamagedRecord, ProtocolError, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.two_phase.condition import estimated
@@ -30,7 +30,7 @@ from ..evaluations.condition import kind_of, matches, name_of, pattern_of, words
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import Concerned, raised_once
 from ..evaluations.records import check_plugins
-from ..protocol.condition import ON, part_of, split_list
+from ..protocol.condition import ON, samples_named, split_list
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of, metrics
 from ..tasks.task import task_of
@@ -325,7 +325,7 @@ def _named(item: str, lines: Sequence[_Line], front: Mapping[tuple[str, str], As
     for line in lines:
         for key in line.rows:
             condition, figure = key
-            whole = estimated(*key) or condition.replace(f",{ON}={part_of(condition)}", "")
+            whole = estimated(*key) or condition.replace(f",{ON}={samples_named(condition)}", "")
             if not (matches(pattern, whole) or matches(pattern, condition)):
                 continue
             is_first = key in front or (condition not in seen and not any(condition == text for text, _ in front))

@@ -9,7 +9,7 @@ from functools import partial
 
 from ..common.figure import Figure
 from ..display.format import MISSING, figure_cell, p_value, scaled
-from ..display.table import Grid, Part, TextTable, side_by_side
+from ..display.table import Grid, Portion, TextTable, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import ShortRow, name_of
 from ..evaluations.family import by_family
@@ -189,7 +189,7 @@ def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Grid]:
     comparison = pair_tests(Results.of(run, results)).comparison
     by_pair, lists = flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
     title = f"Predictions that changed from {run.manifest.names[0]}"
-    parts = [Part(table.checkpoint, table.headings, table.rows) for table in by_pair]
+    parts = [Portion(table.checkpoint, table.headings, table.rows) for table in by_pair]
     return [*side_by_side(title, parts, note=by_pair[0].note if by_pair else ""), *filter(None, lists)]
 
 
@@ -251,7 +251,7 @@ def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
         Grid(f"Inconclusive: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), 2, folded=True),
     ]
     grids = [grid for grid in grids if grid.rows]
-    parts = [Part(table.checkpoint, table.headings, table.rows) for table in tables]
+    parts = [Portion(table.checkpoint, table.headings, table.rows) for table in tables]
     title = f"Differences from {baseline}, with p-values"
     grids += (replace(grid, folded=True) for grid in side_by_side(title, parts, keys=2))
     every = " ".join(f"{table.title}." for table in tables)

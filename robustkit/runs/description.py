@@ -67,8 +67,8 @@ def why_not_repeated(command: str) -> str:
 def _code(words: Sequence[str]) -> str:
     """Return the option of a command that runs code of its own; empty where there is none."""
     for place, word in enumerate(words):
-        name, given, value = word.partition("=")
-        value = value if given else "".join(words[place + 1 : place + 2])
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(words[place + 1 : place + 2])
         if name in ("--plugin", "--trust-config", "--custom-ops") or (name in ("--arch", "--ray") and ":" in value):
             return name
     return ""

@@ -39,8 +39,8 @@ from .untrusted import (
     Unit,
     binding_fault,
     digest_of_run,
-    metadata_of,
     parquet_bytes,
+    parquet_metadata,
     read_rows,
     shard_number,
 )
@@ -88,11 +88,11 @@ def _links(path: Path) -> Iterator[Path]:
 
 def _refusal(link: Path) -> RunError:
     try:
-        there = str(link.readlink())
+        place = str(link.readlink())
     except OSError:
-        there = "somewhere else"
+        place = "somewhere else"
     return RunError(
-        f"{link} is a link to {there}; expected a file or folder of the run's own: put it in the place of the link, or "
+        f"{link} is a link to {place}; expected a file or folder of the run's own: put it in the place of the link, or "
         "delete the link"
     )
 
@@ -170,11 +170,11 @@ class RunFolder:
         return manifest
 
     def _none(self) -> RunError:
-        said = f"{self.path} is not a run folder (no run.json)"
+        problem = f"{self.path} is not a run folder (no run.json)"
         if inside := sorted(found.parent.name for found in self.path.glob("*/run.json")):
             names = f"{', '.join(inside[:3])}{f' and {len(inside) - 3} more' if len(inside) > 3 else ''}"
-            return RunError(f"{said} but holds some: {names}; give one of them, such as {self.path / inside[0]}")
-        return RunError(f"{said}; make one with robustkit audit --out {self.path}")
+            return RunError(f"{problem} but holds some: {names}; give one of them, such as {self.path / inside[0]}")
+        return RunError(f"{problem}; make one with robustkit audit --out {self.path}")
 
     def read_manifest(self) -> Manifest | None:
         """Return what run.json holds; None before the first unit. Raises RunError where no audit wrote it so. Another
@@ -213,11 +213,11 @@ class RunFolder:
     def refusal_path(self) -> Path:
         return self.path / "refused.json"
 
-    def note_refusal(self, said: str) -> None:
+    def note_refusal(self, reason: str) -> None:
         """Leave a mark that an audit into this run was refused, if the folder is a run and can be written."""
         with contextlib.suppress(RunError, OSError):
             if self.manifest_path.is_file():
-                text = json.dumps({"refused": " ".join(said.split())[:_LONGEST]}, ensure_ascii=True)
+                text = json.dumps({"refused": " ".join(reason.split())[:_LONGEST]}, ensure_ascii=True)
                 self.write(self.refusal_path, (text + "\n").encode())
 
     def refusal(self) -> str:
@@ -228,8 +228,8 @@ class RunFolder:
             return ""
         except (OSError, ValueError, RecursionError):
             content = None
-        said = content.get("refused") if isinstance(content, dict) else None
-        return said[:_LONGEST] if isinstance(said, str) and said else "it gives no reason"
+        reason = content.get("refused") if isinstance(content, dict) else None
+        return reason[:_LONGEST] if isinstance(reason, str) and reason else "it gives no reason"
 
     def forget_refusal(self) -> None:
         """Remove the mark: an audit has come to its end. Raises RunError where a link is on its way."""
@@ -286,8 +286,8 @@ class RunFolder:
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
         """Return the shards without a record. Raises RunError where run.json claims other shards than it describes."""
         self.unit(checkpoint, condition)
-        there = self._shards(checkpoint, condition)
-        return [shard for shard in range(self.shard_count) if shard not in there]
+        shards = self._shards(checkpoint, condition)
+        return [shard for shard in range(self.shard_count) if shard not in shards]
 
     @property
     def shard_count(self) -> int:
@@ -337,7 +337,7 @@ class RunFolder:
             for path in paths:
                 data, fault = self._sound(path)
                 if not fault:
-                    metadata, fault = metadata_of(data)
+                    metadata, fault = parquet_metadata(data)
                     fault = fault or (unit.fault(path.stem, metadata, data) if unit else "")
                 if fault:
                     damaged.append((path, fault))
@@ -437,8 +437,8 @@ class RunFolder:
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except pa.ArrowException as fault:
             where = self.shard_path(checkpoint, condition, 0).parent
-            said = f"its records are inconsistent ({fault})"
-            raise DamagedRecord(f"{where}: {said}; delete them and run again") from None
+            problem = f"its records are inconsistent ({fault})"
+            raise DamagedRecord(f"{where}: {problem}; delete them and run again") from None
 
     def units(self) -> Iterator[tuple[str, str]]:
         """Yield (checkpoint, condition) pairs that have records, in the order of run.json."""

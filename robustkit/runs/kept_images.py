@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import DamagedRecord, RunError
 from .folder import RunFolder, refuse_link
-from .untrusted import metadata_of, parquet_bytes, read_rows, shard_number
+from .untrusted import parquet_bytes, parquet_metadata, read_rows, shard_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +64,8 @@ class PicturePlan:
         middle = {group: sorted(levels)[len(levels) // 2] for group, levels in severities.items()}
 
         def keeps(condition: Condition) -> bool:
-            shown = condition.under or condition
-            return not shown.group or shown.level == middle.get(shown.group, shown.level)
+            base = condition.under or condition
+            return not base.group or base.level == middle.get(base.group, base.level)
 
         return cls(frozenset(samples), frozenset(condition.text for condition in conditions if keeps(condition)))
 
@@ -154,7 +154,7 @@ def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: in
     path = run.shard_path(checkpoint, condition, shard, ADVERSARIALS)
     data, what = _bytes(run, ADVERSARIALS, path), _WHAT[ADVERSARIALS]
     fault = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
-    metadata, _ = metadata_of(data, what)
+    metadata, _ = parquet_metadata(data, what)
     table = read_rows(path, data, ["sample_id", "difference"], what, fault, most=_LARGEST)
     try:
         shape, digest = json.loads((metadata or {})[_SHAPE]), (metadata or {})[DIGEST].decode()
@@ -173,17 +173,17 @@ def remove_adversarials(run: RunFolder) -> None:
     shutil.rmtree(run.path / ADVERSARIALS, ignore_errors=True)
 
 
-def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, found: str) -> str:
+def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, digest: str) -> str:
     """Return why differences are not those that the record of their unit is about; empty where they are."""
-    if stated != found:
+    if stated != digest:
         return f"{_WHAT[ADVERSARIALS]} that were modified: their SHA-256 is not {stated[:12]}…"
     path = run.shard_path(checkpoint, condition, shard)
     try:
-        metadata, _ = metadata_of(run.read_bytes(path))
+        metadata, _ = parquet_metadata(run.read_bytes(path))
     except FileNotFoundError:  # both are made again
         return ""
-    known = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
-    return "" if known == found else f"not the {_WHAT[ADVERSARIALS]} that the record at {path} is about"
+    recorded = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
+    return "" if recorded == digest else f"not the {_WHAT[ADVERSARIALS]} that the record at {path} is about"
 
 
 def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
@@ -191,7 +191,7 @@ def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Seque
     strange = []
     for condition in conditions:
         for path, data in _files(run, kind, checkpoint, condition):
-            metadata, fault = metadata_of(data, _WHAT[kind])
+            metadata, fault = parquet_metadata(data, _WHAT[kind])
             fault = fault or run.unit(checkpoint, condition).fault(path.stem, metadata, data, whole=False)
             number = shard_number(path.stem)
             if not fault and number is not None and kind == ADVERSARIALS:
@@ -212,7 +212,7 @@ def _bytes(run: RunFolder, kind: str, path: Path) -> bytes:
     try:
         return run.read_bytes(path)
     except OSError as fault:
-        said, remedy = (fault.strerror or fault), _AGAIN
+        reason, remedy = (fault.strerror or fault), _AGAIN
         if kind == PICTURES:
-            said, remedy = fault, "delete the file; nothing depends on it"
-        raise RunError(f"{path}: {_WHAT[kind]} cannot be read ({said}); {remedy}") from None
+            reason, remedy = fault, "delete the file; nothing depends on it"
+        raise RunError(f"{path}: {_WHAT[kind]} cannot be read ({reason}); {remedy}") from None

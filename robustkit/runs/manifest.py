@@ -22,7 +22,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.finding import Finding
 from ..common.preprocessing import UNPROVEN
 from ..errors import RunError, unknown
-from ..protocol.card import Samples, digest_of_part, samples_of
+from ..protocol.card import SampleWords, digest_of_part, samples_of
 
 
 def fault_of(value: Any, kind: Any, where: str = "") -> str:
@@ -109,7 +109,7 @@ ELSEWHERE = "computed elsewhere"
 """What stands for the weights of a checkpoint whose predictions another system made; a flag of its figures."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of run.json. Lists are tuples, since all readers share one value."""
 
     def to_plain(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return plain
 
 
-class PreprocessingEntry(Part, frozen=True, kw_only=True):
+class PreprocessingEntry(ManifestPart, frozen=True, kw_only=True):
     """How an image becomes the pixels that a checkpoint takes; see `common.preprocessing`."""
 
     input_size: Annotated[tuple[Count, Count], Meta(description="two whole numbers")]
@@ -133,7 +133,7 @@ ROUNDING = 1e-3
 """How far answers of one network may be apart, as a share of the largest: processors and versions round differently."""
 
 
-class AnswersEntry(Part, frozen=True, kw_only=True):
+class AnswersEntry(ManifestPart, frozen=True, kw_only=True):
     """What a checkpoint answers to a few samples; see `evaluations.answers`.
 
     on: what rounds: torch, threads, processor. digest: of all answers and gradients to the bit, None where they differ
@@ -170,9 +170,9 @@ class AnswersEntry(Part, frozen=True, kw_only=True):
             yield math.nan
 
 
-class CheckpointEntry(Part, frozen=True, kw_only=True):
+class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
-    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
+    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SOURCES`.
     trained_attention: the formula of training, where it has other options than `attention`. answers: to a few samples;
     absent where it could not be asked. outputs: what the network returns, where that are no logits."""
 
@@ -213,20 +213,20 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
         return self.weights == ELSEWHERE
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def origin(self) -> Mapping[str, str]:
         """The source of each value of the preprocessing; empty where the run does not say."""
         return {} if self.preprocessing_source is UNSET else self.preprocessing_source
 
     @property
     def sources(self) -> dict[str, str]:
         """The known source of each part of the set-up; of a mean and a std with two, the one that proves less."""
-        named = {name: self.said.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
+        named = {name: self.origin.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
         statistics = sorted((named["mean"], named["std"]), key=UNPROVEN.__contains__)
-        found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
+        sources = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
         if self.attention not in ("none", "other"):
-            found = {"attention": self.attention_source, **found}
-        found["text"] = self.said.get("text", "")
-        return {part: source for part, source in found.items() if source}
+            sources = {"attention": self.attention_source, **sources}
+        sources["text"] = self.origin.get("text", "")
+        return {part: source for part, source in sources.items() if source}
 
     @property
     def assumed(self) -> list[str]:
@@ -234,7 +234,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
         return [part for part, source in self.sources.items() if source in UNPROVEN]
 
 
-class CardEntry(Part, frozen=True, kw_only=True):
+class CardEntry(ManifestPart, frozen=True, kw_only=True):
     """The protocol card with all its parameters."""
 
     tag: Text
@@ -250,11 +250,11 @@ class CardEntry(Part, frozen=True, kw_only=True):
     parameters: Annotated[Mapping[str, Mapping[str, Any]], Meta(description="a table of tables")]
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> SampleWords:
         return samples_of(self.task)
 
 
-class DataEntry(Part, frozen=True, kw_only=True):
+class DataEntry(ManifestPart, frozen=True, kw_only=True):
     """The data set. shards: a digest of the sample ids of each. unjudged: mask labels that do not count."""
 
     name: Text
@@ -270,10 +270,10 @@ class DataEntry(Part, frozen=True, kw_only=True):
 
     def findings(self, *rooms: str) -> list[Finding]:
         """Return the findings among the notes whose codes begin with one of these."""
-        return [found for note in self.notes if (found := Finding.parse(note)) and found.room in rooms]
+        return [finding for note in self.notes if (finding := Finding.parse(note)) and finding.room in rooms]
 
 
-class Claim(Part, frozen=True, kw_only=True):
+class Claim(ManifestPart, frozen=True, kw_only=True):
     """The bound that the records of an attack are checked against. eps: in the units of the card's space."""
 
     norm: Annotated[Literal["linf", "l2"], Meta(description="linf or l2")]
@@ -281,7 +281,7 @@ class Claim(Part, frozen=True, kw_only=True):
     early_stop: Flag
 
 
-class CorruptedEntry(Part, frozen=True, kw_only=True):
+class CorruptedEntry(ManifestPart, frozen=True, kw_only=True):
     """What corruptions and maps need besides the data set; see `evaluations.corruptions.plan.CorruptedInputs`."""
 
     digests: TextTable
@@ -289,7 +289,7 @@ class CorruptedEntry(Part, frozen=True, kw_only=True):
     left_out: TextTable
 
 
-class Deciding(Part, frozen=True, kw_only=True):
+class Deciding(ManifestPart, frozen=True, kw_only=True):
     """What decides every record of a run, besides its checkpoint and condition."""
 
     seed: Annotated[int, Meta(description="a whole number")]
@@ -299,7 +299,7 @@ class Deciding(Part, frozen=True, kw_only=True):
     compile: Flag
 
 
-class PluginEntry(Part, frozen=True, kw_only=True):
+class PluginEntry(ManifestPart, frozen=True, kw_only=True):
     """A plug-in that the run uses; see `common.plugins.Plugin`. conditions, checkpoints: whose records it decides."""
 
     group: Text
@@ -320,14 +320,14 @@ class PluginEntry(Part, frozen=True, kw_only=True):
         return f"{self.name} of {self.distribution} {self.version}".rstrip() + f" (source {self.source[:12]}…)"
 
 
-class BadImage(Part, frozen=True, kw_only=True):
+class BadImage(ManifestPart, frozen=True, kw_only=True):
     """A sample that could not be read, and why."""
 
     sample_id: Text
     error: Text
 
 
-class Manifest(Part, frozen=True, kw_only=True):
+class Manifest(ManifestPart, frozen=True, kw_only=True):
     """The contents of run.json, of the last command; records name their own. claims: by the text of an attack's
     condition. evidence: conditions whose results need it to be trusted. pictures: ids of the samples whose images are
     kept. parts: how many the units were divided into (`--part`), if they were. sequential: true where the samples were
@@ -464,8 +464,8 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     """Return what a run.json holds. data: its JSON. Raises RunError where no audit wrote it so, or it was altered."""
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
-    if type(found := data.get("format")) is not int or found not in get_args(Format):
-        made = f"format {str(found)[:20]}" if found is not None else "no format"
+    if type(number := data.get("format")) is not int or number not in get_args(Format):
+        made = f"format {str(number)[:20]}" if number is not None else "no format"
         raise RunError(
             f"{path}: names {made}, and this version of RobustKit reads and continues format 2 "
             f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with "

@@ -21,39 +21,39 @@ _MAP = "cam("  # how the text of a map that is scored begins
 _KEPT = {True: "scored", False: "left out"}
 
 
-def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
+def disagreements(other: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
     """Return in words what decides records and differs between two manifests; what only one of them has is no
-    difference. conditions: those that must use the same part of both cards; by default those of `there`."""
-    odd = [*plugin_differences(there, here)]
-    pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
+    difference. conditions: those that must use the same part of both cards; by default those of `other`."""
+    odd = [*plugin_differences(other, here)]
+    pairs = _pairs(other, here, other.conditions if conditions is None else conditions)
     odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
-    odd = odd or [*_other_answers(there, here)]
-    if not odd and digest_of_run(there) != digest_of_run(here):
+    odd = odd or [*_other_answers(other, here)]
+    if not odd and digest_of_run(other) != digest_of_run(here):
         odd.append("its run.json names different samples, shards or card parameters")
     return odd
 
 
-def join_manifests(there: Manifest, here: Manifest) -> Manifest:
+def join_manifests(other: Manifest, here: Manifest) -> Manifest:
     """Return the manifest of all that two ask for, which agree. What decides no record is `here`'s, except for the
     start and the kept pictures."""
-    names = {entry.name for entry in there.checkpoints}
+    names = {entry.name for entry in other.checkpoints}
     return replace(
         here,
-        started=there.started,
-        arguments={**here.arguments, **({"keep_adversarials": True} if there.keeps_adversarials else {})},
-        conditions=_union(there.conditions, here.conditions),
-        claims={**there.claims, **here.claims},
-        checkpoints=(*there.checkpoints, *(entry for entry in here.checkpoints if entry.name not in names)),
-        data=replace(here.data, notes=_union(here.data.notes, there.data.notes)),
-        corrupted=_corrupted(there.corrupted, here.corrupted),
-        bad_images=there.bad_images,
-        keep_misclassified=(here if _has_maps(here) else there).keep_misclassified,
-        pictures=there.pictures,
-        evidence=_union(there.evidence, here.evidence),
-        plugins=_plugins(there.used_plugins, here.used_plugins) or UNSET,
-        sequential=True if there.is_sequential or here.is_sequential else UNSET,
-        unsuited=_unsuited(there, here) or UNSET,
-        parity=there.parity if here.parity is UNSET else here.parity,
+        started=other.started,
+        arguments={**here.arguments, **({"keep_adversarials": True} if other.keeps_adversarials else {})},
+        conditions=_union(other.conditions, here.conditions),
+        claims={**other.claims, **here.claims},
+        checkpoints=(*other.checkpoints, *(entry for entry in here.checkpoints if entry.name not in names)),
+        data=replace(here.data, notes=_union(here.data.notes, other.data.notes)),
+        corrupted=_corrupted(other.corrupted, here.corrupted),
+        bad_images=other.bad_images,
+        keep_misclassified=(here if _has_maps(here) else other).keep_misclassified,
+        pictures=other.pictures,
+        evidence=_union(other.evidence, here.evidence),
+        plugins=_plugins(other.used_plugins, here.used_plugins) or UNSET,
+        sequential=True if other.is_sequential or here.is_sequential else UNSET,
+        unsuited=_unsuited(other, here) or UNSET,
+        parity=other.parity if here.parity is UNSET else here.parity,
     )
 
 
@@ -61,14 +61,14 @@ def _has_maps(manifest: Manifest) -> bool:
     return any(text.startswith(_MAP) for text in manifest.conditions)
 
 
-def _unsuited(there: Manifest, here: Manifest) -> dict[str, tuple[str, ...]]:
-    both = [{} if each.unsuited is UNSET else each.unsuited for each in (there, here)]
+def _unsuited(other: Manifest, here: Manifest) -> dict[str, tuple[str, ...]]:
+    both = [{} if each.unsuited is UNSET else each.unsuited for each in (other, here)]
     return {name: _union(*(each.get(name, ()) for each in both)) for name in {**both[0], **both[1]}}
 
 
-def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:
+def plugin_differences(other: Manifest, here: Manifest) -> Iterator[str]:
     ours = {(entry.group, entry.name): entry for entry in here.used_plugins}
-    theirs = {(entry.group, entry.name): entry for entry in there.used_plugins}
+    theirs = {(entry.group, entry.name): entry for entry in other.used_plugins}
     asked = {*here.conditions, *here.names}
     for key, entry in theirs.items():
         if key not in ours and (covered := asked & {*entry.conditions, *entry.checkpoints}):
@@ -77,34 +77,34 @@ def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:
         before = theirs.get(key)
         if before is not None and before.identity != entry.identity:
             yield f"plug-in {before.words} there is {entry.words} here"
-        if before is None and (unmarked := [text for text in entry.conditions if text in there.conditions]):
+        if before is None and (unmarked := [text for text in entry.conditions if text in other.conditions]):
             yield f"{unmarked[0]} is of robustkit itself there and of plug-in {entry.words} here"
 
 
-def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(other: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name of what decides records with its value in both."""
-    if other_card := card_difference(there, here, conditions):
+    if other_card := card_difference(other, here, conditions):
         yield other_card
-    before = there.deciding.to_plain()
+    before = other.deciding.to_plain()
     after = ((name, value) for name, value in here.deciding.to_plain().items() if name != "protocol")
     yield from ((name, before.get(name), value) for name, value in after)
-    yield "shard size", there.shard_size, here.shard_size
-    if all(map(_has_maps, (there, here))):
+    yield "shard size", other.shard_size, here.shard_size
+    if all(map(_has_maps, (other, here))):
         use = "use of maps of wrong predictions (--keep-misclassified), which changes every score of maps,"
-        yield use, _KEPT[there.keep_misclassified], _KEPT[here.keep_misclassified]
-    yield "--shuffle", there.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
-    if UNSET not in (there.parity, here.parity):
-        yield "the first checkpoint of --parity", there.parity, here.parity
-    earlier = {entry.name: entry for entry in there.checkpoints}
+        yield use, _KEPT[other.keep_misclassified], _KEPT[here.keep_misclassified]
+    yield "--shuffle", other.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
+    if UNSET not in (other.parity, here.parity):
+        yield "the first checkpoint of --parity", other.parity, here.parity
+    earlier = {entry.name: entry for entry in other.checkpoints}
     for new in here.checkpoints:
-        one, other = earlier.get(new.name, new).to_plain(), new.to_plain()
+        one, latest = earlier.get(new.name, new).to_plain(), new.to_plain()
         keys = (key for key in OF_CHECKPOINT if key != "code_sha256" or not _answered(new, earlier.get(new.name, new)))
-        yield from ((f"{key} of {new.name}", one.get(key), other.get(key)) for key in keys)
-    taken, takes = there.corrupted.digests, here.corrupted.digests
+        yield from ((f"{key} of {new.name}", one.get(key), latest.get(key)) for key in keys)
+    taken, takes = other.corrupted.digests, here.corrupted.digests
     for condition, digest in takes.items():
         if not condition.startswith(_MAP):
             yield f"what {condition} takes", taken.get(condition, digest), digest
-    truths = _truths(there.conditions, taken), _truths(here.conditions, takes)
+    truths = _truths(other.conditions, taken), _truths(here.conditions, takes)
     if all(truths):
         yield "the digest of boxes or masks", *truths
 
@@ -114,8 +114,8 @@ def _answered(*entries: CheckpointEntry) -> bool:
     return all(entry.has_own_code and entry.answers is not UNSET and entry.answers.values for entry in entries)
 
 
-def _other_answers(there: Manifest, here: Manifest) -> Iterator[str]:
-    earlier = {entry.name: entry for entry in there.checkpoints}
+def _other_answers(other: Manifest, here: Manifest) -> Iterator[str]:
+    earlier = {entry.name: entry for entry in other.checkpoints}
     for entry in here.checkpoints:
         before = earlier.get(entry.name, entry)
         if gap := before.answers_gap(entry):
@@ -124,18 +124,18 @@ def _other_answers(there: Manifest, here: Manifest) -> Iterator[str]:
             yield f"{entry.name} answers the same samples differently there and here, {gap}: {why}"
 
 
-def changed_code(there: Manifest, here: Manifest) -> Iterator[str]:
+def changed_code(other: Manifest, here: Manifest) -> Iterator[str]:
     """Yield a line for each checkpoint whose own code was edited, though its answers stay the same."""
-    earlier = {entry.name: entry for entry in there.checkpoints}
+    earlier = {entry.name: entry for entry in other.checkpoints}
     for entry in here.checkpoints:
         if entry.code_sha256 != earlier.get(entry.name, entry).code_sha256:
             yield f"{entry.name}: its code was edited, but its answers to a few samples are the same"
 
 
-def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:
+def card_difference(other: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:
     """Return in words which conditions use other parts of two cards, and what each run has; None where none does."""
-    tags = there.deciding.protocol, here.deciding.protocol
-    parts = {text: (there.card_digest(text, here), here.card_digest(text, there)) for text in conditions}
+    tags = other.deciding.protocol, here.deciding.protocol
+    parts = {text: (other.card_digest(text, here), here.card_digest(text, other)) for text in conditions}
     odd = [text for text, (before, after) in parts.items() if before != after]
     if not odd:
         return None
@@ -143,15 +143,15 @@ def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) 
     return f"protocol of {odd[0]}{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}", before, after
 
 
-def list_differences(name: str, there: Any, here: Any, where: str = "there") -> str:
+def list_differences(name: str, other: Any, here: Any, where: str = "there") -> str:
     """Return in words what differs; for tables only the entries that do. where: how the other side is called."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-        there, here = ({key: side.get(key) for key in keys} for side in (there, here))
+    if isinstance(other, dict) and isinstance(here, dict):
+        keys = [key for key in {**other, **here} if other.get(key) != here.get(key)]
+        other, here = ({key: side.get(key) for key in keys} for side in (other, here))
     if name == "data digest":
         why = "images, labels or their selection (--limit, --ids, --seed) differ"
-        return f"{name} is {str(there)[:12]}… {where} and {str(here)[:12]}… here: {why}"
-    return f"{name} is {there} {where} and {here} here"
+        return f"{name} is {str(other)[:12]}… {where} and {str(here)[:12]}… here: {why}"
+    return f"{name} is {other} {where} and {here} here"
 
 
 def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
@@ -159,27 +159,27 @@ def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
     return " and ".join(sorted({digests.get(text, "none") for text in conditions if text.startswith(_MAP)}))
 
 
-def _corrupted(there: CorruptedEntry, here: CorruptedEntry) -> CorruptedEntry:
-    left_out = {**there.left_out, **here.left_out}
+def _corrupted(other: CorruptedEntry, here: CorruptedEntry) -> CorruptedEntry:
+    left_out = {**other.left_out, **here.left_out}
     return CorruptedEntry(
-        digests={**there.digests, **here.digests},
-        released={**there.released, **here.released},
+        digests={**other.digests, **here.digests},
+        released={**other.released, **here.released},
         left_out={condition: line for condition, line in left_out.items() if condition not in here.digests},
     )
 
 
-def _plugins(there: Iterable[PluginEntry], here: Iterable[PluginEntry]) -> tuple[PluginEntry, ...]:
+def _plugins(other: Iterable[PluginEntry], here: Iterable[PluginEntry]) -> tuple[PluginEntry, ...]:
     """Return the plug-ins of both, which agree on the code of each."""
     entries: dict[tuple[str, str], PluginEntry] = {}
-    for entry in (*there, *here):
+    for entry in (*other, *here):
         before = entries.get((entry.group, entry.name), entry)
         both = {name: _union(getattr(before, name), getattr(entry, name)) for name in ("conditions", "checkpoints")}
         entries[entry.group, entry.name] = replace(entry, **both)
     return tuple(entries.values())
 
 
-def _union(there: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*there, *here)))
+def _union(other: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*other, *here)))
 
 
 _TIMINGS = "timings"
@@ -248,8 +248,8 @@ def _files(run: RunFolder, manifest: Manifest) -> Iterator[Path]:
             evidence = Path("evidence", name, f"{text}.json")
             yield from [evidence] if (run.path / evidence).is_file() else []
             for folder in _FOLDERS:
-                found = (run.path / folder / name / text).glob("[!.]*")
-                yield from sorted(path.relative_to(run.path) for path in found)
+                paths = (run.path / folder / name / text).glob("[!.]*")
+                yield from sorted(path.relative_to(run.path) for path in paths)
 
 
 def _alike(one: RunFolder, other: RunFolder, inside: Path) -> bool:

@@ -79,7 +79,7 @@ def read_rows(
     return table
 
 
-def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
+def parquet_metadata(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
     """Return the metadata of a Parquet file, and why `read_rows` would not read it, as far as they show that."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -176,8 +176,8 @@ def parquet_bytes(table: pa.Table) -> bytes:
 def digest_of_run(manifest: Manifest) -> str:
     """Return a digest of everything in run.json that decides records and never changes while a run grows."""
     data = manifest.data.to_plain()
-    kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
-    return digest_of({"deciding": _deciding(manifest), "data": kept, "size": manifest.shard_size})
+    fields = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
+    return digest_of({"deciding": _deciding(manifest), "data": fields, "size": manifest.shard_size})
 
 
 def _deciding(manifest: Manifest) -> dict[str, Any]:

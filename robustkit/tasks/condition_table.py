@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..common.figure import Figure
-from ..display.table import Grid, Part, TextTable, side_by_side, with_flags
+from ..display.table import Grid, Portion, TextTable, side_by_side, with_flags
 from ..display.text import amount
 from ..evaluations.condition import words_of
 from ..evaluations.metrics import Metric, is_finite
@@ -88,5 +88,5 @@ class ConditionTable:
             place = [*rows[0]].index(headline.column)
             headlines = {index: row[headline.column].split()[0] for index, row in enumerate(rows)}
             values = {(index, place): float(text) / 100 for index, text in headlines.items() if text[:1].isdigit()}
-            parts.append(Part(checkpoint, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), values))
+            parts.append(Portion(checkpoint, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), values))
         return with_flags(side_by_side("Clean and attacked", parts, headline=headline.column), flags)

@@ -25,7 +25,7 @@ EVERY_TASK: Registry[Any] = Registry("tasks", {**_HERE, **built_in("tasks")}, _a
 
 @cache
 def _of_tasks() -> tuple[Metric, ...]:
-    return tuple(dict.fromkeys(metric for name in EVERY_TASK.own for metric in EVERY_TASK[name].metrics))
+    return tuple(dict.fromkeys(metric for name in EVERY_TASK.entries for metric in EVERY_TASK[name].metrics))
 
 
 def metrics() -> dict[str, Metric]:

@@ -15,7 +15,7 @@ from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, wo
 from ..evaluations.family import family_of
 from ..evaluations.metrics import Cells, Metric, Term, metric_named, terms_next_to, terms_of
 from ..evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, not_paired, nothing_common
-from ..protocol.card import Samples, samples_of
+from ..protocol.card import SampleWords, samples_of
 from .registry import EVERY_TASK
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Task:
         return next(metric for metric in self.metrics if metric.name == self.headline)
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> SampleWords:
         """What its samples are called."""
         return samples_of(self.name)
 
@@ -184,7 +184,7 @@ def glossary(task: Task) -> tuple[Term, ...]:
     return tuple({term.name: _about(term, task.samples) for term in reversed(every)}.values())[::-1]
 
 
-def _about(term: Term, samples: Samples) -> Term:
+def _about(term: Term, samples: SampleWords) -> Term:
     def filled(text: str) -> str:
         return text.replace("{one}", samples.one).replace("{many}", samples.many)
 

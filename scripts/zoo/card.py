@@ -24,7 +24,7 @@ from safetensors import safe_open
 
 import robustkit
 from robustkit.attention import set_attention
-from robustkit.attention.fingerprint import Fingerprint, judge
+from robustkit.attention.fingerprint import Fingerprint, judge_formulas
 from robustkit.attention.formulas import find_formula
 from robustkit.attention.registry import FORMULAS
 from robustkit.common.intervals import wilson
@@ -111,7 +111,7 @@ def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
         logits = torch.cat([model(to_unit_range(part)) for part in pixels.split(125)])
         nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         fits[name] = torch.stack((nll.double(), (logits.argmax(1) == labels).double()), dim=1)
-    return judge(fits, identity.attention, (), math.log(identity.num_classes))
+    return judge_formulas(fits, identity.attention, (), math.log(identity.num_classes))
 
 
 def _learns(name: str) -> bool:

@@ -26,7 +26,7 @@ from torch.nn import functional
 from robustkit.data import shapes
 from robustkit.data.dataset import EMBEDDED, open_dataset
 from robustkit.errors import DataError
-from robustkit.models.checkpoint import digest_of
+from robustkit.models.checkpoint import digest_of_tensors
 
 from .families import Family
 from .recipe import Preset, seed_of
@@ -95,7 +95,7 @@ def cached(
         tensors = {"pixels": images.pixels, "labels": images.labels}
         said = {"name": images.name, "digest": images.digest, "class_names": json.dumps(images.class_names)}
         partial = path.with_suffix(f".{os.getpid()}.partial")
-        save_file(tensors, partial, {**said, "content": digest_of(tensors)})
+        save_file(tensors, partial, {**said, "content": digest_of_tensors(tensors)})
         partial.replace(path)
     return images
 
@@ -123,7 +123,7 @@ def _read(path: Path) -> Images | None:
             tensors = {name: file.get_tensor(name) for name in ("pixels", "labels")}
     except (OSError, SafetensorError):
         return None
-    if digest_of(tensors) != said["content"]:
+    if digest_of_tensors(tensors) != said["content"]:
         return None
     return Images(
         **tensors, name=said["name"], digest=said["digest"], class_names=tuple(json.loads(said["class_names"]))

@@ -71,7 +71,7 @@ Facts = tuple[str, str, str, str]  # class, colour, pattern, ground; empty where
 
 def facts_of(index: int, seed: int) -> Facts:
     """Return what sample `index` of the training split shows."""
-    draw, name = shapes.draws_of("train", index, seed), shapes.CLASSES[shapes.label(index)]
+    draw, name = shapes.draws_of("train", index, seed), shapes.CLASSES[shapes.class_of(index)]
     first, _ = shapes.colours_of(draw, name, shapes.ground_of(draw))
     near = min(COLOURS, key=lambda colour: float(np.abs(first - np.array(COLOURS[colour])).sum()))
     ground = shapes.PHOTOGRAPHS[draw("photo", 0, len(shapes.PHOTOGRAPHS) - 1)]

@@ -298,7 +298,7 @@ def test_accuracy_under_attack_is_that_of_a_plain_loop_sample_by_sample() -> Non
 
 
 def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robustkit.pipeline.classification import check_labels
+    from robustkit.pipeline.classification import check_one_label
 
     # the refusal comes before the engine runs, so the peer need not be installed
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
@@ -311,18 +311,18 @@ def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, m
     peer = parse_condition("pgd(engine=torchattacks)", card)
     stopping = parse_condition("pgd(early_stop=true)", paper)
     for one in (dataset, same):
-        check_labels(one, [peer], card)
-        check_labels(one, [stopping], paper)
-    check_labels(several, [parse_condition("autoattack", card), parse_condition("pgd", card), CLEAN], card)
-    check_labels(several, [parse_condition("pgd", paper)], paper)
+        check_one_label(one, [peer], card)
+        check_one_label(one, [stopping], paper)
+    check_one_label(several, [parse_condition("autoattack", card), parse_condition("pgd", card), CLEAN], card)
+    check_one_label(several, [parse_condition("pgd", paper)], paper)
     with pytest.raises(
         DataError,
         match=r"pgd\(.*torchattacks moves away from a single label, but several count as "
         r"correct",
     ):
-        check_labels(several, [CLEAN, peer], card)
+        check_one_label(several, [CLEAN, peer], card)
     with pytest.raises(DataError, match=r"pgd\(.*stops at the first changed prediction, but several"):
-        check_labels(several, [stopping], paper)
+        check_one_label(several, [stopping], paper)
 
 
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

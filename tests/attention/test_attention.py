@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vits import small_vit
 
 from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
-from robustkit.attention.fingerprint import judge
+from robustkit.attention.fingerprint import judge_formulas
 from robustkit.attention.formulas import find_formula
 from robustkit.attention.layers import head_size
 from robustkit.errors import ModelError, NothingEvaluated
@@ -475,18 +475,18 @@ def test_options_that_images_do_not_show_leave_the_family_confirmed() -> None:
     nll = {"elliptical": 0.2, "elliptical(average=median)": 0.201, "elliptical(scale=mean)": 0.5, "standard": 0.6}
     fits = {name: torch.stack((mean + swing * (name != "elliptical"), right), 1) for name, mean in nll.items()}
     for declared, other in (("elliptical", "elliptical(average=median)"), ("elliptical(average=median)", "elliptical")):
-        result = judge(fits, declared, (), guessing=1.6)
+        result = judge_formulas(fits, declared, (), guessing=1.6)
         assert result.verdict == "fits" and f"{declared} attention fits best, as declared; the next of" in result.text
         assert "family is standard (NLL +0.400, 95 % interval +0.380 to +0.420)." in result.text
         assert f"its options are not confirmed; as good on these images: {other}." in result.text
     for declared in ("elliptical(scale=mean)", "standard"):
-        result = judge(fits, declared, (), guessing=1.6)
+        result = judge_formulas(fits, declared, (), guessing=1.6)
         assert (
             result.verdict == "another-fits-better"
             and "as good on these images: elliptical(average=median)" in result.text
         )
     del fits["standard"]
-    assert judge(fits, "elliptical", (), guessing=1.6).verdict == "inconclusive"  # nothing else was tried
+    assert judge_formulas(fits, "elliptical", (), guessing=1.6).verdict == "inconclusive"  # nothing else was tried
 
 
 @pytest.mark.parametrize(
@@ -506,11 +506,11 @@ def test_verdict_needs_a_difference_beyond_chance(
     swing = noise * torch.tensor([1.0, -1.0]).repeat(n)[:n].double()
     right = torch.ones(n).double()
     fits = {"quest": torch.stack((lead + 0.2 + swing, right), 1), "standard": torch.stack((0.2 * right, right), 1)}
-    result = judge(fits, declared, ("qknorm",), guessing=1.6)
+    result = judge_formulas(fits, declared, ("qknorm",), guessing=1.6)
     assert (result.verdict, result.best, result.n) == (verdict, "standard", n)
-    assert judge(fits, declared, (), guessing=0.1).verdict == "inconclusive"
+    assert judge_formulas(fits, declared, (), guessing=0.1).verdict == "inconclusive"
     words = {"fits": "as assumed", "another-fits-better": "which is assumed"}.get(verdict, "")
-    assert words in judge(fits, declared, ("qknorm",), 1.6, source="assumed").text
+    assert words in judge_formulas(fits, declared, ("qknorm",), 1.6, source="assumed").text
 
 
 def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:

@@ -93,7 +93,7 @@ def blocks_of_timm(name: str, masks: dict[str, Any]) -> tuple[nn.Module, Ask]:
 def blocks_of_words(name: str, is_latent: bool) -> tuple[nn.Module, Ask]:
     """The blocks of our own language model, with its own attention or latent one."""
     words = pytest.importorskip("robustkit.slices.text.language_model")
-    blocks: Any = nn.Sequential(*(words.Block(words.Sizes(WIDTH, 2, 2, TOKENS, 48), 0.0) for _ in range(2)))
+    blocks: Any = nn.Sequential(*(words.CausalBlock(words.ModelShape(WIDTH, 2, 2, TOKENS, 48), 0.0) for _ in range(2)))
     for block in blocks if is_latent else ():
         block.attn = LatentAttention(WIDTH, 2, nope=4, rope=2, value=6, query_latent=6, key_latent=7)
     return softly(set_attention(blocks, name)).double(), blocks
@@ -239,7 +239,7 @@ def test_reparametrised_weights_and_masks_of_latent_attention(x: Tensor) -> None
 @pytest.mark.parametrize("name", EVERY)
 def test_a_model_of_words(name: str) -> None:
     own = pytest.importorskip("robustkit.slices.text.language_model")
-    sizes = own.Sizes(WIDTH, 2, 2, TOKENS, 48)
+    sizes = own.ModelShape(WIDTH, 2, 2, TOKENS, 48)
     if name in ELLIPTICAL:
         with pytest.raises(ModelError, match="would leak future tokens to a language model"):
             own.WordModel(40, sizes, name)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import cam
 from robustkit.attention import capture, get_attention, set_attention
 from robustkit.errors import ModelError
-from robustkit.models.families import CLASSES, SIZE, drawn, families, supported
+from robustkit.models.families import CLASSES, SIZE, drawn, supported, tiny_networks
 from robustkit.slices.logit_decomposition.ledger import ledger
 
 # What a family's head reads: the class token, the mean of the patches, or an attention pool; or why there is no map.
@@ -65,7 +65,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def made(family: str) -> Any:
     torch.manual_seed(0)
-    return drawn(families()[family]()).double()
+    return drawn(tiny_networks()[family]()).double()
 
 
 def images(count: int = 1) -> Tensor:
@@ -81,7 +81,7 @@ def swapped(model: Any, formula: str) -> Any:
 
 
 def test_the_table_has_every_family() -> None:
-    assert list(READS) == list(families())
+    assert list(READS) == list(tiny_networks())
 
 
 @pytest.mark.parametrize("family", [family for family in READS if family not in OTHERWISE])

@@ -23,7 +23,7 @@ from torchvision.models import VisionTransformer
 
 from robustkit import audit, load
 from robustkit.attention import MultiheadAttention, get_attention, scores, set_attention
-from robustkit.attention.formulas import Network, find_formula, rotate
+from robustkit.attention.formulas import Network, find_formula, rotate_halves
 from robustkit.errors import CheckpointError, ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
@@ -135,7 +135,7 @@ def test_with_rope_scores_depend_on_relative_positions_only(rope: bool) -> None:
 
 def test_rotation_by_hand() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0, 4.0]]).expand(3, 4).double()
-    turned = rotate(x)
+    turned = rotate_halves(x)
     c, s = math.cos(2 * 0.01), math.sin(2 * 0.01)  # token 2, second pair: 10000^(-2/4) = 0.01
     assert turned[0].tolist() == [1, 2, 3, 4]
     assert turned[2, [1, 3]].tolist() == pytest.approx([2 * c - 4 * s, 4 * c + 2 * s], rel=1e-12)

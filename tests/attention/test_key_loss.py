@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attacks import Patch, ThreatModel
 from robustkit.attention import set_attention
-from robustkit.attention.surrogates import grid_of, key_loss
+from robustkit.attention.surrogates import key_loss, patches
 from robustkit.errors import ModelError
 
 BOXES = torch.tensor([[0, 0, 8], [8, 8, 8], [4, 12, 8]])
@@ -81,10 +81,10 @@ def test_a_patch_draws_attention_to_itself_under_every_formula(name: str) -> Non
 
 
 def test_grids_are_found_and_what_has_none_is_refused() -> None:
-    assert grid_of(197, 224, 224) == (1, 16) and grid_of(198, 224, 224) == (2, 16) and grid_of(64, 64, 64) == (0, 8)
-    assert grid_of(7, 16, 24) == (1, 8)
+    assert patches(197, 224, 224) == (1, 16) and patches(198, 224, 224) == (2, 16) and patches(64, 64, 64) == (0, 8)
+    assert patches(7, 16, 24) == (1, 8)
     with pytest.raises(ModelError, match="45 tokens of an image of 64 x 64 pixels do not form a square grid"):
-        grid_of(45, 64, 64)
+        patches(45, 64, 64)
     bare = small_vit(class_token=False, global_pool="avg")
     with pytest.raises(ModelError, match="the model has none; use loss kq"):
         key_loss(bare, bare, images().float(), BOXES, True)

@@ -31,7 +31,7 @@ from robustkit.attention import formulas
 from robustkit.attention.registry import FORMULAS
 from robustkit.cli import doctor, known_answers
 from robustkit.cli.app import cli
-from robustkit.cli.doctor import Caution, Check
+from robustkit.cli.doctor import Caution, MachineCheck
 from robustkit.common import determinism
 from robustkit.runs.folder import RunFolder
 
@@ -40,15 +40,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = [name for name, _, _ in doctor.CHECKS]
 
 
-def finding(name: str, monkeypatch: Patch) -> Check:
+def finding(name: str, monkeypatch: Patch) -> MachineCheck:
     """What one check finds, without the others."""
     monkeypatch.setattr(doctor, "CHECKS", tuple(check for check in doctor.CHECKS if check[0] == name))
-    (found,) = doctor.examine()
+    (found,) = doctor.examine_machine()
     return found
 
 
 def test_nothing_is_wrong_here() -> None:
-    found = doctor.examine()
+    found = doctor.examine_machine()
     assert [one.name for one in found] == NAMES and len(set(NAMES)) == len(NAMES)
     assert [one for one in found if not one.fine and one.name != "distribution"] == []
     assert all(one.text and "\n" not in one.text for one in found)
@@ -263,7 +263,7 @@ def test_what_is_broken_is_found(name: str, break_it: Callable[[Patch], str], mo
 def test_without_torch_each_check_says_so() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from robustkit.cli import doctor as checks\n"
-        "found = {check.name: check for check in checks.examine()}\n"
+        "found = {check.name: check for check in checks.examine_machine()}\n"
         "assert found['disk'].text and found['renaming'].fine, found\n"
         "print(*(name for name, check in found.items() if 'import of torch halted' in check.text))"
     )

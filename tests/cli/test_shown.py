@@ -21,7 +21,7 @@ from robustkit.cli.listing import LISTINGS, listing
 from robustkit.cli.options import SECTIONS
 from robustkit.common.finding import Finding, entry_of
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.display.console import laid_out
+from robustkit.display.console import table_lines
 from robustkit.models.setup_check import FITS, PartFit, Setup, SetupFit
 from robustkit.models.specs import embedded_file
 from robustkit.pipeline.inspection import setup_table
@@ -146,7 +146,7 @@ def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
     rows = tuple(row(name, 64 - 32 * place, 0.5 + place, 1.0 * place) for place, name in enumerate(names[:2]))
     table = setup_table([PartFit("normalisation", rows, names[0], FITS), PartFit("channels", rows[:1], names[0], FITS)])
     for width in (60, 80):
-        lines = [line.text for line in laid_out(table, width)]
+        lines = [line.text for line in table_lines(table, width)]
         assert max(map(len, lines)) <= width and sum("NLL minus" in line for line in lines) == 1  # one table
         text = "\n".join(lines)
         assert all(cell in text for cell in ("+1.000 [+0.900, +1.100]", "in use"))

@@ -56,7 +56,7 @@ def test_looks_in_other_places_say_the_same(size: int) -> None:
         test = SequentialTest(0.55, 0.05)
         for start in range(0, len(values), size):
             test.take(values[start : start + size])
-        assert (test.said, test.taken) == ends(values, 0.55, 0.05)
+        assert (test.decision, test.taken) == ends(values, 0.55, 0.05)
         assert test.mean == pytest.approx(values[: test.taken].mean())
 
 
@@ -96,9 +96,9 @@ def test_it_takes_about_the_n_that_one_plans_who_knows_the_gap() -> None:
 def test_what_is_decided_stays_so() -> None:
     test = SequentialTest(0.5, 0.05)
     test.take(np.ones(100))
-    said = test.said, test.taken, test.mean
+    said = test.decision, test.taken, test.mean
     test.take(np.zeros(1000))
-    assert said == (1, 7, 1.0) == (test.said, test.taken, test.mean)
+    assert said == (1, 7, 1.0) == (test.decision, test.taken, test.mean)
 
 
 @pytest.mark.parametrize("value", [1.01, -0.01, math.nan])

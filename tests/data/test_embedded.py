@@ -54,7 +54,7 @@ def test_colour_is_a_shortcut_that_is_mostly_right() -> None:
     usual = 0
     for index in range(1000):
         draw = shapes.draws_of("test", index)
-        name = shapes.CLASSES[shapes.label(index)]
+        name = shapes.CLASSES[shapes.class_of(index)]
         first, _ = shapes.colours_of(draw, name, np.zeros((64, 64, 3)))
         nearest = min(shapes.OWN, key=lambda own: float(np.abs(first - shapes.OWN[own]).sum()))
         usual += nearest == name
@@ -66,7 +66,7 @@ def test_outlines_are_those_of_their_names() -> None:
     for index in range(100):
         mask = shapes.render("test", index).mask.astype(bool)
         solidity = mask.sum() / convex_hull_image(mask, offset_coordinates=False).sum()
-        name = shapes.CLASSES[shapes.label(index)]
+        name = shapes.CLASSES[shapes.class_of(index)]
         assert (solidity > 0.995) == (name in convex), (index, name, solidity)
         ys, xs = np.nonzero(mask)
         middle = bool(mask[round(float(ys.mean())), round(float(xs.mean()))])

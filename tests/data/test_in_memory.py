@@ -32,7 +32,7 @@ from torchvision.transforms import RandomGrayscale, RandomHorizontalFlip, ToTens
 from robustkit.common.held import hold
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import read_image
-from robustkit.data.in_memory import open_held, open_held_scenes, pixels_of
+from robustkit.data.in_memory import image_pixels, open_held, open_held_scenes
 from robustkit.data.metadata import read_metadata, rows_in_memory
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import BadImageError, DataError
@@ -569,10 +569,10 @@ def test_pictures_are_those_of_files() -> None:
         (Image.fromarray((levels >> 8).astype(np.uint8)).convert("P"), "PNG"),
         (Image.fromarray(np.stack([levels >> 8] * 4, axis=-1).astype(np.uint8)), "PNG"),
     ):
-        assert np.array_equal(pixels_of(picture, "it"), np.asarray(read_image(saved(picture, kind), "it")))
-    assert pixels_of(turned, "it").shape == (8, 4, 3)
+        assert np.array_equal(image_pixels(picture, "it"), np.asarray(read_image(saved(picture, kind), "it")))
+    assert image_pixels(turned, "it").shape == (8, 4, 3)
     filed = read_image(saved(turned, "JPEG", quality=100, exif=exif), "it")
-    assert np.abs(np.asarray(filed).astype(int) - pixels_of(turned, "it")).max() < 4
+    assert np.abs(np.asarray(filed).astype(int) - image_pixels(turned, "it")).max() < 4
 
 
 def test_rounding_is_stated_wherever_it_happens() -> None:
@@ -596,10 +596,10 @@ def test_tensors_have_one_size_and_pictures_any() -> None:
 def test_the_ends_of_the_range() -> None:
     image = torch.zeros(3, 4, 4)
     image[0, 0, 0] = 1.0
-    assert pixels_of(image, "it").max() == 255 and pixels_of(-image + 1, "it").min() == 0
+    assert image_pixels(image, "it").max() == 255 and image_pixels(-image + 1, "it").min() == 0
     for odd in (image * 1.001, image * -0.001, image.bool(), image.int()):
         with pytest.raises(DataError, match=r"it is \w+ from .*; expected floats in \[0, 1\]: leave out Normalize"):
-            pixels_of(odd, "it")
+            image_pixels(odd, "it")
     with pytest.raises(DataError, match="data is dict; expected"):
         open_held({0: (image, 0)})
 
@@ -629,15 +629,15 @@ def test_a_picture_that_is_cut_off_keeps_its_label() -> None:
 
 def test_channels_stand_first_in_tensors_and_last_in_arrays_where_both_may_be() -> None:
     image = IMAGES[0, :, :, :3]  # (3, 4, 3)
-    assert np.array_equal(pixels_of(image, "it"), image.permute(1, 2, 0))
-    assert np.array_equal(pixels_of(image.numpy(), "it"), image)
-    assert np.array_equal(pixels_of(IMAGES[0].numpy(), "it"), IMAGES[0].permute(1, 2, 0))
+    assert np.array_equal(image_pixels(image, "it"), image.permute(1, 2, 0))
+    assert np.array_equal(image_pixels(image.numpy(), "it"), image)
+    assert np.array_equal(image_pixels(IMAGES[0].numpy(), "it"), IMAGES[0].permute(1, 2, 0))
 
 
 def test_tensors_of_half_precision_round_as_others() -> None:
     image = IMAGES[0].float() / 255
     assert np.array_equal(
-        pixels_of(image.bfloat16(), "it"), np.rint(image.bfloat16().float().numpy() * 255).transpose(1, 2, 0)
+        image_pixels(image.bfloat16(), "it"), np.rint(image.bfloat16().float().numpy() * 255).transpose(1, 2, 0)
     )
     for odd, words in (
         (image.permute(1, 2, 0), r"a tensor \(4, 4, 3\); expected \(3, H, W\): permute its channels"),
@@ -651,7 +651,7 @@ def test_tensors_of_half_precision_round_as_others() -> None:
         (image.to(torch.complex64), "is complex64 of shape"),
     ):
         with pytest.raises(DataError, match=words):
-            pixels_of(odd, "it")
+            image_pixels(odd, "it")
 
 
 MASK = torch.tensor([[0, 1, 2], [2, 1, 0], [255, 1, 2]])

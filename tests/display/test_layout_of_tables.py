@@ -8,9 +8,9 @@ import re
 import pytest
 from rich.console import Console
 
-from robustkit.display.console import laid_out, print_tables, width_of, wrap
+from robustkit.display.console import print_tables, table_lines, width_of, wrap
 from robustkit.display.table import TextTable
-from robustkit.display.text import pixels
+from robustkit.display.text import size_text
 
 NUMBER = re.compile(r"[-+−]?\d[\d.,]*(?:e[-+]?\d+)?")
 LONG = "resnet_with_a_checkpoint_name_of_far_more_than_sixty_characters_v2"
@@ -30,7 +30,7 @@ def results(names: tuple[str, ...] = ("a", LONG)) -> TextTable:
 
 
 def text_of(table: TextTable, width: int, elsewhere: str = "summary.csv") -> str:
-    return "\n".join(line.text for line in laid_out(table, width, elsewhere))
+    return "\n".join(line.text for line in table_lines(table, width, elsewhere))
 
 
 def numbers(texts: list[str]) -> list[str]:
@@ -131,8 +131,8 @@ def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> No
     ],
 )
 def test_radii_read_as_they_were_meant(value: float, text: str) -> None:
-    assert pixels(value, "linf") == text
-    assert pixels(0.5, "l2") == "0.5"
+    assert size_text(value, "linf") == text
+    assert size_text(0.5, "l2") == "0.5"
 
 
 def test_what_is_said_once_and_what_stands_above() -> None:

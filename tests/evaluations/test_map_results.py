@@ -415,8 +415,8 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
 
 def test_a_control_is_drawn_when_it_is_named() -> None:
     choice = Choice.of([MODEL], "centre,agcam")
-    assert [one.method for one in choice.shown] == ["agcam", "centre"]
-    assert [one.method for one in Choice.of([MODEL], "agcam").shown] == ["agcam"]
+    assert [one.method for one in choice.maps] == ["agcam", "centre"]
+    assert [one.method for one in Choice.of([MODEL], "agcam").maps] == ["agcam"]
     with pytest.raises(ProtocolError, match="controls only"):
         Choice.of([MODEL], "centre,full")
 

@@ -26,7 +26,7 @@ def every_option() -> Iterator[tuple[str, str, str]]:
         yield from ((f"cam({method},{key}={{}})", key, "") for key in (*SHARED, *OPTIONS.get(method, {})))
     for corruption, more in (("fog", ()), (FROST, ("texture",))):
         yield from ((f"corruption({corruption},{key}={{}})", key, "") for key in (*CORRUPTION, *more))
-    for kind in EVERY_FAMILY.own:
+    for kind in EVERY_FAMILY.entries:
         if kind not in attacks_of(CARD):
             keys = (key for key in vocabulary_of(kind).parameters if key != "map")  # a name, which is looked up later
             yield from ((f"{kind}({key}={{}})", key, "") for key in keys)

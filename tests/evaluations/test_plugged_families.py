@@ -101,7 +101,7 @@ def test_a_fault_in_a_family_s_module_is_not_taken_for_an_attack(monkeypatch: py
         raise KeyError("in its module")
 
     monkeypatch.setattr(EntryPoint, "load", fails)
-    monkeypatch.setitem(cast("Any", EVERY_FAMILY.own), "turn", EntryPoint("turn", "turns:TURNS", "robustkit.families"))
+    monkeypatch.setitem(vars(EVERY_FAMILY)["entries"], "turn", EntryPoint("turn", "turns:TURNS", "robustkit.families"))
     with pytest.raises(KeyError, match="in its module"):
         family_of("turn")
 

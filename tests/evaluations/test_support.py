@@ -19,7 +19,7 @@ from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.estimation import supported_mean
 from robustkit.evaluations.maps.condition import parse_cams
 from robustkit.protocol.card import load_card
-from robustkit.protocol.condition import part_of
+from robustkit.protocol.condition import samples_named
 from robustkit.report.run import Run
 from robustkit.results.survey import survey
 
@@ -53,13 +53,13 @@ def test_a_part_is_drawn_by_seed_and_id_alone() -> None:
     assert some != draw_samples(ids, 50, seed=1, purpose="part") and draw_samples(
         ids, 500, seed=0, purpose="part"
     ) == set(ids)
-    assert {text: part_of(text) for text in (WHOLE, SOME, "attention(pgd(eps=1,on=7))", "cam(agcam,on=3)")} == {
+    assert {text: samples_named(text) for text in (WHOLE, SOME, "attention(pgd(eps=1,on=7))", "cam(agcam,on=3)")} == {
         WHOLE: 0,
         SOME: 12,
         "attention(pgd(eps=1,on=7))": 7,
         "cam(agcam,on=3)": 3,
     }
-    assert part_of("transfer(pgd(eps=1),from=a(on=5))") == 0
+    assert samples_named("transfer(pgd(eps=1),from=a(on=5))") == 0
 
 
 def test_records_of_a_part_are_those_of_the_whole(run: Run) -> None:

@@ -24,7 +24,7 @@ from robustkit.common.figure import Figure
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, RobustkitError, RunError
 from robustkit.gate.draft import draft
-from robustkit.gate.output import advice, as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
+from robustkit.gate.output import advice, by_urgency, figure_text, github_lines, junit, markdown, sentence, to_json
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
 from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
@@ -96,7 +96,7 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
         table = [line for line in text.splitlines() if line.startswith("|")]
         assert len(table) == rows and all(line.replace("\\|", "").count("|") == bars for line in table)
     assert "<img" not in page and "[l](" not in page and "\x1b" not in page and "\u202e" not in page
-    read = json.loads(as_json(found, NASTY, None))
+    read = json.loads(to_json(found, NASTY, None))
     assert read["run"] == NASTY and [one["stops"] for one in read["verdicts"]] == [True, True, False, False]
     assert (read["passed"], read["verdicts"][2]["value"], read["verdicts"][2]["n"]) == (False, 0.5, 10)
     assert (read["verdicts"][0]["bound"], read["verdicts"][0]["verdict"]) == (0.9, "fail")
@@ -118,7 +118,7 @@ def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Pa
     assert shown("rise in nll against baseline <= 0.1", 0.25) == "0.25"
     assert figure_text(Figure(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"
     odd = parse_policy("[[rule]]\nrequire = 'no findings'", "\udc80.toml")
-    assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
+    assert json.loads(to_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:

@@ -14,7 +14,7 @@ from sliced import run_of
 
 from robustkit.common.intervals import simultaneous_z, wilson
 from robustkit.errors import ProtocolError
-from robustkit.gate.output import advice, as_json, github_lines, junit, markdown, sentence, table
+from robustkit.gate.output import advice, github_lines, junit, markdown, sentence, to_json, verdict_table
 from robustkit.gate.policy import Value, parse_policy, parse_statement
 from robustkit.gate.sequential import options_asked
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, judge
@@ -113,13 +113,13 @@ def test_an_unknown_column_is_inconclusive_and_says_what_there_is(large: Run) ->
 def test_the_outputs_have_the_slice(sliced: Run) -> None:
     rules = ("top1 under clean by camera >= 0.7", "top1 under clean by light >= 0.5", "worst slice of top1 by x >= 0.1")
     found = verdicts(sliced, *rules)
-    plain: dict[str, Any] = json.loads(as_json(found, "r", None))
+    plain: dict[str, Any] = json.loads(to_json(found, "r", None))
     assert [each["slice"] for each in plain["verdicts"]] == ["camera = c", "light = day", None]
     assert [each["n"] for each in plain["verdicts"]] == [30, 95, None]
     suite = Tree.fromstring(junit(found, "r"))
     assert [case.find("failure") is not None for case in suite.iter("testcase")] == [True, False, True]
     assert "the worst: camera = c" in str(Tree.tostring(suite)) and "camera = c" in markdown(found, "r")
-    assert "camera = c" in "".join(github_lines(found)) and "camera = c" in str(table(found.verdicts).below)
+    assert "camera = c" in "".join(github_lines(found)) and "camera = c" in str(verdict_table(found.verdicts).below)
 
 
 def test_a_rule_is_read() -> None:

@@ -104,7 +104,7 @@ def test_a_run_says_who_said_what_and_finds_what_nobody_said(tmp_path: Path) -> 
         assert assumed.startswith(words)
     page = (tmp_path / "bare" / "report.html").read_text()
     assert "normalisation (mean 0, std 1) was assumed" in page and "mean 0, std 1 (assumed, our default)" in page
-    assert Run.existing(tmp_path / "bare").manifest.checkpoints[0].said["mean"] == "default"
+    assert Run.existing(tmp_path / "bare").manifest.checkpoints[0].origin["mean"] == "default"
     reported = audit(
         place, tmp_path / "told", **options | {"model": {"img_size": 8, "mean": (0,) * 3, "std": (1,) * 3}}
     )

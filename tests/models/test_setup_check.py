@@ -33,7 +33,7 @@ from robustkit.models.setup_check import (
     fit_setup,
     label_numberings,
 )
-from robustkit.pipeline.inspection import Search
+from robustkit.pipeline.inspection import SetupSearch
 
 TRUE = NORMALISATIONS["CLIP"]
 OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)
@@ -261,7 +261,7 @@ def test_looking_until_it_is_decided_ends_early_and_adds_no_false_verdicts() -> 
 @pytest.mark.parametrize("mean", [0.5, 0.0])
 def test_a_shipped_vit_names_its_own_normalisation(mean: float) -> None:
     model = load("zoo:shapes-vit-quest", mean=(mean,) * 3, std=(0.5 if mean else 1.0,) * 3)
-    fits, lines = Search(model, open_dataset("embedded:shapes").select(limit=60), 20, 0).fit()
+    fits, lines = SetupSearch(model, open_dataset("embedded:shapes").select(limit=60), 20, 0).fit()
     near = {fits[0].best.name, *fits[0].open}
     assert {"0.5 / 0.5", "127 / 128 of 255"} <= near and "none, 0 to 1" not in near
     assert (fits[0].verdict == BETTER) == (not mean) and lines[0].startswith("WARNING: normalisation") == (not mean)
@@ -293,7 +293,7 @@ def test_halving_has_the_verdicts_of_the_full_search(trained: str, given: str, o
 def test_labels_in_another_order_are_hopeless_soon_and_said_so() -> None:
     data = open_dataset("embedded:shapes").select(limit=60)
     assert slow.check_same_verdicts(permuted(load("zoo:shapes-vit-standard")), data) < 16
-    _, lines = Search(permuted(load("zoo:shapes-vit-standard")), data, 16, 0).fit()
+    _, lines = SetupSearch(permuted(load("zoo:shapes-vit-standard")), data, 16, 0).fit()
     assert "no candidate is better than chance" in lines[0] and "labels may be in a different order" in lines[1]
 
 
@@ -301,7 +301,7 @@ def test_images_are_a_function_of_the_seed_and_no_other() -> None:
     data, model = open_dataset("embedded:shapes").select(limit=60), load("zoo:shapes-vit-quest")
     found = {}
     for size, seed in ((16, 0), (7, 0), (16, 1)):
-        search = Search(model, data, size, seed)
+        search = SetupSearch(model, data, size, seed)
         ranking, (_, lines) = search.rank(), search.fit()
         ids = [sample.id for sample in search.images.samples]
         found[size, seed] = ids, ranking.text, [row.n for row in ranking.rows], lines
@@ -313,7 +313,7 @@ def test_images_are_a_function_of_the_seed_and_no_other() -> None:
 def test_a_bar_counts_to_its_end_on_a_terminal_only() -> None:
     for terminal in (True, False):
         out = io.StringIO()
-        search = Search(load("zoo:shapes-vit-quest"), open_dataset("embedded:shapes").select(limit=20), 8, 0)
+        search = SetupSearch(load("zoo:shapes-vit-quest"), open_dataset("embedded:shapes").select(limit=20), 8, 0)
         with Bars(Console(file=out, force_terminal=terminal, width=100), "passes") as bars:
             search.show(bars)
             search.rank()

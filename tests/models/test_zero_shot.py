@@ -27,7 +27,7 @@ from robustkit.data.images import to_pixels
 from robustkit.errors import CheckpointError, DataError, ModelError, RobustkitWarning
 from robustkit.models import zero_shot
 from robustkit.models.setup_check import Bench, Setup, fit_part, form_of
-from robustkit.models.zero_shot import FORMS, Prompts, WordTower, ZeroShot, canonical, kept_rows, read_classes
+from robustkit.models.zero_shot import FORMS, Prompts, WordTower, ZeroShot, canonical_text, kept_rows, read_classes
 
 pytestmark = pytest.mark.usefixtures("one_thread", "cache")
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "photo", "of", "this", "is", "cat", "dog", "car", "old", "."]
@@ -141,7 +141,7 @@ def test_canonical_sentences() -> None:
         ("A photo of a Cat's-eye, one_two.", "a photo of a catseye one two"),
         (" a  B!\n", "a b"),
     ):
-        assert canonical(sentence) == plain
+        assert canonical_text(sentence) == plain
 
 
 def test_another_form_of_sentences_that_fits_better_is_found() -> None:

@@ -71,7 +71,7 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
 ) -> None:
     """All of it without Ray: what it would send to workers is carried out here, last task first."""
     monkeypatch.chdir(tmp_path)
-    done: list[scheduler.Task] = []
+    done: list[scheduler.ClusterTask] = []
     lines: list[str] = []
 
     def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Any) -> Any:

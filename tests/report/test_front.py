@@ -17,7 +17,7 @@ from robustkit.cli.app import cli
 from robustkit.common.figure import Figure
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.presenting import Gap, findings_of, gaps_of, unfinished_line
-from robustkit.report.front import FrontPage, Line, front_of
+from robustkit.report.front import FrontLine, FrontPage, front_of
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.results.survey import looks_of, survey
@@ -35,7 +35,7 @@ def front(run: Run) -> FrontPage:
     return front_of(Results(run, [*survey(run)]), looks_of(run))
 
 
-def lines(run: Run) -> dict[str, Line]:
+def lines(run: Run) -> dict[str, FrontLine]:
     return {line.title: line for group in front(run).groups for line in group}
 
 
@@ -46,7 +46,7 @@ def of_numbers(path: Path, **numbers: tuple[int, int]) -> Run:
     return run_of(path, records)
 
 
-def marks(line: Line) -> list[str]:
+def marks(line: FrontLine) -> list[str]:
     return [cell.mark for cell in line.cells]
 
 

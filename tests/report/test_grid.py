@@ -1,10 +1,10 @@
 """Tables of the page: what of several checkpoints becomes one table, and which cells stand where."""
 
-from robustkit.display.table import Part, TextTable, join_tables, side_by_side
+from robustkit.display.table import Portion, TextTable, join_tables, side_by_side
 
 HEADINGS = ("condition", "n", "top-1")
-FIRST = Part("one", HEADINGS, (("clean", "8", "90.0"), ("fog", "8", "50.0")), {(0, 2): 0.9, (1, 2): 0.5})
-SECOND = Part(
+FIRST = Portion("one", HEADINGS, (("clean", "8", "90.0"), ("fog", "8", "50.0")), {(0, 2): 0.9, (1, 2): 0.5})
+SECOND = Portion(
     "two", (*HEADINGS, "CE"), (("fog", "8", "60.0", "70"), ("snow", "8", "40.0", "–")), {(0, 2): 0.6}, ("odd",)
 )
 
@@ -31,8 +31,8 @@ def test_checkpoints_stand_side_by_side_and_what_one_lacks_is_a_dash() -> None:
 
 
 def test_headings_and_rows_that_occur_twice_stay_apart() -> None:
-    part = Part("one", ("under", "IoU", "n", "IoU"), (("fog", "1", "2", "3"), ("fog", "4", "5", "6")))
-    (grid,) = side_by_side("stable", [part, Part("two", part.headings, part.rows[:1])])
+    part = Portion("one", ("under", "IoU", "n", "IoU"), (("fog", "1", "2", "3"), ("fog", "4", "5", "6")))
+    (grid,) = side_by_side("stable", [part, Portion("two", part.headings, part.rows[:1])])
     assert grid.headings == ("under", "checkpoint", "IoU", "n", "IoU")
     assert grid.rows == (("fog", "one", "1", "2", "3"), ("fog", "two", "1", "2", "3"), ("fog", "one", "4", "5", "6"))
 

@@ -31,7 +31,7 @@ def test_figures_and_words_stay(text: str) -> None:
 
 def test_controls_are_shown_as_what_they_are() -> None:
     assert no_controls("a\x00b\x1b[31m\nc\u2028é") == "a\ufffdb\ufffd[31m c\u2028é"
-    assert no_controls("a\n\tb\x7f\x9b", kept="\n\t") == "a\n\tb\ufffd\ufffd"
+    assert no_controls("a\n\tb\x7f\x9b", allowed="\n\t") == "a\n\tb\ufffd\ufffd"
 
 
 @pytest.mark.parametrize(

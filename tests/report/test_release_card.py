@@ -16,7 +16,7 @@ from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli import app as cli
 from robustkit.common.figure import Figure
-from robustkit.display.text import code, escape_markdown, table
+from robustkit.display.text import code, escape_markdown, markdown_table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
@@ -152,7 +152,7 @@ def test_texts_are_shown_as_they_are(name: str) -> None:
     visible = "".join(c if c.isprintable() else " " if c.isspace() or ord(c) < 32 else "\ufffd" for c in name)
     visible = " ".join(visible.split())
     assert shown(f"- {escape_markdown(name)}") == ([visible] if visible else [])
-    assert shown(table([[name, code(name), "x"]], ["a", "b", "c"]))[3:] == [visible, visible, "x"]
+    assert shown(markdown_table([[name, code(name), "x"]], ["a", "b", "c"]))[3:] == [visible, visible, "x"]
 
 
 def test_nothing_begins_in_a_text_that_only_some_readers_know() -> None:

@@ -23,7 +23,7 @@ from robustkit.report import samples as browser
 from robustkit.report.page import SECTIONS
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
-from robustkit.report.samples import Browser, Cell
+from robustkit.report.samples import Browser, SampleCell
 from robustkit.results.survey import write_summary
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
@@ -91,7 +91,7 @@ def test_a_sample_is_shown_across_conditions(run: Run) -> None:
     attacked = first[CALLED].cells
     assert first[CALLED].picture is None and [len(cell.pictures) for cell in attacked] == [2, 2]
     assert attacked[0].line == "difference × 127.5, largest 1/255"
-    assert [(one.right, one.said, one.level) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
+    assert [(one.right, one.text, one.level) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
     fog = first["fog, picture: severity 2"].cells[0].answers
     assert [(one.level, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]
     picture = first["fog, picture: severity 2"].picture
@@ -121,11 +121,11 @@ def test_what_was_not_read_and_what_has_no_label(tmp_path: Path) -> None:
     run.shard_path("one", PGD, 1).unlink()
     first, second, third = Browser(run).samples()
     cells = [{line.heading: line for line in view.lines}[CALLED].cells[0] for view in (first, second, third)]
-    assert [(one.right, one.said) for one in cells[0].answers] == [(None, "not read")]
-    assert [(one.right, one.said) for one in cells[1].answers] == [(None, "9")]  # no such class, no such confidence
+    assert [(one.right, one.text) for one in cells[0].answers] == [(None, "not read")]
+    assert [(one.right, one.text) for one in cells[1].answers] == [(None, "9")]  # no such class, no such confidence
     assert cells[2].answers == () and cells[2].line == "" and first.changed == (3,)
     assert first.clean == ""  # of one checkpoint the line of the clean image says it
-    assert isinstance(cells[0], Cell) and cells[1].line == ""
+    assert isinstance(cells[0], SampleCell) and cells[1].line == ""
 
 
 def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from robustkit.tasks.task import glossary
 
 
 def test_every_number_of_the_results_is_explained() -> None:
-    for task in map(EVERY_TASK.__getitem__, EVERY_TASK.own):
+    for task in map(EVERY_TASK.__getitem__, EVERY_TASK.entries):
         terms, words = (
             Terms(task),
             (

@@ -18,7 +18,7 @@ from robustkit.data.dataset import Dataset
 from robustkit.data.images import to_pixels
 from robustkit.models.identity import Classifier
 from robustkit.models.setup_check import BETTER, Setup, alternatives
-from robustkit.pipeline.inspection import Search
+from robustkit.pipeline.inspection import SetupSearch
 
 Losses = Mapping[str, NDArray[np.float64]]
 
@@ -66,7 +66,7 @@ def formula_verdict(losses: Losses, declared: str, guessing: float) -> tuple[str
 
 
 def full(
-    search: Search, data: Dataset, setups: Sequence[Setup], names: Sequence[str]
+    search: SetupSearch, data: Dataset, setups: Sequence[Setup], names: Sequence[str]
 ) -> dict[str, NDArray[np.float64]]:
     """Return the loss of each candidate on each image, without a bench, in the data set's order."""
     found, pictures = {}, [data.image(sample) for sample in data.samples]
@@ -85,7 +85,7 @@ def full(
 
 def check_same_verdicts(model: Classifier, data: Dataset) -> float:
     """Compare a search with the full one, part by part, and return its forwards for an image."""
-    search = Search(model, data, 16, 0)
+    search = SetupSearch(model, data, 16, 0)
     guessing = math.log(model.identity.num_classes)
     attention = ""
     if search.bench.formulas:

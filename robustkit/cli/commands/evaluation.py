@@ -21,10 +21,10 @@ from ..options import (
     details_option,
     group,
     images_option,
-    option,
     quiet_option,
     request_options,
     run_options,
+    setting,
     skip_bad_option,
 )
 from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
@@ -34,7 +34,7 @@ _OF_MAPS = (
     *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
 )
 """The options that `cam` has from an audit."""
-_map_option = partial(option, section="Maps")
+_map_option = partial(setting, section="Maps")
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -71,9 +71,9 @@ def attack(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@option("--out", type=Place(writes=True), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
+@setting("--out", type=Place(writes=True), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
 @request_options(ClassificationRequest, "device")
-@option("--full", is_flag=True, help="More samples, two radii, SPSA and all severities; takes minutes.")
+@setting("--full", is_flag=True, help="More samples, two radii, SPSA and all severities; takes minutes.")
 @quiet_option
 @common
 def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
@@ -116,7 +116,7 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     help="Sentence to draw maps of a zero-shot model (CLIP, SigLIP) for; may be repeated.",
 )
 @_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
-@option(
+@setting(
     "--attacks",
     section="Attacks",
     default="none",

@@ -16,14 +16,14 @@ from ..options import (
     GATE,
     Command,
     Place,
-    Text,
+    TextType,
     common,
     group,
     images_option,
-    option,
     quiet_option,
     refuse_audit,
     request_options,
+    setting,
     skip_bad_option,
 )
 from ..terminal import console, say_unfinished, show, usable
@@ -36,10 +36,10 @@ run_argument = click.argument("run", type=RUN)
 
 @click.command(context_settings=CONTEXT)
 @run_argument
-@option("--metadata", type=Place(), help="CSV of samples and columns of your own, such as camera; kept in the run.")
-@option("--by", multiple=True, help="Show slices by these columns, such as camera,daylight; may be repeated.")
-@option("--details", is_flag=True, help="Print all tables, not only the short one.")
-@option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
+@setting("--metadata", type=Place(), help="CSV of samples and columns of your own, such as camera; kept in the run.")
+@setting("--by", multiple=True, help="Show slices by these columns, such as camera,daylight; may be repeated.")
+@setting("--details", is_flag=True, help="Print all tables, not only the short one.")
+@setting("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
 def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool, logs: tuple[str, ...]) -> None:
     """Rebuild a run's summary and report from its records; needs no model.
@@ -54,20 +54,20 @@ def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool,
     from ...report.refresh import keep_metadata, refresh
     from ...runs.folder import RunFolder
 
-    existing, wanted = RunFolder.existing(run), parse_loggers(logs)
+    existing, loggers = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
         if metadata is not None:
             keep_metadata(existing, metadata)
         results = refresh(existing, by)
         say_unfinished([existing])
         show(existing, results, details, by)
-    log_run(existing, results, wanted)
+    log_run(existing, results, loggers)
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--out", type=Place(writes=True), help="Run folder to merge into, existing or new; default: the first RUN.")
-@option("--details", is_flag=True, help="Print all tables, not only the short one.")
+@setting("--out", type=Place(writes=True), help="Run folder to merge into, existing or new; default: the first RUN.")
+@setting("--details", is_flag=True, help="Print all tables, not only the short one.")
 @common
 def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
     """Merge the parts computed with --part into one run, with summary and report; needs no model.
@@ -88,10 +88,10 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
-@option("--against", help="Baseline checkpoint; default: the first.")
-@option("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
-@option("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
+@setting("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
+@setting("--against", help="Baseline checkpoint; default: the first.")
+@setting("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
+@setting("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
@@ -115,15 +115,15 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--format", type=click.Choice(["latex", "markdown", "csv", "html"]), default="latex", help="Output format.")
-@option(
+@setting("--format", type=click.Choice(["latex", "markdown", "csv", "html"]), default="latex", help="Output format.")
+@setting(
     "--rows",
     help="Rows: checkpoints, or names of some; conditions, quest, or a list such as pgd,in-c:mce; default: "
     "checkpoints.",
 )
-@option("--columns", help="Columns, in the same form; default: the other of checkpoints and conditions.")
-@option("--intervals", is_flag=True, help="Show 95 % intervals.")
-@option("--turned", is_flag=True, help="Swap rows and columns.")
+@setting("--columns", help="Columns, in the same form; default: the other of checkpoints and conditions.")
+@setting("--intervals", is_flag=True, help="Show 95 % intervals.")
+@setting("--turned", is_flag=True, help="Swap rows and columns.")
 @common
 def table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
     """Print a table for a paper: checkpoints by conditions, from records only.
@@ -169,38 +169,38 @@ _AUDIT = (
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("runs", nargs=-1, required=True, type=Text(), metavar="RUN | CHECKPOINT...")
-@option("--policy", type=Place(writes=True), help="TOML file of rules; written by --init.")
-@option("--baseline", type=RUN, help="Run to compare with, for rules about a drop.")
-@option("--junit", type=Place(writes=True), help="Write the verdicts to this JUnit XML file.")
-@option("--json", "json_file", type=Place(writes=True), help="Write the verdicts to this JSON file.")
-@option(
+@click.argument("runs", nargs=-1, required=True, type=TextType(), metavar="RUN | CHECKPOINT...")
+@setting("--policy", type=Place(writes=True), help="TOML file of rules; written by --init.")
+@setting("--baseline", type=RUN, help="Run to compare with, for rules about a drop.")
+@setting("--junit", type=Place(writes=True), help="Write the verdicts to this JUnit XML file.")
+@setting("--json", "json_file", type=Place(writes=True), help="Write the verdicts to this JSON file.")
+@setting(
     "--attestation",
     type=Place(writes=True),
     help="Write the verdicts to this file as an in-toto Statement, to be signed.",
 )
-@option(
+@setting(
     "--predicate",
     type=click.Choice(["test-result", "robustness"]),
     help="With --attestation: test-result (default; the rules by outcome) or robustness (every figure).",
 )
-@option(
+@setting(
     "--verify-attestation",
     type=Place(),
     help="Statement to verify a CHECKPOINT against; give CHECKPOINT in place of RUN.",
 )
-@option("--allow-warned", is_flag=True, help="With --verify-attestation: also accept a result of WARNED.")
-@option(
+@setting("--allow-warned", is_flag=True, help="With --verify-attestation: also accept a result of WARNED.")
+@setting(
     "--init",
     is_flag=True,
     help="Draft a policy that this run passes, with margins; written to --policy or policy.toml.",
 )
-@option(
+@setting(
     "--all", "every", is_flag=True, help="With --init: draft a rule for every figure, not only the most important ones."
 )
-@option("--details", is_flag=True, help="Also list the rules that pass.")
-@option("--until-decided", is_flag=True, help="Audit each CHECKPOINT, sample by sample, until all rules are decided.")
-@option("--at-most", type=AT_LEAST_1, help="With --until-decided: samples to evaluate at most; default: all.")
+@setting("--details", is_flag=True, help="Also list the rules that pass.")
+@setting("--until-decided", is_flag=True, help="Audit each CHECKPOINT, sample by sample, until all rules are decided.")
+@setting("--at-most", type=AT_LEAST_1, help="With --until-decided: samples to evaluate at most; default: all.")
 @images_option("With --until-decided: folder, zip, or embedded:shapes.", required=False)
 @request_options(ClassificationRequest, *_AUDIT)
 @group([quiet_option, skip_bad_option, common])
@@ -243,9 +243,9 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @run_argument
-@option("--checkpoint", help="Checkpoint of the run; required if it has several.")
-@option("--out", type=Place(writes=True), help="Output folder; default: RUN/card.")
-@option("--crosswalk", is_flag=True, help="Also say for which clauses of standards figures are evidence.")
+@setting("--checkpoint", help="Checkpoint of the run; required if it has several.")
+@setting("--out", type=Place(writes=True), help="Output folder; default: RUN/card.")
+@setting("--crosswalk", is_flag=True, help="Also say for which clauses of standards figures are evidence.")
 @common
 def card(run: Path, **options: Any) -> None:
     """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.
@@ -263,13 +263,13 @@ def card(run: Path, **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @run_argument
-@option("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
-@option("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")
-@option("--checkpoint", help="Checkpoint of the run; required by the formats of one if it has several.")
-@option("--model-id", help="For every-eval-ever: whose model it is, as ORG/NAME; default: by what was audited.")
-@option("--to", help="For a tracker: log folder, URI or project; default: as with report --log.")
-@option("--dataset-id", help="For hf-eval-results: the benchmark's data set on the Hub, as ORG/NAME.")
-@option(
+@setting("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
+@setting("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")
+@setting("--checkpoint", help="Checkpoint of the run; required by the formats of one if it has several.")
+@setting("--model-id", help="For every-eval-ever: whose model it is, as ORG/NAME; default: by what was audited.")
+@setting("--to", help="For a tracker: log folder, URI or project; default: as with report --log.")
+@setting("--dataset-id", help="For hf-eval-results: the benchmark's data set on the Hub, as ORG/NAME.")
+@setting(
     "--task-id",
     "task_ids",
     multiple=True,

@@ -27,15 +27,15 @@ from ..options import (
     constants_instead,
     images_option,
     loading,
-    names_of,
-    option,
+    option_names,
     refuse_idle,
     request_options,
+    setting,
     take_entries,
 )
 from ..terminal import console
 
-_run_option, _model_option = partial(option, section="Run"), partial(option, section="Model")
+_run_option, _model_option = partial(setting, section="Run"), partial(setting, section="Model")
 _SAMPLES = ("data", "limit", "ids")
 _SCENES = ("masks", "ignore", "reduce_zero_label")  # of a segmenter's images; --classes is also of a zero-shot model
 _FORMATS = click.Choice(["jpeg", "png"])
@@ -45,7 +45,7 @@ MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
 @images_option("Labelled images on which to detect the attention formula and the preprocessing.", required=False)
-@option(
+@setting(
     "--stability",
     section="Maps",
     is_flag=True,
@@ -71,7 +71,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
     if data_dir is None:
         refuse_idle(
-            (*names_of(LabelOptions), *_SCENES, "limit", "ids"),
+            (*option_names(LabelOptions), *_SCENES, "limit", "ids"),
             "only for images, and --data-dir is missing; give a folder of them, or leave it out",
         )
     model, data = (take_entries(ClassificationRequest, name, options) for name in ("model", "data"))
@@ -94,28 +94,28 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 def _refuse_other(segments: bool) -> None:
     """Raise ProtocolError for options of the other kind's images."""
     if segments:
-        refuse_idle(names_of(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
+        refuse_idle(option_names(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
     else:
         refuse_idle(_SCENES, "only for a segmenter's images, and this is a classifier; leave it out")
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
-@option("--write", type=Place(writes=True), help="Write a tree of corrupted images to this folder.")
-@option("--drift", "drift_from", type=Place(), help="Compare this tree with corruptions computed here.")
+@setting("--write", type=Place(writes=True), help="Write a tree of corrupted images to this folder.")
+@setting("--drift", "drift_from", type=Place(), help="Compare this tree with corruptions computed here.")
 @images_option("Clean images for --write and --drift: folder, zip, or embedded:shapes.", required=False)
-@option("--out", section="Output", type=Place(writes=True), help="Contact sheet to write, or a folder for several.")
-@option(
+@setting("--out", section="Output", type=Place(writes=True), help="Contact sheet to write, or a folder for several.")
+@setting(
     "--corruptions",
     section="Corruptions",
     help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
 )
 @request_options(ClassificationRequest, "constants", "variant", "frost_dir")
 @click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
-@option(
+@setting(
     "--format", "image_format", section="Output", type=_FORMATS, help="Format of the files of --write; default: jpeg."
 )
-@option(
+@setting(
     "--json", "json_file", section="Output", type=Place(writes=True), help="Write the figures of --drift to this file."
 )
 @_model_option("--img-size", type=Whole(max=4096), help="Size after the crop; default: 224, or 32 for 32x32 images.")
@@ -141,14 +141,14 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
     robustkit corrupt --write imagenet-c --data-dir imagenet/val --corruptions in-c,in-c-extra --limit 1000
     robustkit corrupt --drift imagenet-c --data-dir imagenet/val --limit 100 --json drift.json
     """
-    from ..corrupt import corrupt
+    from ..corrupt import carry_out_corrupt
 
-    corrupt(images, **options, console=console(), side=console(stderr=True))
+    carry_out_corrupt(images, **options, console=console(), side=console(stderr=True))
 
 
 @click.command("list", context_settings=CONTEXT)
 @click.argument("kind", required=False, default="", metavar="[KIND]", shell_complete=kinds)
-@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
 @common
 def list_(kind: str, as_json: bool) -> None:
     """List models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
@@ -173,7 +173,7 @@ def list_(kind: str, as_json: bool) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("code", required=False, default="", metavar="[CODE]", shell_complete=codes)
-@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
 @common
 def explain(code: str, as_json: bool) -> None:
     """Explain a finding by its code: why it matters, what to do, and when to ignore it. Without a code, list them all.
@@ -209,9 +209,9 @@ def explain(code: str, as_json: bool) -> None:
 
 @click.command(name="export-data", context_settings=CONTEXT)
 @click.argument("run", type=Place(file_okay=False))
-@option("--condition", required=True, help="Condition of the run: clean, a corruption, or an attack with kept images.")
-@option("--out", type=Place(writes=True), required=True, help="New or empty folder to write to.")
-@option("--checkpoint", help="Checkpoint of the run; required where each is shown other images.")
+@setting("--condition", required=True, help="Condition of the run: clean, a corruption, or an attack with kept images.")
+@setting("--out", type=Place(writes=True), required=True, help="New or empty folder to write to.")
+@setting("--checkpoint", help="Checkpoint of the run; required where each is shown other images.")
 @images_option("Where the images of the run are now; default: where they were.", required=False)
 @common
 def export_data(run: Path, condition: str, out: Path, checkpoint: str | None, data_dir: str | None) -> None:
@@ -250,7 +250,7 @@ def completion(shell: str) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@option("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
+@setting("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
 @common
 def doctor(json_file: Path | None) -> None:
     """Check this machine: versions, device, files, and known answers of everything that makes numbers.
@@ -262,10 +262,10 @@ def doctor(json_file: Path | None) -> None:
     robustkit doctor
     robustkit doctor --json checks.json
     """
-    from ..doctor import examine
+    from ..doctor import examine_machine
 
     screen = console()
-    findings = examine()
+    findings = examine_machine()
     for finding in findings:
         screen.print(f"{MARKS[finding.state]} ", end="")
         print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)

@@ -18,7 +18,7 @@ from ...common.plugins import Registry, subclass_of
 from ...display.text import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
-from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
+from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, samples_named
 from ..condition import (
     ATTACK_NAMES,
     EVERY_FAMILY,
@@ -38,7 +38,7 @@ from ..metrics import WEIGHT, Metric, of_samples, plain_name, supported_name
 if TYPE_CHECKING:
     import attacks
 
-_TAKEN = (*EVERY_FAMILY.own, *ATTACK_NAMES)
+_TAKEN = (*EVERY_FAMILY.entries, *ATTACK_NAMES)
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
     "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
@@ -227,5 +227,5 @@ def supporting(text: str, conditions: Iterable[str]) -> str:
         parameters = {**VOCABULARY.defaults, **pattern_of(condition).given}
         return parameters["norm"], parameters.get("eps", ""), starts_from(condition)
 
-    whole = [other for other in conditions if words_of(other) is VOCABULARY and not part_of(other)]
+    whole = [other for other in conditions if words_of(other) is VOCABULARY and not samples_named(other)]
     return next((other for other in reversed(whole) if kind(other) == kind(text)), starts_from(text))

@@ -24,7 +24,7 @@ from attacks.pgd import STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
 from ...common.determinism import SampleRng
-from ...common.names import norm_named
+from ...common.names import norm_name
 from ...common.plugins import Plugin
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, parse_number
@@ -77,7 +77,7 @@ def parse_condition(
     Raises ProtocolError for an unknown attack or parameter, or a value of the wrong kind.
     """
     name, arguments = split_condition(text)
-    name, norm = kind_named(name), None if norm is None else norm_named(norm)
+    name, norm = kind_named(name), None if norm is None else norm_name(norm)
     if name == "clean":
         if arguments:
             raise ProtocolError(f"condition {text!r}: clean takes no parameters")
@@ -87,7 +87,7 @@ def parse_condition(
     default = defaults_of(name, card)
     texts, under = parted(text, split_arguments(name, arguments, default), default)
     values = {key: _value(name, key, value, default) for key, value in texts.items()}
-    values |= {"norm": norm_named(values["norm"])} if "norm" in values else {}
+    values |= {"norm": norm_name(values["norm"])} if "norm" in values else {}
     norms = _norms(name, card)
     norm = norm if norm in norms or len(norms) > 1 else None  # of an attack in one norm
     default = defaults_of(name, card, str(values.get("norm", norm or default["norm"])))

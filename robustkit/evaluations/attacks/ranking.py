@@ -21,7 +21,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, share_of
 from ...errors import RunError
-from ...protocol.condition import CLEAN, part_of
+from ...protocol.condition import CLEAN, samples_named
 from ..aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ..condition import kind_of
 from ..estimation import supported_rows
@@ -108,7 +108,7 @@ class Strengths:
         if self.manifest.protocol.space == "normalised":
             return sizes
         fixed = {text for text, claim in self.manifest.claims.items() if claim.norm == norm and claim.eps > 0}
-        whole = [text for text in self.manifest.conditions if not part_of(text) and starts_from(text) == start]
+        whole = [text for text in self.manifest.conditions if not samples_named(text) and starts_from(text) == start]
         attacks = [text for text in whole if text in fixed or distance_norm(text) == norm]
         tables = {text: table for text in attacks if (table := self.table(text)) is not None}
         clean = self.table(start)
@@ -243,7 +243,7 @@ class OrderOfAttacks(Overview):
     def rows(self) -> Iterator[Figure]:
         for condition, flags in self.noted.items():
             yield from (figure.of(condition, BROKEN.name, flags) for figure in self.strengths.broken(condition))
-            if part_of(condition):
+            if samples_named(condition):
                 by = supporting(condition, self.manifest.conditions)
                 tables = [self.strengths.table(text) for text in (condition, by)]
                 table, others = (each and each.select(["sample_id", "correct"]) for each in tables)

@@ -17,9 +17,9 @@ from ...common.finding import Finding
 from ...common.intervals import proportion
 from ...display.format import figure_cell, percent, share
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
-from ...display.table import Grid, Part, Section, TextTable, side_by_side
+from ...display.table import Grid, Portion, Section, TextTable, side_by_side
 from ...display.text import amount
-from ...protocol.condition import CLEAN, part_of
+from ...protocol.condition import CLEAN, samples_named
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, RecordReader, Results, column_of
@@ -118,11 +118,11 @@ def strength_rows(results: Results) -> Rows:
             yield row.checkpoint, row.condition, (figure_cell(row), str(row.n))
 
 
-def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
+def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Portion]:
     of: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, condition, texts in rows:
         of.setdefault(checkpoint, []).append((condition, *texts))
-    return [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in of.items()]
+    return [Portion(checkpoint, headings, tuple(lines)) for checkpoint, lines in of.items()]
 
 
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
@@ -378,7 +378,7 @@ class AttacksPresenter(Presenter):
         estimated = filter(None, map(phases_of, manifest.conditions))
         stages = tuple({f"{phases.attack.removesuffix(')')},only=" for phases in estimated})
         whole = [text for text in manifest.claims if not text.startswith(stages)]
-        every = [text for text in whole if not part_of(text)] or whole
+        every = [text for text in whole if not samples_named(text)] or whole
         on_clean = [text for text in every if starts_from(text) == CLEAN.text]
         on_corrupted = [text for text in every if text not in on_clean]
         yield from _least(on_clean, cells, manifest, headline)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
 from ...display.format import figure_cell, loss_cell, percent, scaled, share
-from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
+from ...display.table import CardPart, Grid, Portion, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..condition import Clause, ShortRow, kind_of, name_of
 from ..family import Presenter
@@ -240,14 +240,14 @@ def corruption_grids(tables: Sequence[CorruptionTable]) -> list[Grid]:
     for definition in dict.fromkeys(table.definition for table in tables):
         some = [table for table in tables if table.definition == definition]
         where = some[0].source
-        means = [Part(table.checkpoint, table.mean_headings, table.means) for table in some if table.means]
+        means = [Portion(table.checkpoint, table.mean_headings, table.means) for table in some if table.means]
         grids += side_by_side(f"Means over sets of corruptions, {where}", means)
         title = f"Error in % by corruption, {where}"
         grids += side_by_side(title, [_grid_of_errors(table) for table in some], headline="mean", lower=False)
     return grids
 
 
-def _grid_of_errors(table: CorruptionTable) -> Part:
+def _grid_of_errors(table: CorruptionTable) -> Portion:
     values = {
         (place, column): fraction
         for place, (_, _, fractions) in enumerate(table.errors)
@@ -256,7 +256,7 @@ def _grid_of_errors(table: CorruptionTable) -> Part:
     }
     names = {str(severity): f"severity {severity}" for severity in range(1, 6)}
     headings = tuple(names.get(heading, heading) for heading in table.error_headings)
-    return Part(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values)
+    return Portion(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values)
 
 
 class CorruptionsPresenter(Presenter):

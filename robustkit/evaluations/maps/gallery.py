@@ -22,7 +22,7 @@ from cam.overlay import blend, cividis
 
 from ...common.files import write_whole
 from ...data.images import open_picture
-from ...display.notebook import as_json
+from ...display.notebook import finite_json
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.web import ENLARGE, LOOK, policy, shared
 from ...errors import ProtocolError, RunError
@@ -110,7 +110,7 @@ class Gallery:
 
     def to_json(self) -> str:
         """Return the same as JSON."""
-        return as_json(self._plain())
+        return finite_json(self._plain())
 
     def _plain(self) -> list[dict[str, Any]]:
         named = ("sample_id", "checkpoint", "under")

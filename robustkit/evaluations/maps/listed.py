@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...display.format import figure_cell
-from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
+from ...display.table import Section, TextTable, portion_of, side_by_side, with_flags
 from ..aggregate import RecordReader, Results, readable_rows
 from ..condition import ShortRow
 from ..family import Aggregator, Presenter, Summary
@@ -102,6 +102,6 @@ class ListedPresenter(Presenter):
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):
             headline = self.chief[0].short or self.chief[0].label
-            grids = side_by_side(self.section_title, list(map(part_of, tables)), headline=headline, note=self.note)
+            grids = side_by_side(self.section_title, list(map(portion_of, tables)), headline=headline, note=self.note)
             values = {"grids": with_flags(grids, finding_lines(results, of_family(self.name)))}
             yield Section(self.name.replace(" ", "-"), self.section_title, lambda: values, template=self.template)

@@ -22,7 +22,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, share_of
 from ...errors import RunError
-from ...protocol.condition import CLEAN, part_of
+from ...protocol.condition import CLEAN, samples_named
 from ..aggregate import RecordReader, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
@@ -303,7 +303,7 @@ class MapSummary(Summary):
     def finish(self) -> Iterator[Figure]:
         yield from map_rows(self.figures)
         for figures in self.figures:
-            if part_of(figures.explained.text) and not figures.explained.is_control:
+            if samples_named(figures.explained.text) and not figures.explained.is_control:
                 yield from self._supported(figures)
 
     def _supported(self, figures: Figures) -> Iterator[Figure]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...common.figure import Figure
 from ...display.format import figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
-from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
+from ...display.table import CardPart, Grid, Portion, Section, TextTable, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
@@ -249,9 +249,9 @@ _BEST, _LEAD = "  – best control", "  – lead over it"  # begin the rows belo
 
 
 def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    groups: dict[str, list[Part]] = {}
+    groups: dict[str, list[Portion]] = {}
     for table in tables:
-        part = Part(table.checkpoint, table.headings, tuple(_named(table.rows)))
+        part = Portion(table.checkpoint, table.headings, tuple(_named(table.rows)))
         groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
     return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
 

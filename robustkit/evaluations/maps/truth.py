@@ -35,7 +35,7 @@ from ...common.finding import Finding
 from ...common.preprocessing import Preprocessing
 from ...data.class_names import first_names
 from ...data.dataset import Dataset, Sample
-from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, to_pixels
+from ...data.images import ImageSizes, ObjectMask, check_turn, image_sizes, object_mask, to_pixels
 from ...data.scenes import bare_path, match_names
 from ...data.shapes import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
@@ -121,7 +121,7 @@ class Truth:
         pixels = to_pixels(Image.fromarray(made.shape.pixels), preprocessing, sample.id)
         return Altered(pixels, _moved(made.shape.mask, preprocessing), made.shape.label, made.other)
 
-    def _sizes(self, sample: Sample) -> Sizes:
+    def _sizes(self, sample: Sample) -> ImageSizes:
         sizes = image_sizes(self.dataset.read(sample))
         if sizes is None:
             raise BadImageError(f"{sample.id}: cannot be read as an image")
@@ -186,7 +186,7 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
 
 
 def _placed(
-    annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes], place: Path
+    annotations: Mapping[str, Annotation], sizes: Mapping[str, ImageSizes], place: Path
 ) -> tuple[dict[str, Annotation], list[str]]:
     """Return annotations in upright pixels without those that may be of either, and lines for the user. sizes: of
     readable images. Raises DataError where a stated size is of other proportions than the image, or all are open."""
@@ -232,7 +232,7 @@ def _open(samples: Sequence[str]) -> str:
     )
 
 
-def _readings(annotation: Annotation, sizes: Sizes) -> list[str]:
+def _readings(annotation: Annotation, sizes: ImageSizes) -> list[str]:
     """Return in which pixels the boxes of one image may be; upright ones where they fit neither, said elsewhere."""
     ways = [_UPRIGHT] if sizes.turn is None else [_UPRIGHT, _STORED]
     if annotation.size is not None:
@@ -240,7 +240,7 @@ def _readings(annotation: Annotation, sizes: Sizes) -> list[str]:
     return [way for way in ways if not _is_outside(annotation.boxes, _pixels(sizes, way))] or [_UPRIGHT]
 
 
-def _pixels(sizes: Sizes, way: str) -> tuple[int, int]:
+def _pixels(sizes: ImageSizes, way: str) -> tuple[int, int]:
     return sizes.upright if way == _UPRIGHT else sizes.stored
 
 
@@ -250,7 +250,7 @@ def _are_alike(size: tuple[int, int], image: tuple[int, int]) -> bool:
     return max(low) < min(high)
 
 
-def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes]) -> Iterator[str]:
+def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, ImageSizes]) -> Iterator[str]:
     """Yield a flag where every box would fit its image as x, y, width and height, too."""
     pairs = [
         (box, sizes[sample].upright)
@@ -346,7 +346,7 @@ def _look(path: Path) -> _Look:
     return _Look(digest, light, bool(mask.pixels.any()))
 
 
-def _sizes(dataset: Dataset, ids: Collection[str]) -> dict[str, Sizes]:
+def _sizes(dataset: Dataset, ids: Collection[str]) -> dict[str, ImageSizes]:
     by_id = {}
     for sample in dataset.samples:
         if sample.id in ids:

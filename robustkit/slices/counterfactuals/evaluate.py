@@ -71,11 +71,11 @@ class CounterfactualsEvaluator(MapEvaluator):
         samples = [replace(s, label=each.label, valid=None) for s, each in zip(batch.samples, altered, strict=True)]
         rows = subject.score(after, replace(batch, samples=samples)) | subject.distance(shown.change, len(batch))
         there, now = subject.score(before, batch), rows["prediction"]
-        said = {
+        columns = {
             "clean_prediction": there["prediction"],
             "clean_correct": there["correct"],
             "flipped": [first != second for first, second in zip(there["prediction"], now, strict=True)],
             "followed": [None if a.other < 0 else p == a.other for p, a in zip(now, altered, strict=True)],
         }
         pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
-        return Evaluation(rows | said | masses, pictures=pictures)
+        return Evaluation(rows | columns | masses, pictures=pictures)

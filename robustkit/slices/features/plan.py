@@ -29,7 +29,7 @@ from ...errors import DataError, NothingEvaluated, ProtocolError
 from ...evaluations.answers import ask_image
 from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Settings
-from ...models.checkpoint import digest_of
+from ...models.checkpoint import digest_of_tensors
 from ...models.classifier import load
 from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names, evaluated_under
@@ -151,7 +151,8 @@ def kept_heads(
         heads = HeadSet.fitted(asked, training_features, labels, ids, settings.seed)
         _LOG.info(f"{entry.name}: heads fitted; strength of the probe {heads.strength:g}")
         tensors = {name: tensor.cpu().contiguous() for name, tensor in heads.tensors().items()}
-        metadata = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
+        content = {"of": of, "digest": digest_of_tensors(tensors)}
+        metadata = json.dumps(content)  # of several keys the order would be any
         run.write(path, safetensors.torch.save(tensors, {_KEY: metadata}))
         return heads
 
@@ -164,7 +165,9 @@ def _read(data: bytes, of: str, asked: HeadChoice) -> HeadSet | None:
         metadata = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(metadata, dict) or metadata.get("of") != of or metadata.get("digest") != digest_of(tensors):
+    if not isinstance(metadata, dict) or metadata.get("of") != of:
+        return None
+    if metadata.get("digest") != digest_of_tensors(tensors):
         return None
     return HeadSet.of(asked, tensors)
 

@@ -13,7 +13,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, draws_interval, share_of
 from ...display.format import figure_cell, number, scaled
-from ...display.table import Grid, Part, TextTable, side_by_side, with_flags
+from ...display.table import Grid, Portion, TextTable, side_by_side, with_flags
 from ...display.text import amount
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import is_over_groups, shares_of, words_of
@@ -278,7 +278,7 @@ def head_grids(results: Results) -> list[Grid]:
     for entry in manifest.checkpoints:
         cells = results.cells[entry.name]
         rows = _swept(cells, _texts(cells), metrics)
-        parts += [Part(entry.name, ("condition", *map(_heading, metrics)), tuple(rows))] if rows else []
+        parts += [Portion(entry.name, ("condition", *map(_heading, metrics)), tuple(rows))] if rows else []
     grids += side_by_side("kNN by k, and few-shot accuracy ± its spread over draws", parts)
     return with_flags(grids, finding_lines(results, lambda text: True))
 
@@ -288,5 +288,5 @@ def _grids(results: Results, title: str, is_meant: Callable[[str], bool], note: 
     for entry in results.manifest.checkpoints:
         cells = results.cells[entry.name]
         rows = head_rows(cells, _texts(cells, is_meant), results.manifest)
-        parts += [Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in rows))] if rows else []
+        parts += [Portion(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in rows))] if rows else []
     return side_by_side(title, parts, headline=_HEADLINE, note=note)

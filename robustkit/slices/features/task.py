@@ -14,7 +14,7 @@ from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, re
 from ...evaluations.condition import shares_of
 from ...evaluations.metrics import Metric, mean_share, of_samples
 from ...evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, nothing_common
-from ...protocol.card import Samples
+from ...protocol.card import SampleWords
 from ...tasks.task import Task
 from .results import (
     HEADINGS,
@@ -54,7 +54,7 @@ class Features(Task):
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "features", "features", "image-feature-extraction"
-    samples = Samples("image", "images")
+    samples = SampleWords("image", "images")
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         return feature_rows(reading, conditions)

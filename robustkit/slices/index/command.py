@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...cli.options import AT_LEAST_0, CONTEXT, Place, common, option
+from ...cli.options import AT_LEAST_0, CONTEXT, Place, common, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_line
 from ...errors import RunError
@@ -15,11 +15,11 @@ from ...errors import RunError
 
 @click.command(context_settings=CONTEXT, short_help="write an index of all runs in a folder")
 @click.argument("folder", type=Place(file_okay=False), required=False)
-@option(
+@setting(
     "--compare", "compared", type=AT_LEAST_0, default=8, help="Compute at most N new comparisons of consecutive runs."
 )
-@option("--serve", is_flag=True, help="Serve the index on this machine only, until Ctrl-C.")
-@option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 picks a free one.")
+@setting("--serve", is_flag=True, help="Serve the index on this machine only, until Ctrl-C.")
+@setting("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 picks a free one.")
 @common
 def view(folder: Path | None, compared: int, serve: bool, port: int) -> None:
     """Write an index of all runs in a folder: FOLDER/index.html, to be opened as a file. FOLDER defaults to the first

@@ -52,7 +52,7 @@ def figure_name(indexed: Indexed) -> str:
     return f"{label}, {indexed.called}"
 
 
-def figure_text(figure: Figure) -> str:
+def index_text(figure: Figure) -> str:
     """Return `86.7 [75.8, 93.1]` under the metric's label."""
     definition = find_metric(figure.metric)
     return figure_cell(figure, definition.scale if definition else 1.0)
@@ -92,8 +92,8 @@ class History:
         return [self.named[key] for key in self.keys]
 
     def cells(self, checkpoint: IndexCheckpoint) -> list[str]:
-        there = _by_key(checkpoint)
-        return [figure_text(there[key]) if key in there else "–" for key in self.keys]
+        by_key = _by_key(checkpoint)
+        return [index_text(by_key[key]) if key in by_key else "–" for key in self.keys]
 
 
 @dataclass
@@ -123,13 +123,13 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
 
 def consecutive_runs(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
     """Return (older, newer) paths of consecutive runs of a name, the newest first, with what differs in the request."""
-    found: dict[tuple[str, str], list[str]] = {}
+    pairs: dict[tuple[str, str], list[str]] = {}
     for group in _by_name(runs):
         for newer, older in pairwise(group):
-            changes = found.setdefault((older[0], newer[0]), [])
+            changes = pairs.setdefault((older[0], newer[0]), [])
             changes += [change for change in _changes(older, newer) if change not in changes]
     place = {path: number for number, path in enumerate(runs)}
-    return dict(sorted(found.items(), key=lambda item: (place[item[0][1]], place[item[0][0]])))
+    return dict(sorted(pairs.items(), key=lambda item: (place[item[0][1]], place[item[0][0]])))
 
 
 def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
@@ -155,25 +155,25 @@ def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, Figure]:
 
 def _chart(history: History) -> Plot | None:
     """Draw the figures in percent over the runs, with their intervals. A line ends where another set-up begins."""
-    shown = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
-    if not shown:
+    keys = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
+    if not keys:
         return None
     entries = history.runs
-    series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in shown}
+    series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in keys}
     called = history.named
-    named = labels((called[key] for key in shown), 56)
-    looks = {named[called[key]]: style(place) for place, key in enumerate(shown)}
-    points = [figure for key in shown for figure in series[key] if figure is not None]
+    named = labels((called[key] for key in keys), 56)
+    looks = {named[called[key]]: style(place) for place, key in enumerate(keys)}
+    points = [figure for key in keys for figure in series[key] if figure is not None]
     ends = [100 * end for p in points for end in (p.value, p.low, p.high) if math.isfinite(end)]
     others = [place for place, changes in enumerate(history.changes) if changes]
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
-        for place, (key, look) in enumerate(zip(shown, looks.values(), strict=True)):
+        for place, (key, look) in enumerate(zip(keys, looks.values(), strict=True)):
             for first, end in pairwise([0, *others, len(entries)]):
-                there = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
-                marks = [figure for _, figure in there]
-                dots(axes, [at for at, _ in there], marks, look, shift=series_shift(place, len(shown), 5))
+                points = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
+                marks = [figure for _, figure in points]
+                dots(axes, [at for at, _ in points], marks, look, shift=series_shift(place, len(keys), 5))
         for place in others:
             axes.axvline(place - 0.5, color=INK, linewidth=1, linestyle=":")
         axes.set_xlim(-0.5, len(entries) - 0.5)
@@ -184,14 +184,14 @@ def _chart(history: History) -> Plot | None:
         axes.tick_params(length=0)
         legend(canvas, looks, columns=1)
 
-    said = [
-        f"{called[key]}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
-        for key in shown
+    texts = [
+        f"{called[key]}: {', '.join('none' if figure is None else index_text(figure) for figure in series[key])}"
+        for key in keys
     ]
-    said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
-    alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
+    texts += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
+    alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(texts)}"
     return Plot(
-        *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(shown), paint),
+        *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(keys), paint),
         alt=alt[:4000],
         caption=f"{_CAPTION} {_OTHERS}" if others else _CAPTION,
         name="\n".join(path for path, _, _ in entries),
@@ -243,7 +243,7 @@ def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     helpers: dict[str, Any] = {
         "mark": Markup(scan.MARK),
         "figure_name": figure_name,
-        "figure_text": figure_text,
+        "figure_text": index_text,
         "quoted": shlex.quote,
         "at": lambda *names: str(PurePosixPath(*names)),
     }
@@ -260,7 +260,7 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     for pair in asked:
         made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
         name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
-        if scan.is_own(folder / name):
+        if scan.is_own_file(folder / name):
             written.pages[pair] = name
         elif left <= 0:
             written.waiting.append(pair)
@@ -271,11 +271,11 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
             except Exception as fault:  # records of someone else spoil their own comparison only
                 written.failed[pair] = str(fault) or type(fault).__name__
                 continue
-            scan.write_index(folder, name, page)
+            scan.write_file(folder, name, page)
             written.pages[pair] = name
     current = set(written.pages.values())
     for path in (folder / FOLDER).glob("compare-*.html"):
-        if f"{FOLDER}/{path.name}" not in current and scan.is_own(path):
+        if f"{FOLDER}/{path.name}" not in current and scan.is_own_file(path):
             path.unlink(missing_ok=True)
     return written
 
@@ -300,11 +300,11 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     RunError where there is no such folder, it cannot be written, or another program's file is in the place of one."""
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
-    scan.place_of(folder, PAGE)  # before anything is written
+    scan.index_place(folder, PAGE)  # before anything is written
     listed = scan.list_runs(folder)
     scan.write_cache(folder, listed)
     pairs = write_pairs(folder, listed, compared)
-    return Index(scan.write_index(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+    return Index(scan.write_file(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
 
 
 KEPT = 16  # the comparisons that are kept; those that were asked for longest ago go first
@@ -351,7 +351,7 @@ class Site:
         """Return a page of a listed run, or a comparison that was written; None for any other path. Raises RunError,
         OSError."""
         folder, _, name = path.rpartition("/")
-        if folder == FOLDER and name.startswith("compare-") and scan.is_own(self.folder / path):
+        if folder == FOLDER and name.startswith("compare-") and scan.is_own_file(self.folder / path):
             return RunFolder(self.folder).read_bytes(self.folder / path)
         page = next((page for page in _OPENED if f"/{path}".endswith(f"/{page}")), "")
         run = path.removesuffix(page).removesuffix("/") or "."

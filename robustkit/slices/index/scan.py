@@ -40,29 +40,29 @@ class Found:
 
 def find_runs(folder: Path) -> Found:
     """Return the folders beneath `folder`, and itself, that hold a run.json."""
-    found, waiting = Found(), [("", 0)]
+    listing, waiting = Found(), [("", 0)]
     while waiting:
         here, depth = waiting.pop()
         try:
             with os.scandir(folder / here) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)
         except OSError as fault:
-            found.closed[here or "."] = fault.strerror or str(fault)
+            listing.closed[here or "."] = fault.strerror or str(fault)
             continue
         is_run = any(entry.name == "run.json" for entry in listed)
         if is_run:
-            found.runs.append(here or ".")
+            listing.runs.append(here or ".")
         inner = list[tuple[str, int]]()
         for entry in listed:
             path = f"{here}/{entry.name}" if here else entry.name
             if entry.name.startswith(".") or (is_run and entry.name in (*OWN, *OWN_PICTURES)):
                 continue
             if entry.is_symlink():
-                found.links.append(path)
+                listing.links.append(path)
             elif entry.is_dir() and depth < _DEEPEST:
                 inner.append((path, depth + 1))
         waiting += reversed(inner)
-    return found
+    return listing
 
 
 PAGE, FOLDER = "index.html", ".robustkit-view"
@@ -70,24 +70,24 @@ MARK = "<!-- written by robustkit view, which overwrites it -->"
 CACHE_MARK = '{"written_by":"robustkit view"'
 
 
-def write_index(folder: Path, name: str, text: str) -> Path:
+def write_file(folder: Path, name: str, text: str) -> Path:
     """Write a page or the cache, whole; return where. Raises RunError for a link, a foreign file, or without access."""
-    path, remedy = place_of(folder, name), "view a folder that you may write"
+    path, remedy = index_place(folder, name), "view a folder that you may write"
     write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
 
 
-def place_of(folder: Path, name: str) -> Path:
+def index_place(folder: Path, name: str) -> Path:
     """Return where a file of an index may be written. Raises RunError as `write_index`, but not without access."""
     path = folder / name
     refuse_link(path, folder)
-    if os.path.lexists(path) and not is_own(path):
+    if os.path.lexists(path) and not is_own_file(path):
         remedy = "move it, or view another folder"
         raise RunError(f"{path} was not written by robustkit view and is not overwritten; {remedy}")
     return path
 
 
-def is_own(path: Path) -> bool:
+def is_own_file(path: Path) -> bool:
     try:
         start = bytes_of(path)[:200].decode("utf-8", "replace") if not path.is_symlink() else ""
     except OSError:
@@ -163,10 +163,10 @@ def read_run(path: Path) -> IndexRun:
     figures, checkpoints = _figures(manifest, cells), list[IndexCheckpoint]()
     for entry in manifest.checkpoints:
         doubts = doubts_of(row for row in rows if row.checkpoint == entry.name).items()
-        flags = [f"{finding} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for finding, said in doubts]
-        own = tuple(figures[entry.name]), tuple(flags[:_FLAGS]), len(flags)
+        flags = [f"{flag} ({texts[0] if len(texts) == 1 else f'{len(texts)} conditions'})" for flag, texts in doubts]
+        values = tuple(figures[entry.name]), tuple(flags[:_FLAGS]), len(flags)
         digest = str(entry.sha256 or "")
-        checkpoints.append(IndexCheckpoint(entry.name, entry.attention, digest, checkpoint_setup(entry), *own))
+        checkpoints.append(IndexCheckpoint(entry.name, entry.attention, digest, checkpoint_setup(entry), *values))
     return IndexRun(
         started=manifest.started,
         task=manifest.protocol.task,
@@ -199,10 +199,10 @@ def _figures(manifest: Manifest, cells: Mapping[str, Cells]) -> dict[str, list[I
     texts = dict.fromkeys(text for own in cells.values() for text, _ in own)
     family_of = {text: family.name for family, some in by_family(texts) for text in some}
     result: dict[str, list[Indexed]] = {}
-    for name, own in cells.items():
+    for name, figures in cells.items():
         result[name] = [
             Indexed(row.to_plain() | {"flags": ()}, family_of[text], row.key in chief, name_of(text, "table", manifest))
-            for (text, metric), row in own.items()
+            for (text, metric), row in figures.items()
             if row.is_finite
             if (text, metric) in chief or _is_kept(text, metric)
         ]
@@ -245,23 +245,23 @@ class Listed:
 
 def list_runs(folder: Path) -> Listed:
     """Read all runs beneath a folder, except for those that the cache has. A run that cannot be read stops no other."""
-    found, kept = find_runs(folder), _kept(folder)
-    runs, stamps, unreadable = dict[str, IndexRun](), dict[str, Stamp](), dict(found.closed)
-    for name in found.runs:
+    listing, earlier = find_runs(folder), _kept(folder)
+    runs, stamps, unreadable = dict[str, IndexRun](), dict[str, Stamp](), dict(listing.closed)
+    for name in listing.runs:
         try:
             stamps[name] = stamp = _stamp(folder / name)
-            old = kept.get(name)
+            old = earlier.get(name)
             runs[name] = old.run if old is not None and old.stamp == stamp else read_run(folder / name)
         except Exception as fault:  # whatever a folder of someone else holds spoils its own line only
             unreadable[name] = (str(fault) or type(fault).__name__).removeprefix(f"{folder / name}/")
     order = sorted(runs, key=lambda name: (runs[name].started, name), reverse=True)
-    return Listed({name: runs[name] for name in order}, stamps, unreadable, found.links)
+    return Listed({name: runs[name] for name in order}, stamps, unreadable, listing.links)
 
 
 def write_cache(folder: Path, listed: Listed) -> None:
     """Write what was read of finished runs, for the next time. Raises RunError as `write_index`."""
     whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
-    write_index(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", _READ_BY, whole)).decode())
+    write_file(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", _READ_BY, whole)).decode())
 
 
 def _kept(folder: Path) -> dict[str, Kept]:

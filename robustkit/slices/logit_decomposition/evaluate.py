@@ -43,7 +43,7 @@ def columns_of(books: Ledger) -> dict[str, list[Any]]:
 def _back(books: Ledger, swapped: Tensor) -> list[float | None]:
     """Return the share of a sample's changed predictions (of a segmenter, pixels) that come back; None without any."""
     clean, shown, now = (logits.argmax(dim=1).flatten(1) if logits.ndim > 2 else logits.argmax(dim=1, keepdim=True)
-                         for logits in (books.clean, books.shown, swapped))  # fmt: skip
+                         for logits in (books.clean, books.other, swapped))  # fmt: skip
     changed = clean != shown
     counts, back = changed.sum(dim=1).tolist(), (changed & (now == clean)).sum(dim=1).tolist()
     return [found / count if count else None for found, count in zip(back, counts, strict=True)]
@@ -64,6 +64,6 @@ class LogitLedgerEvaluator(UnderEvaluator):
         def of_part(place: slice) -> Looked:
             books = ledger(subject.classifier.network, clean[place], shown[place], subject.exact)
             layers = tuple(Layer(layer.name, layer.change.shape[1], layer.keys) for layer in books.layers)
-            return books.shown, columns_of(books), layers
+            return books.other, columns_of(books), layers
 
         return self.watched(subject, batch, max(1, subject.settings.batch_size // STREAMS), of_part)

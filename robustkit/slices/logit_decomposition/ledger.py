@@ -59,10 +59,10 @@ def logit_shares(before: Projected, after: Projected) -> tuple[Tensor, Tensor]:
     sees_query, sees_key = before.sees_norms()
     logits: dict[tuple[int, ...], Tensor] = {}
     for query, key, angle in product((0, 1), repeat=3):
-        own, sides = (before, after)[angle], (before, after)
-        q = own.q if query == angle or not sees_query else with_norms(own.q, sides[query].q)
-        k = own.k if key == angle or not sees_key else with_norms(own.k, sides[key].k)
-        logits[query, key, angle] = own.scoring(q, k)
+        side, sides = (before, after)[angle], (before, after)
+        q = side.q if query == angle or not sees_query else with_norms(side.q, sides[query].q)
+        k = side.k if key == angle or not sees_key else with_norms(side.k, sides[key].k)
+        logits[query, key, angle] = side.scoring(q, k)
     parts = []
     for place in range(3):
         part = torch.zeros_like(logits[0, 0, 0])
@@ -89,7 +89,7 @@ class Ledger:
 
     layers: list[LayerLedger]
     clean: Tensor  # outputs (B, K)
-    shown: Tensor
+    other: Tensor
     swapped: dict[str, Tensor]  # by `SWAPS`: of the second with that of the first in its place, in every layer
 
 
@@ -109,8 +109,8 @@ class _Streams(Watcher):
                 "attention over the whole image"
             )
         everything = Projected(q, k, scoring)
-        clean, shown = everything.part(slice(size)), everything.part(slice(size, 2 * size))
-        self.layers.append(_entry(self.names[index], clean, shown))
+        clean, other = everything.part(slice(size)), everything.part(slice(size, 2 * size))
+        self.layers.append(_entry(self.names[index], clean, other))
         sees_query, sees_key = everything.sees_norms()
         queries, keys = list(torch.split(q, size)), list(torch.split(k, size))
         for place, swap in enumerate(SWAPS, 2):
@@ -124,8 +124,8 @@ class _Streams(Watcher):
         return torch.cat(queries), torch.cat(keys), v
 
 
-def _entry(name: str, clean: Projected, shown: Projected) -> LayerLedger:
-    change, parts = logit_shares(clean, shown)
+def _entry(name: str, clean: Projected, other: Projected) -> LayerLedger:
+    change, parts = logit_shares(clean, other)
     change, parts = (table - table.mean(dim=-1, keepdim=True) for table in (change, parts))
     square = change.square().mean(dim=(-2, -1)).float()
     shares = (parts * change).mean(dim=(-2, -1)).movedim(0, -1).float()
@@ -134,16 +134,16 @@ def _entry(name: str, clean: Projected, shown: Projected) -> LayerLedger:
 
 @torch.inference_mode()
 def ledger(
-    network: nn.Module, clean: Tensor, shown: Tensor, forward: Callable[[Tensor], Tensor] | None = None
+    network: nn.Module, clean: Tensor, other: Tensor, forward: Callable[[Tensor], Tensor] | None = None
 ) -> Ledger:
-    """Return what changes in a network's attention from the images `clean` to the images `shown`, (B, ...) both.
+    """Return what changes in a network's attention from the images `clean` to the images `other`, (B, ...) both.
 
     It takes one forward of `STREAMS` copies of the batch. forward: called with images in place of the network, which
     it calls once. Raises ModelError for attention of another kind or within windows, or where no layer of it ran.
     """
     streams = _Streams([name for name, _ in attention_layers(network)], len(clean))
     with watching(network, streams):
-        outputs = (forward or network)(torch.cat([clean, *[shown] * (STREAMS - 1)]))
+        outputs = (forward or network)(torch.cat([clean, *[other] * (STREAMS - 1)]))
     if not streams.layers:
         raise ModelError(f"{type(network).__name__}: none of its attention layers ran; expected one at least")
     first, second, *others = torch.split(outputs, len(clean))

@@ -125,13 +125,13 @@ def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Plot]:
 
         condition = group[0][1][0]
         label = words_of(condition).label(condition)
-        said = (f"{names[checkpoint]}: {_description(books)}" for checkpoint, (_, books) in group)
+        sentences = (f"{names[checkpoint]}: {_description(books)}" for checkpoint, (_, books) in group)
         yield Plot(
             "logits",
             f"What changes logits, layer by layer, under {label}",
             260,
             paint,
-            alt=shorten_name("; ".join(said), 600) + ".",
+            alt=shorten_name("; ".join(sentences), 600) + ".",
             caption=f"Under {label}: how much of the change of the attention scores is due to norms of queries, norms "
             "of keys, and directions of both; means over the heads of a layer.",
             name=", ".join(names[checkpoint] for checkpoint, _ in group),

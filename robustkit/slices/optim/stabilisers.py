@@ -31,7 +31,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
-from ...attention.formulas import shown
+from ...attention.formulas import value_text
 from ...attention.layers import LatentAttention, SelfAttention
 from ...errors import CheckpointError, ModelError, ProtocolError, unknown
 from .projections import (
@@ -343,7 +343,7 @@ class Stabiliser:
     @property
     def text(self) -> str:
         """`quack(tau=0.5,norm=frobenius)`: its text, for people and as part of a run's identity."""
-        inside = ",".join(f"{key}={shown(value)}" for key, value in self.parameters)
+        inside = ",".join(f"{key}={value_text(value)}" for key, value in self.parameters)
         return f"{self.name}({inside})" if inside else self.name
 
     def prepare(self, model: nn.Module) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...protocol.card import Samples
+from ...protocol.card import SampleWords
 from ...tasks.labelled.task import Labelled
 
-SAMPLES = Samples("series", "series")
+SAMPLES = SampleWords("series", "series")
 
 
 class SeriesClassification(Labelled):

@@ -25,7 +25,7 @@ from ...common.preprocessing import Preprocessing
 from ...errors import CheckpointError, DataError, ModelError
 from ...models.checkpoint import Checkpoint, load_into, read
 from ...models.claims import Allowance, check_arguments, formula_in
-from ...models.hugging_face import build
+from ...models.hugging_face import build_transformers
 from ...models.identity import Classifier, ModelIdentity, attention_notes, identity_of
 from ...models.input_config import InputOptions
 from ...models.specs import ModelFile, find
@@ -238,11 +238,11 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
 
 def _of_library(source: ModelFile, spec: str, attention: str | None) -> LanguageModel:
     options = InputOptions(None, attention, None, None, None, None, None, None, None)
-    loaded = build(source, spec, options, "causal language modelling")
+    loaded = build_transformers(source, spec, options, "causal language modelling")
     tokenizer = FolderTokenizer(source.path)
     config: Any = loaded.model.config
     check_size(tokenizer, int(config.vocab_size), str(source.path))
-    context = next((said for name in _NAMES if isinstance(said := getattr(config, name, None), int)), _LONGEST)
+    context = next((length for name in _NAMES if isinstance(length := getattr(config, name, None), int)), _LONGEST)
     more = () if tokenizer.begin is None else ("documents begin with the tokenizer's bos_token",)
     identity = loaded.identity(
         source.name, spec, int(config.vocab_size), preprocessing=NOTHING, notes=loaded.notes + more

@@ -12,7 +12,7 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, resampled_figures
 from ...display.format import figure_cell, number
-from ...display.table import Grid, Part, side_by_side, with_flags
+from ...display.table import Grid, Portion, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
@@ -85,7 +85,7 @@ def read_as(entry: CheckpointEntry) -> str:
 def result_grids(results: Results) -> list[Grid]:
     """Return the perplexities of all checkpoints side by side, then every figure."""
     parts = [
-        Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in result_rows(results.cells[entry.name])))
+        Portion(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in result_rows(results.cells[entry.name])))
         for entry in results.manifest.checkpoints
     ]
     remarks = dict.fromkeys(f"{entry.name}: {read_as(entry)}." for entry in results.manifest.checkpoints)

@@ -20,7 +20,7 @@ from ...evaluations.condition import kind_of
 from ...evaluations.family import family_of
 from ...evaluations.metrics import Metric, mean_share
 from ...evaluations.records import CheckpointRecords, Pairings, common_ids, nothing_common
-from ...protocol.card import Samples
+from ...protocol.card import SampleWords
 from ...tasks.task import Task
 from .results import FIGURES, HEADINGS, SUMS, figures, is_wanted, read_as, resampled, result_grids, result_rows, sums_of
 
@@ -56,7 +56,7 @@ class Text(Task):
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "text", "text", "text-generation"
-    samples = Samples("document", "documents")
+    samples = SampleWords("document", "documents")
     truth, differs = ("tokens",), "{} has {:.0f} and {:.0f} tokens to predict"
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:

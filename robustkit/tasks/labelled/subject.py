@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks import AttackResult, DenseAttack, FeaturePGD
 from attacks.model_access import is_answer, label_mask, likeliest
 
-from ...common.determinism import SampleRng, upload
+from ...common.determinism import SampleRng, to_device
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
@@ -60,7 +60,7 @@ class LabelledSubject(EvaluatedModel):
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
         attack, labels = build_attack(condition, self.card), None
         if attacked_labels(condition, self.card) == "true":
-            labels = upload(self.accepted(batch.samples), inputs.device)
+            labels = to_device(self.accepted(batch.samples), inputs.device)
         assert attack is not None and not isinstance(attack, DenseAttack)  # those are of segmenters
         if isinstance(attack, FeaturePGD):  # loss=embedding, which needs no labels
             return attack.run(self.search.embed, inputs, rng=rng, tell=batch.tell)

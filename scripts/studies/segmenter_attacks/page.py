@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from robustkit.common.figure import FEWEST
-from robustkit.display.text import pixels
+from robustkit.display.text import size_text
 from robustkit.errors import RunError
 from robustkit.evaluations.records import common_ids
 from robustkit.report.run import Run
@@ -62,7 +62,7 @@ def sections(run: Run, checkpoint: str) -> Iterator[str]:
             continue
         ids = common_ids([counts[0].ids for counts in read.values()])
         same = {text: [each.of_samples(ids) for each in counts] for text, counts in read.items()}
-        yield f"## {checkpoint} at {pixels(eps, 'linf')}, {len(ids)} images"
+        yield f"## {checkpoint} at {size_text(eps, 'linf')}, {len(ids)} images"
         yield markdown([HEADINGS, *rows(same)])
 
 

@@ -107,9 +107,9 @@ def ends(values: Floats, bound: float, error: float) -> tuple[int, int]:
     test = SequentialTest(bound, error)
     for start in range(0, len(values), _LOOK):
         test.take(values[start : start + _LOOK])
-        if test.said:
+        if test.decision:
             break
-    return test.said, test.taken
+    return test.decision, test.taken
 
 
 def changes(down: float, up: float, n: int, stream: np.random.Generator) -> Floats:

@@ -16,7 +16,7 @@ from cam import AGCAM
 from cam.localisation import energy_inside
 from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
-from robustkit.data.shapes import CLASSES, OWN, cached_render, label
+from robustkit.data.shapes import CLASSES, OWN, cached_render, class_of
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.records import CheckpointRecords
@@ -36,7 +36,7 @@ def test_one_thing_changes_and_all_else_stays() -> None:
     for index in shapes.changeable_samples()[::60]:
         before, other = cached_render("test", index), shapes.other_label(index)
         colour, shape, background = (shapes.change_sample(index, change).shape for change in CHANGES)
-        assert [made.label for made in (colour, shape, background)] == [label(index), other, label(index)]
+        assert [made.label for made in (colour, shape, background)] == [class_of(index), other, class_of(index)]
         assert [shapes.change_sample(index, change).other for change in CHANGES] == [other, other, -1]
         for same in (colour, background):
             assert np.array_equal(same.mask, before.mask) and same.box == before.box
@@ -61,10 +61,10 @@ def test_the_colour_that_is_put_in_is_that_of_the_other_class() -> None:
         made = shapes.change_sample(index, "colour").shape
         mean = np.median(made.pixels[made.mask > 0], axis=0)  # the first of two related colours has most pixels
         distances = {name: float(np.abs(mean - OWN[name]).sum()) for name in CLASSES}
-        near += distances[CLASSES[shapes.other_label(index)]] < distances[CLASSES[label(index)]]
+        near += distances[CLASSES[shapes.other_label(index)]] < distances[CLASSES[class_of(index)]]
     assert near > 110
     labels = [shapes.other_label(index) for index in shapes.changeable_samples()]
-    assert all(a != label(i) for a, i in zip(labels, shapes.changeable_samples(), strict=True))
+    assert all(a != class_of(i) for a, i in zip(labels, shapes.changeable_samples(), strict=True))
     assert np.bincount(labels, minlength=10).min() > 60
 
 

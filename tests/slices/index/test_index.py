@@ -41,7 +41,7 @@ from robustkit.runs.folder import RunFolder
 from robustkit.slices.index import page as index_page
 from robustkit.slices.index import scan as index_runs
 from robustkit.slices.index.command import folder_of_runs
-from robustkit.slices.index.page import Site, comparison_page, figure_name, figure_text, server_of, write_index
+from robustkit.slices.index.page import Site, comparison_page, figure_name, index_text, server_of, write_index
 from robustkit.slices.index.scan import CACHE_MARK, FOLDER, MARK, Indexed, find_runs, list_runs, read_run
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -266,7 +266,7 @@ def test_figures_are_written_as_their_metric_is(metric: str, ends: Any, name: st
         | dict(zip(("ci_low", "ci_high"), ends, strict=True))
     )
     indexed = Indexed(row | {"flags": ()}, "clean", True, "clean")
-    assert (figure_name(indexed), figure_text(indexed.figure)) == (name, text)
+    assert (figure_name(indexed), index_text(indexed.figure)) == (name, text)
 
 
 def test_a_chart_has_figures_without_an_interval(tmp_path: Path) -> None:
@@ -566,7 +566,7 @@ def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeyp
 def test_the_mark_of_its_own_files_stands_at_their_head(tmp_path: Path) -> None:
     for before, own in ((200 - len(MARK), True), (201 - len(MARK), False)):
         (tmp_path / "x").write_text("x" * before + MARK, "utf-8")
-        assert index_runs.is_own(tmp_path / "x") is own
+        assert index_runs.is_own_file(tmp_path / "x") is own
 
 
 @pytest.mark.parametrize(("n", "fine"), [(-1, False), (0, True), ((1 << 53) - 1, True), (1 << 53, False)])

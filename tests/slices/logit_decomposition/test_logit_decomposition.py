@@ -73,7 +73,7 @@ def test_under_every_formula_shares_sum_to_what_the_model_s_own_logits_change_by
     kept = Kept()
     with torch.inference_mode(), watching(model, kept):
         outputs = model(torch.cat([clean, shown]))
-    torch.testing.assert_close(torch.cat([books.clean, books.shown]), outputs)
+    torch.testing.assert_close(torch.cat([books.clean, books.other]), outputs)
     assert [layer.name for layer in books.layers] == ["blocks.0.attn", "blocks.1.attn"]
     for layer, logits in zip(books.layers, kept.logits, strict=True):
         change = logits[3:] - logits[:3]
@@ -131,8 +131,8 @@ def test_layers_that_normalise_by_themselves_keep_books_in_their_own_type() -> N
 def test_what_a_formula_does_not_see_changes_nothing_and_windows_are_refused() -> None:
     model = drawn(set_attention(small_vit(), "quest"))
     books = ledger(model, images(0), images(1))
-    assert torch.equal(books.swapped["key_norms"], books.shown)
-    assert not torch.allclose(books.swapped["query_norms"], books.shown)
+    assert torch.equal(books.swapped["key_norms"], books.other)
+    assert not torch.allclose(books.swapped["query_norms"], books.other)
     alike = ledger(model, images(0), images(0))
     assert all((layer.change == 0).all() and (layer.parts == 0).all() for layer in alike.layers)
     with torch.inference_mode():

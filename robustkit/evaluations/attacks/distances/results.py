@@ -17,8 +17,8 @@ from ....common.finding import Finding
 from ....common.intervals import Floats, bootstrap, mean_of, share_of
 from ....display.format import figure_cell, number, percent
 from ....display.svg import Plot, labels, legend, list_some, panels, shorten_name
-from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
-from ....display.text import amount, pixels
+from ....display.table import Section, TextTable, portion_of, side_by_side, with_flags
+from ....display.text import amount, size_text
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
@@ -287,7 +287,7 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> T
         called = {
             MEDIAN.name: "median distance",
             OPTIMALITY.name: "optimality among all attacks of this norm, %",
-            AREA.name: f"area under the curve to {pixels(FURTHEST[norm], norm)}, %",
+            AREA.name: f"area under the curve to {size_text(FURTHEST[norm], norm)}, %",
         }
         for metric, row in rows.items():
             if not metric.startswith(CORRELATION.name):
@@ -429,7 +429,7 @@ class DistancesPresenter(Presenter):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
             lines, note = finding_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
-            parts = [part_of(table) for table in tables]
+            parts = [portion_of(table) for table in tables]
             # A row for each figure, a column for each checkpoint.
             title, figures = "Minimal adversarial perturbations", tuple(distance_figures(results, looks))
             grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
