@@ -281,7 +281,6 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
     if attested.result == WARNED and not warned:
         raise GateFailed(
             f"{attests}, whose result is {WARNED}: some rule was inconclusive, or failed as a warning; accept that "
-            "with "
-            "--allow-warned, or release one that is PASSED"
+            "with --allow-warned, or release one that is PASSED"
         )
     print_line(console(), f"{attests}: {attested.result}")

@@ -31,7 +31,7 @@ from .slices import (
     slices_of,
 )
 
-_ROWS = 10  # weak slices of a condition in a table
+_WEAK = 10  # weak slices of a condition in a table
 _ROWS = 200  # slices of a condition in a table of those that are asked for
 
 
@@ -52,7 +52,7 @@ def weak_tables(results: Results) -> list[TextTable]:
     rows = dict[str, list[tuple[str, ...]]]()
     for each in results.gathered(WeakSlices).searches:
         called = name_of(each.condition, "table", manifest)
-        for weak in each.weak[:_ROWS]:
+        for weak in each.weak[:_WEAK]:
             rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
     title = "slices that do significantly worse"
     return [
@@ -82,7 +82,7 @@ def search_note(results: Results) -> str:
         f"Tested for each checkpoint and condition: {count} slices by {', '.join(columns)}, singly and in pairs, of "
         f"at least {FEWEST} samples each.",
         "" if any(counts) else "None is significantly worse than all other samples.",
-        f"At most {_ROWS} of a condition are shown." if max(counts) > _ROWS else "",
+        f"At most {_WEAK} of a condition are shown." if max(counts) > _WEAK else "",
     ]
     if any(counts):
         parts.append(

@@ -333,6 +333,20 @@ def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None
     assert {*frame["slice"]} == NAMES and (frame["p_holm"] < 0.05).all() and (frame["difference"] < -0.1).all()
 
 
+@pytest.mark.parametrize("planted", [10, 11])
+def test_a_table_has_the_ten_weakest_of_a_condition_and_says_so_where_there_are_more(
+    tmp_path: Path, planted: int
+) -> None:
+    cells = columns(6000, 3, hour=40)
+    weak = [{"hour": f"hour{place}"} for place in range(planted)]
+    results = survey(run_of(tmp_path, cells, {"clean": outcomes(cells, weak, 2)}))
+    (searched,) = results.gathered(WeakSlices).searches
+    assert len(searched.weak) == planted
+    (shown,) = weak_tables(results)
+    assert [row[0] for row in shown.rows] == [each.slice.name for each in searched.weak[:10]]
+    assert ("At most 10 of a condition are shown." in shown.note) == (planted > 10)
+
+
 def test_single_corruptions_are_searched_where_they_are_few(tmp_path: Path) -> None:
     """All conditions of which one is asked for are searched; idle columns are named."""
     cells = {**CELLS, "serial": [f"0{n}" for n in range(4000)], "flat": ["x"] * 4000}
