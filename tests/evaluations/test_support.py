@@ -180,11 +180,11 @@ def test_maps_of_a_part_are_supported_by_confidence(tmp_path: Path) -> None:
     kept = [row for row in table.to_pylist() if row["correct"]]
     sure = {row["sample_id"]: row["confidence"] for row in clean.to_pylist() if row["correct"]}
     cheap = np.array([sure.pop(row["sample_id"]) for row in kept])
-    expected, _ = supported_mean(np.array([row["abpc"] for row in kept]), cheap, np.array([*sure.values()]))
+    expected, weight = supported_mean(np.array([row["abpc"] for row in kept]), cheap, np.array([*sure.values()]))
     rows = {row.metric: row for row in run.summary() if row.condition == text}
     found = rows["supported_abpc"]
     assert found.value == pytest.approx(expected.value) and found.n == len(kept) == rows["abpc"].n
-    assert rows["support_weight(abpc by clean)"].value == pytest.approx(expected.weight)
+    assert rows["support_weight(abpc by clean)"].value == pytest.approx(weight)
     assert "40 samples drawn" in (run.path / "report.html").read_text("utf-8")
 
 
