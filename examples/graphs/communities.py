@@ -26,8 +26,8 @@ from robustkit.common.intervals import mean_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
-from robustkit.display.format import figure_cell, loss_cell, share
-from robustkit.display.table import CardPart, Section, TextTable, of_tables
+from robustkit.display.format import count, figure_cell, loss_cell, share
+from robustkit.display.table import CardPart, Section, Table, of_tables
 from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, readable_rows
 from robustkit.evaluations.condition import Vocabulary, words_of
 from robustkit.evaluations.family import Family
@@ -189,20 +189,20 @@ class Communities(Task):
 
     # Results for people
 
-    def terminal(self, results: Any) -> Iterable[TextTable]:
+    def terminal(self, results: Any) -> Iterable[Table]:
         rows = list(_table_rows(results))
         heads = [f"{row[0]}, {row[1]} attention" for row in rows]
-        yield TextTable(results.manifest.protocol.tag, HEADINGS, tuple(rows)).said_once("graphs").under_heads(heads, 2)
+        yield Table(results.manifest.protocol.tag, HEADINGS, tuple(rows)).said_once("graphs").under_heads(heads, 2)
 
     def sections(self, results: Any, looks: Any) -> Iterable[Section]:
-        table = TextTable("Nodes in their communities", HEADINGS, tuple(_table_rows(results)))
+        table = Table("Nodes in their communities", HEADINGS, tuple(_table_rows(results)))
         yield of_tables("communities", "Communities", (table,))
 
     def clean_clause(self, row: Figure) -> str:
         return f"{share(row)} of nodes right in {row.n} whole graphs"
 
     def card_parts(self, checkpoint: str, results: Any) -> Iterable[CardPart]:
-        yield CardPart("Communities", "In brackets 95 % intervals.", [("", HEADINGS, list(_table_rows(results)))])
+        yield CardPart("Communities", "In brackets 95 % intervals.", [Table("", HEADINGS, tuple(_table_rows(results)))])
 
 
 def _table_rows(results: Any) -> Iterator[tuple[str, ...]]:
@@ -210,7 +210,7 @@ def _table_rows(results: Any) -> Iterator[tuple[str, ...]]:
     for checkpoint, cells in results.cells.items():
         for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
             row = cells[text, "right"]
-            figures = str(row.n), figure_cell(row), loss_cell(cells.get((text, "nll")))
+            figures = count(row.n), figure_cell(row), loss_cell(cells.get((text, "nll")))
             yield checkpoint, attention[checkpoint], text, *figures
 
 

@@ -39,7 +39,7 @@ from ..common.files import check_plain, json_of, reason_of, write_whole
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
-from ..display.table import TextTable
+from ..display.table import Table
 from ..errors import BadImageError, DataError, ProtocolError, RunError, unknown
 from ..evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted, asked_texture
 from ..evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
@@ -466,7 +466,7 @@ def verdict(images: Sequence[Distance]) -> str:
     return "same" if drawn and strong else "differs"
 
 
-def drift_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+def drift_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     shown = [
         (
             row["corruption"],
@@ -482,4 +482,4 @@ def drift_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
         if row["severity"] is None and row["images"]
     ]
     means = ("released − ours", "ours, two draws", "released − clean", "ours − clean")
-    return TextTable("", ("corruption", "severities", "images", *means, "verdict"), tuple(shown), spare=("images",))
+    return Table("", ("corruption", "severities", "images", *means, "verdict"), tuple(shown), spare=("images",))

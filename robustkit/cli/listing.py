@@ -14,7 +14,7 @@ from cam.registry import CONTROLS
 from .commands import EVERY_COMMAND
 
 if TYPE_CHECKING:
-    from ..display.table import TextTable
+    from ..display.table import Table
 
 LISTINGS = {
     "models": "embedded checkpoints, for CHECKPOINT",
@@ -33,17 +33,20 @@ LISTINGS = {
 Entry = Mapping[str, Any]  # a name and what belongs to it: texts, lists of names, or parameters with their values
 
 
-def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
-    from ..display.table import TextTable
+def table_of(title: str, entries: Sequence[Entry]) -> Table:
+    from ..display.format import Cell
+    from ..display.table import Table
 
     headings = tuple(entries[0])
 
     def cell(value: Any) -> str:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return Cell(str(value), value)
         named = [f"{key}={part}" for key, part in value.items()] if isinstance(value, Mapping) else value
         return ", ".join(map(str, named)) if isinstance(named, list | tuple) else str(named)
 
     rows = tuple(tuple(cell(entry[heading]) for heading in headings) for entry in entries)
-    return TextTable(title, headings, rows, spare=("seed", "epochs", "licence", "file", "test data", "input"))
+    return Table(title, headings, rows, spare=("seed", "epochs", "licence", "file", "test data", "input"))
 
 
 def listing(kind: str) -> list[Entry]:

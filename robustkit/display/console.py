@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from .table import TextTable, numeric_columns
+from .format import Cell
+from .table import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +59,7 @@ class _Column:
         return min(self.full, WHOLE if self.key else LEAST) if self.words else self.full
 
 
-def table_lines(table: TextTable, width: int, elsewhere: str = "") -> Iterator[ConsoleLine]:
+def table_lines(table: Table, width: int, elsewhere: str = "") -> Iterator[ConsoleLine]:
     """Yield a table's lines without title, flags and note, in `width` columns. elsewhere: names the place that shows
     left-out columns.
     """
@@ -132,19 +133,19 @@ def _cut(line: str, width: int, indent: int) -> int:
     return next((p for p in places if not (digits.match(line[p - 1]) and digits.match(line[p]))), 0)
 
 
-def _columns(table: TextTable) -> list[_Column]:
-    numeric = numeric_columns(table)
+def _columns(table: Table) -> list[_Column]:
+    numeric = table.numeric
     return [
         _Column(heading, tuple(row[place] for row in table.rows), place not in numeric, place == 0)
         for place, heading in enumerate(table.headings)
     ]
 
 
-def _indent(table: TextTable) -> int:
+def _indent(table: Table) -> int:
     return INDENT if table.heads else 0
 
 
-def _fits(columns: Sequence[_Column], table: TextTable, width: int, least: bool = False) -> bool:
+def _fits(columns: Sequence[_Column], table: Table, width: int, least: bool = False) -> bool:
     widths = [column.least if least else column.full for column in columns]
     return _indent(table) + sum(widths) + GAP * (len(widths) - 1) <= width
 
@@ -240,9 +241,7 @@ def _next_to(
 _STYLES = {"heading": "bold", "head": "bold", "row": "", "note": "dim"}
 
 
-def print_tables(
-    console: Console, tables: Iterable[TextTable], elsewhere: str = "", words: Mapping[str, str] = {}
-) -> None:
+def print_tables(console: Console, tables: Iterable[Table], elsewhere: str = "", words: Mapping[str, str] = {}) -> None:
     """Print the tables, each after its title and before its flags; a note that they share comes last. elsewhere: where
     left-out columns are. words: with which rows may begin, each with its style."""
     notes = dict[str, None]()
@@ -281,10 +280,14 @@ def strip_controls(text: str) -> str:
     return "".join(character for character in text if character.isprintable())
 
 
-def _printable(table: TextTable) -> TextTable:
-    headings, *rows = (tuple(map(strip_controls, texts)) for texts in (table.headings, *table.rows))
+def _printable(table: Table) -> Table:
+    headings, *rows = (tuple(map(_stripped, texts)) for texts in (table.headings, *table.rows))
     heads, below = (tuple((at, strip_controls(text)) for at, text in lines) for lines in (table.heads, table.below))
     return replace(table, headings=headings, rows=tuple(rows), heads=heads, below=below)
+
+
+def _stripped(text: str) -> str:
+    return text if isinstance(text, Cell) and text.isprintable() else strip_controls(text)
 
 
 def _is_read(console: Console) -> bool:

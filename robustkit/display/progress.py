@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from .console import print_as_it_is, shorten, width_of, wrap
-from .text import clock_time
+from .format import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 _GAP = 2

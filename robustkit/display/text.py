@@ -1,32 +1,16 @@
-"""Write numbers as people read them, and untrusted text so that no program obeys it."""
+"""Write untrusted text so that no program obeys it, Markdown and JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-ROUNDING = 3e-5
-"""How far a difference of pixels in float32 may be from the number that it stands for, in units of 1/255."""
-
-
-def amount(value: float, norm: str, space: str) -> str:
-    """Return the size of a perturbation with its unit: as `pixels`, or `0.1 σ` (of a channel) in the space `sigma`."""
-    return f"{value:.4g} σ" if space == "sigma" else size_text(value, norm)
-
-
-def size_text(value: float, norm: str) -> str:
-    """Return a size as people say it: `1/255` for linf, `0.5` for l2. Within half a thousandth of a whole number it is
-    that one, so that a measured 7.9999/255 reads as the 8/255 asked for; else it has up to three decimals."""
-    if norm != "linf":
-        return f"{value:.4g}"
-    units = 255 * value
-    if not 0.001 <= abs(units) < 1e6:
-        return f"{units:.3g}/255"
-    near = abs(units - round(units, 2)) <= ROUNDING or abs(units - round(units)) < 0.0005
-    text = f"{units:.3f}"
-    return f"{text.rstrip('0').rstrip('.') if near else text}/255"
-
+if TYPE_CHECKING:
+    from .table import Table
 
 _FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\-− ]*\])?( (better|worse|higher|lower))?)?", re.ASCII)
 
@@ -99,22 +83,29 @@ def fenced(value: object) -> Made:
     return Made(f"{fence}sh\n{text}\n{fence}")
 
 
-def markdown_table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
+def as_markdown(table: Table) -> Made:
+    """Return a table without its title: numbers stand on the right."""
+    return markdown_table(table.rows, table.headings, table.numeric)
+
+
+def markdown_table(
+    rows: Sequence[Sequence[str]], headings: Sequence[str], numeric: Container[int] = range(1, 1000)
+) -> Made:
+    """Return rows of texts. numeric: the columns that stand on the right, by default all but the first."""
     lines = [headings, *rows]
     texts = [" | ".join(cell if isinstance(cell, Made) else escape_markdown(cell) for cell in line) for line in lines]
-    texts.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))
+    texts.insert(1, " | ".join("---:" if place in numeric else "---" for place in range(len(headings))))
     return Made("\n".join(f"| {line} |" for line in texts))
 
 
-def clock_time(seconds: float) -> str:
-    """Return `1:02` or `1:02:03`."""
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+def finite_json(content: Any) -> str:
+    """Return JSON in which None stands for what is not finite."""
 
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
-def about(seconds: float) -> str:
-    """Return `40 s`, `36 min` or `3.5 h`."""
-    if seconds < 99.5:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
+    return json.dumps(finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..common.figure import Figure
 from ..common.finding import Finding
 from ..common.intervals import Floats
-from ..display.text import amount
+from ..display.format import amount
 from ..protocol.condition import CLEAN, samples_named
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest

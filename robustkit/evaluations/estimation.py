@@ -19,8 +19,8 @@ import numpy as np
 from ..common.figure import NORMAL, Figure
 from ..common.finding import Finding
 from ..common.intervals import Floats, Z
-from ..display.format import figure_cell, number
-from ..display.table import Grid, Portion, TextTable, side_by_side
+from ..display.format import count, figure_cell, number
+from ..display.table import Table, side_by_side
 from .aggregate import Results, column_of
 from .condition import metric_in, words_of
 from .metrics import PREFIX, WEIGHT, Metric, weight_of
@@ -115,19 +115,20 @@ def support_rows(results: Results, is_meant: Callable[[str], bool]) -> dict[str,
             supported = metric_in(words_of(condition), PREFIX + metric)
             cell = partial(figure_cell, scale=supported.scale if supported else 1)
             before, after = cells.get((condition, metric)), cells[condition, PREFIX + metric]
-            figures = cell(before), cell(after), by, number(row.value, 2), str(row.n)
-            rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", str(after.n), *figures))
+            figures = cell(before), cell(after), by, number(row.value, 2), count(row.n)
+            rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", count(after.n), *figures))
     return rows
 
 
-def support_tables(results: Results, is_meant: Callable[[str], bool]) -> list[TextTable]:
+def support_tables(results: Results, is_meant: Callable[[str], bool]) -> list[Table]:
     called = short_names(results.manifest.names)
     every = support_rows(results, is_meant)
     lines = tuple((called[name], *row) for name, rows in every.items() for row in rows)
-    return [TextTable(TITLE, ("checkpoint", *HEADINGS), lines, note=NOTE)] if lines else []
+    return [Table(TITLE, ("checkpoint", *HEADINGS), lines, note=NOTE)] if lines else []
 
 
-def support_grids(results: Results, is_meant: Callable[[str], bool]) -> list[Grid]:
+def support_grids(results: Results, is_meant: Callable[[str], bool]) -> list[Table]:
     """Return the same for the page, all checkpoints next to each other."""
-    parts = [Portion(name, HEADINGS, tuple(rows)) for name, rows in support_rows(results, is_meant).items()]
-    return side_by_side(TITLE, parts, headline=HEADINGS[3], lower=False, note=NOTE)
+    every = support_rows(results, is_meant).items()
+    parts = [Table("", HEADINGS, tuple(rows), checkpoint=name) for name, rows in every]
+    return side_by_side(TITLE, parts, headline=HEADINGS[3], note=NOTE)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..common.determinism import SampleRng
     from ..common.plugins import Plugin
     from ..display.svg import Style
-    from ..display.table import CardPart, Section, TextTable
+    from ..display.table import CardPart, Section, Table
     from ..protocol.card import Card
     from ..protocol.condition import Condition
     from ..runs.manifest import Manifest
@@ -182,11 +182,11 @@ class Presenter(FamilyPart):
         texts = dict.fromkeys(text for text, _ in keys)
         return ((text, name) for text in texts for name in names if (text, name) in keys)
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         """Return the tables of its rows of the summary."""
         return ()
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         """Return its tables for a terminal; flags of rows of the summary are shown apart."""
         return self.tables(results)
 
@@ -212,7 +212,7 @@ class Presenter(FamilyPart):
         from ..display.table import CardPart
 
         if tables := self.tables(results):
-            yield CardPart(self.name.capitalize(), "", [(table.title, table.headings, table.rows) for table in tables])
+            yield CardPart(self.name.capitalize(), "", tables)
 
 
 P = TypeVar("P", bound=FamilyPart)

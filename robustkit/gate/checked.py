@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display.notebook import as_html
+from ..display.html import as_html
 from ..runs.folder import RunFolder
 from . import output
 from .policy import Policy, read_policy

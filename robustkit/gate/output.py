@@ -22,7 +22,8 @@ from xml.etree import ElementTree as Tree
 
 from ..common.figure import Figure
 from ..common.files import json_of, reason_of
-from ..display.table import TextTable
+from ..display.format import Cell, count, number, significant
+from ..display.table import Table
 from ..display.text import no_commands
 from ..errors import ProtocolError, RunError
 from ..protocol.condition import samples_named
@@ -97,22 +98,17 @@ def plain_line(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
 
-def figure_text(figure: Figure, statement: Value | Change | None = None) -> str:
+def figure_text(figure: Figure, statement: Value | Change | None = None) -> Cell:
     """Return `86.7 % [75.8, 93.1]`, with enough digits to distinguish the value from the bound of a rule."""
     scale, unit = _scale(statement)
     bound = figure.value if statement is None else statement.bound
     ends = [scale * end for end in (figure.low, figure.value, figure.high)]
-    digits, form, most = (1, "f", 14) if unit else (4, "g", 17)
-
-    def text(number: float, places: int = digits) -> str:
-        return f"{number:.{places}{form}}"
-
-    limit = scale * bound
-    apart = (places for places in range(digits, most) if float(text(ends[1], places)) != float(text(limit, places)))
-    value = text(ends[1], digits if figure.value == bound else next(apart, most)) + unit
-    if math.isfinite(figure.low) and math.isfinite(figure.high):
-        value += f" [{text(ends[0])}, {text(ends[2])}]"
-    return value
+    digits, write, most = (1, number, 14) if unit else (4, significant, 17)
+    apart = (places for places in range(digits, most) if write(ends[1], places) != write(scale * bound, places))
+    text = write(ends[1], digits if figure.value == bound else next(apart, most)) + unit
+    if figure.has_interval:
+        text += f" [{write(ends[0], digits)}, {write(ends[2], digits)}]"
+    return Cell(text, figure.value, figure)
 
 
 def _scale(statement: Statement | None) -> tuple[float, str]:
@@ -125,9 +121,9 @@ def _scale(statement: Statement | None) -> tuple[float, str]:
     return 1.0, ""
 
 
-def _in_unit(value: float, statement: Value | Change) -> str:
+def _in_unit(value: float, statement: Value | Change) -> Cell:
     scale, unit = _scale(statement)
-    return f"{scale * value:.4g}{unit}"
+    return significant(scale * value).followed_by(unit)
 
 
 def sentence(verdict: Verdict) -> str:
@@ -146,7 +142,7 @@ def sentence(verdict: Verdict) -> str:
     return plain_line("; ".join(filter(None, parts)))
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> TextTable:
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """Return verdicts as a table for a terminal; under each row why, and what to do, once for those in a row that share
     it."""
     rows, below = list[tuple[str, ...]](), list[tuple[int, str]]()
@@ -154,7 +150,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> TextTable:
     for place, verdict in enumerate(verdicts):
         statement, figure, value, n = verdict.rule.statement, verdict.figure, "", ""
         if figure is not None and isinstance(statement, Value | Change):
-            value, n = figure_text(figure, statement), "" if _counts(statement) else str(figure.n)
+            value, n = figure_text(figure, statement), "" if _counts(statement) else count(figure.n)
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
         rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))
@@ -163,7 +159,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> TextTable:
         if remedies[place] and remedies[place] != remedies[place + 1]:
             below.append((place, f"→ {remedies[place]}"))
     headings = ("verdict", "checkpoint", "rule", "value [95 %]", "n", "missed by")
-    return TextTable("", headings, tuple(rows), spare=("n", "missed by"), below=tuple(below))
+    return Table("", headings, tuple(rows), spare=("n", "missed by"), below=tuple(below))
 
 
 def _rule(verdict: Verdict) -> str:
@@ -188,7 +184,7 @@ def _missed(verdict: Verdict) -> str:
     gap = abs(figure.value - statement.bound)
     if not (math.isfinite(gap) and gap):
         return ""
-    return f"{gap:.0f}" if _counts(statement) else _in_unit(gap, statement).replace(" %", " points")
+    return number(gap, 0) if _counts(statement) else Cell(_in_unit(gap, statement).replace(" %", " points"), gap)
 
 
 def _flags(verdict: Verdict) -> list[str]:

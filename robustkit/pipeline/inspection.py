@@ -22,10 +22,11 @@ from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
-from ..display.format import figure_cell, number, scaled
-from ..display.notebook import as_html, finite_json
+from ..display.format import Cell, count, figure_cell, number, scaled
+from ..display.html import as_html
 from ..display.progress import Bars
-from ..display.table import TextTable
+from ..display.table import Table
+from ..display.text import finite_json
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.results import Heads, HeadSums, layer_table
@@ -219,23 +220,24 @@ class SetupSearch:
         return fits, lines
 
 
-def setup_table(fits: Sequence[PartFit]) -> TextTable:
+def setup_table(fits: Sequence[PartFit]) -> Table:
     rows, heads = list[tuple[str, ...]](), list[tuple[int, str]]()
     for fit in fits:
         heads.append((len(rows), fit.part))
         for row in fit.rows[: 1 if fit.makes_no_difference else None]:
             digits = _digits(row.nll)
-            apart = f"+{_short(row.difference)} [{row.ci_low:+.{digits}f}, {row.ci_high:+.{digits}f}]"
-            numbers = scaled(row.top1), _short(row.nll), "" if row is fit.best else apart
-            rows.append((row.name, str(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
+            gap = Figure(row.difference, row.n, row.ci_low, row.ci_high)
+            apart = "" if row is fit.best else figure_cell(gap, 1, sign="+", digits=digits)
+            numbers = scaled(row.top1), _short(row.nll), apart
+            rows.append((row.name, count(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
     note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
     title = "clean NLL, one part of the set-up varied at a time"
-    return TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads)).said_once("n")
+    return Table(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads)).said_once("n")
 
 
-def _short(value: float) -> str:
-    return f"{value:.{_digits(value)}f}"
+def _short(value: float) -> Cell:
+    return number(value, _digits(value))
 
 
 def _digits(value: float) -> int:
@@ -278,7 +280,7 @@ class _Setup:
 class Ranked:
     """A table; rows: the figures of its candidates, where it has any."""
 
-    table: TextTable
+    table: Table
     rows: tuple[dict[str, Any], ...] = ()
 
 
@@ -305,7 +307,7 @@ class Inspected:
 
     facts: tuple[tuple[str, str], ...]
     stated: Stated
-    tables: tuple[TextTable, ...] = field(default=(), repr=False)
+    tables: tuple[Table, ...] = field(default=(), repr=False)
     lines: tuple[str, ...] = ()
     candidates: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
@@ -322,7 +324,7 @@ class Inspected:
         return finite_json(plain | asdict(self.stated))
 
     def _repr_html_(self) -> str:
-        facts = TextTable("", ("", ""), self.facts)
+        facts = Table("", ("", ""), self.facts)
         lines = self.lines + ((self.stated.heading, self.stated.command) if self.stated.command else ())
         return as_html([facts, *self.tables]) + "\n" + as_html((), lines)
 
@@ -369,7 +371,7 @@ def inspect(
     scene_options: dict[str, Any] = {"masks": masks, "ignore": ignore, "reduce_zero_label": reduce_zero_label}
     scenes = {name: value for name, value in scene_options.items() if value is not None}
     chosen: dict[str, Any] = {"limit": limit, "ids": ids, "seed": seed, "batch_size": batch_size, "device": device}
-    facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[TextTable](), list[dict[str, Any]]()
+    facts, lines, tables, rows = list[tuple[str, str]](), list[str](), list[Table](), list[dict[str, Any]]()
     stated, images = Stated({}, "", ()), "" if data_dir is None else data_dir
     checkpoints = [*checkpoint.values()] if isinstance(checkpoint, Mapping) else [checkpoint]
     paths = [] if isinstance(images, str | Path) else [each for each in checkpoints if isinstance(each, str | Path)]
@@ -585,7 +587,7 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield from (("note", note) for note in identity.notes)
 
 
-def fingerprint_table(fingerprint: Fingerprint, pixels: bool = False) -> TextTable:
+def fingerprint_table(fingerprint: Fingerprint, pixels: bool = False) -> Table:
     """Return the ranking as a table. pixels: whether the figures are means over the pixels of an image."""
     right = "pixel acc. %" if pixels else "top-1 %"
     rows = []
@@ -594,7 +596,7 @@ def fingerprint_table(fingerprint: Fingerprint, pixels: bool = False) -> TextTab
         marks = ", ".join(word for word, name in named if row.name == name)
         gap = Figure(row.difference, row.n, row.ci_low, row.ci_high)
         beyond = "" if row.name == fingerprint.best else figure_cell(gap, 1, sign="+")
-        rows.append((row.name, str(row.n), scaled(row.top1), number(row.nll), beyond, marks))
+        rows.append((row.name, count(row.n), scaled(row.top1), number(row.nll), beyond, marks))
     title, note = "clean NLL under each formula, same weights", _MIXED if len({row[1] for row in rows}) > 1 else ""
     headings = ("formula", "n", right, "NLL", "NLL minus best's [95 %]", "")
-    return TextTable(title, headings, tuple(rows), (), note).said_once("n")
+    return Table(title, headings, tuple(rows), (), note).said_once("n")

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..display.text import about, clock_time, no_controls
+from ..display.format import about, clock_time
+from ..display.text import no_controls
 from ..errors import RobustkitError
 from ..evaluations.attacks.two_phase.condition import phases_of
 from ..evaluations.condition import Cost, shows

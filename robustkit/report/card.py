@@ -16,7 +16,7 @@ from PIL import ImageFont
 
 from ..common.figure import Figure
 from ..common.files import check_plain, parse_toml, reason_of, write_whole
-from ..display.text import Made, code, escape_markdown, fenced, markdown_table
+from ..display.text import Made, as_markdown, code, escape_markdown, fenced
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
@@ -306,7 +306,7 @@ def card_markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, c
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Made) else escape_markdown(value),
     )
-    environment.filters |= {"code": code, "fenced": fenced, "table": markdown_table}
+    environment.filters |= {"code": code, "fenced": fenced, "table": as_markdown}
     manifest = run.manifest
     held, versions = manifest.to_plain(), {"robustkit": manifest.robustkit, **manifest.versions}
     versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}

@@ -14,7 +14,7 @@ from PIL import Image
 from ..common.names import canonical
 from ..data.class_names import class_name, class_names
 from ..display.format import percent
-from ..display.notebook import finite_json
+from ..display.text import finite_json
 from ..errors import RunError
 from ..evaluations.condition import View, group_of, kind_named, matches, name_of, pattern_of, shares_of, words_of
 from ..evaluations.metrics import is_finite

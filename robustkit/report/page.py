@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from ..common.figure import Figure
 from ..common.preprocessing import describe_preprocessing
+from ..display.html import html_table
 from ..display.table import Section, join_tables
 from ..display.text import no_formula
 from ..display.web import ENLARGE
@@ -27,7 +29,7 @@ from ..runs.folder import RunFolder
 from ..tasks.task import Task, glossary, task_of
 from .citations import bibtex
 from .front import front_of
-from .pages import break_part, environment, figure, render_page
+from .pages import allow_breaks, break_part, environment, figure, render_page
 from .samples import Browser
 
 if TYPE_CHECKING:
@@ -180,7 +182,8 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
 
 
 def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser, terms: Terms) -> str:
-    templates = environment(figure=figure, slug=slug, terms=terms.linked, together=join_tables)
+    write = partial(html_table, words=terms.linked, names=allow_breaks, numbers=figure)
+    templates = environment(as_table=write, slug=slug, terms=terms.linked, together=join_tables)
 
     def part(name: str, **values: Any) -> Markup:
         return Markup(templates.get_template(f"parts/{name}.j2").render(common | values).strip())

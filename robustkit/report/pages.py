@@ -44,7 +44,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         loader=FileSystemLoader([_HERE / "templates", *sorted(_HERE.parent.glob("slices/*/templates"))]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: no_formula(value) if type(value) is str else value,
+        finalize=lambda value: no_formula(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         trim_blocks=True,
         lstrip_blocks=True,
         bytecode_cache=_COMPILED,

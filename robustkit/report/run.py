@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.figure import COLUMNS
-from ..display.notebook import as_html, finite_json
+from ..display.html import as_html
 from ..display.svg import plot
+from ..display.text import finite_json
 from ..errors import RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.presenting import finding_lines, left_out_lines, note_lines

@@ -15,8 +15,7 @@ from PIL import Image
 
 from ..data.class_names import class_names
 from ..data.images import Refused, open_picture
-from ..display.format import number, percent
-from ..display.text import size_text
+from ..display.format import number, percent, size_text
 from ..errors import RunError
 from ..evaluations.condition import name_of, words_of
 from ..evaluations.maps.gallery import TILE, blended

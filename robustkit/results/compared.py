@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.plugins import plugin_session
-from ..display.notebook import as_html
-from ..display.notebook import finite_json as json_of
-from ..display.table import TextTable
+from ..display.html import as_html
+from ..display.table import Table
+from ..display.text import finite_json as json_of
 from ..errors import RunError
 from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
@@ -40,12 +40,12 @@ class Compared:
         return self.comparison.reference
 
     @property
-    def placed(self) -> list[TextTable]:
+    def placed(self) -> list[Table]:
         """The tables of places among published figures."""
         return [] if self.reference is None else among_tables(self.sides, self.reference)
 
     @property
-    def tables(self) -> list[TextTable]:
+    def tables(self) -> list[Table]:
         """The tables of all pairs, then those of places."""
         return [
             table.said_once("n") for table in (*tables(self.comparison), *flip_tables(self.comparison), *self.placed)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from ..common.figure import Figure
 from ..common.intervals import proportion
-from ..display.format import figure_cell
-from ..display.table import Grid, TextTable
+from ..display.format import count, figure_cell
+from ..display.table import Table
 from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, results_and_singles
 from ..evaluations.records import common_ids
@@ -96,21 +96,21 @@ def flips_under(first: Side, second: Side, conditions: Iterable[str]) -> Iterato
             continue
 
 
-def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> TextTable:
+def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> Table:
     rows = [
         (
             name_of(each.condition, "table", second.manifest),
-            str(each.negative.share.n),
+            count(each.negative.share.n),
             *(figure_cell(getattr(each, kind).share) for kind in KINDS),
         )
         for each in flips
     ]
     title = f"{names[1]} against {names[0]}: predictions that changed"
     headings = ("condition", "n", *(f"{kind} % [95 %]" for kind in KINDS))
-    return TextTable(title, headings, tuple(rows), (), NOTE, names[1])
+    return Table(title, headings, tuple(rows), (), NOTE, names[1])
 
 
-def flipped_grid(second: Side, flips: Sequence[Flips]) -> Grid | None:
+def flipped_grid(second: Side, flips: Sequence[Flips]) -> Table | None:
     """Return the first samples with a negative flip, with both predictions; None without any."""
     named = second.described.class_names or second.manifest.data.class_names
 
@@ -131,4 +131,4 @@ def flipped_grid(second: Side, flips: Sequence[Flips]) -> Grid | None:
         return None
     note = f"At most {_ROWS} samples of each condition."
     headings = ("condition", "sample", "before (right)", "now (wrong)")
-    return Grid(f"Negative flips of {second.checkpoint}", headings, tuple(rows), 2, note=note, folded=True)
+    return Table(f"Negative flips of {second.checkpoint}", headings, tuple(rows), note=note, keys=2, folded=True)

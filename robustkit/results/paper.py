@@ -20,8 +20,8 @@ from ..common.differences import holm
 from ..common.figure import Figure
 from ..common.finding import Finding
 from ..common.plugins import plugin_session
-from ..display.format import figure_cell
-from ..display.text import Made, amount, escape_markdown, no_controls, no_formula, one_line
+from ..display.format import amount, figure_cell
+from ..display.text import Made, escape_markdown, no_controls, no_formula, one_line
 from ..display.text import markdown_table as markdown_table
 from ..errors import DamagedRecord, ProtocolError, RunError, unknown
 from ..evaluations.aggregate import Results

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..common.figure import Figure
-from ..display.format import figure_cell, p_value, scaled
-from ..display.table import TextTable
+from ..display.format import count, figure_cell, p_value, scaled
+from ..display.table import Table
 from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import SINGLES, check_condition, matches, name_of, words_of
@@ -44,7 +44,7 @@ def slice_sections(results: Results, by: Sequence[str] = ()) -> dict[str, Any]:
     return {"grids": grids, "remark": "" if tables else search_note(results)}
 
 
-def weak_tables(results: Results) -> list[TextTable]:
+def weak_tables(results: Results) -> list[Table]:
     """Return the table of each checkpoint's weak slices, at most ten for a condition; none where nothing was found."""
     manifest, note = results.manifest, search_note(results)
     headline = task_of(manifest).headline_metric
@@ -56,7 +56,7 @@ def weak_tables(results: Results) -> list[TextTable]:
             rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
     title = "slices that do significantly worse"
     return [
-        TextTable(f"{name}: {title}", headings, tuple(cells), (), note, name, ("all others %",))
+        Table(f"{name}: {title}", headings, tuple(cells), (), note, name, ("all others %",))
         for name, cells in rows.items()
     ]
 
@@ -64,7 +64,7 @@ def weak_tables(results: Results) -> list[TextTable]:
 def _weak_cells(weak: WeakSlice, called: str) -> tuple[str, ...]:
     figure, gap = weak.slice.figure, Figure(weak.difference, weak.slice.figure.n, weak.low, weak.high)
     return (
-        *(weak.slice.name, called, str(figure.n), figure_cell(figure), scaled(weak.rest.value)),
+        *(weak.slice.name, called, count(figure.n), figure_cell(figure), scaled(weak.rest.value)),
         *(figure_cell(gap), p_value(weak.p_value)),
     )
 
@@ -106,7 +106,7 @@ def search_note(results: Results) -> str:
     return " ".join(filter(None, parts))
 
 
-def by_tables(run: RunFolder, by: Sequence[str]) -> list[list[TextTable]]:
+def by_tables(run: RunFolder, by: Sequence[str]) -> list[list[Table]]:
     """Return for each entry of `by` the tables of all checkpoints. Raises RunError as `slices_of`."""
     if not by:
         return []
@@ -122,7 +122,7 @@ def columns_asked(by: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...]) -> TextTable:
+def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...]) -> Table:
     task, rows, more = task_of(side.manifest), list[tuple[str, ...]](), 0
     metrics = [metric for metric in task.metrics if metric.name in task.paired]
     for condition in shown_conditions(side.conditions):
@@ -131,11 +131,11 @@ def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...])
         called, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
         for place, each in enumerate(headline[:_ROWS]):
             cells = (metric.cell(own[place]) for metric, own in zip(metrics, figures, strict=True))
-            rows.append((called, *each.values, str(each.figure.n), *cells))
+            rows.append((called, *each.values, count(each.figure.n), *cells))
     headings = ("condition", *names, "n", *(metric.column for metric in metrics))
     title = f"{side.checkpoint}: slices by {', '.join(names)}"
     note = f"The first {_ROWS} slices of each condition; {more} more in Run.slices." if more > 0 else ""
-    return TextTable(title, headings, tuple(rows), (), note, side.checkpoint, ("NLL", "top-5 %"))
+    return Table(title, headings, tuple(rows), (), note, side.checkpoint, ("NLL", "top-5 %"))
 
 
 def _figures_of(

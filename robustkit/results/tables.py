@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..common.figure import Figure
-from ..display.format import MISSING, figure_cell, p_value, scaled
-from ..display.table import Grid, Portion, TextTable, side_by_side
+from ..display.format import MISSING, Cell, count, figure_cell, p_value, scaled
+from ..display.table import Table, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import ShortRow, name_of
 from ..evaluations.family import by_family
@@ -27,7 +27,7 @@ from .published import Published
 LEGEND = "[low, high]: 95 % interval. –: not evaluated."
 
 
-def short_tables(results: Results) -> list[TextTable]:
+def short_tables(results: Results) -> list[Table]:
     """Return what a terminal shows of a run: the short table; of one checkpoint, first all of its task's table."""
     manifest = results.manifest
     rows = list(_rows(results))
@@ -57,16 +57,16 @@ def _rows(results: Results) -> Iterator[ShortRow]:
             yield row._replace(label=row.condition) if alike else row
 
 
-def _table(results: Results, rows: list[ShortRow]) -> TextTable:
+def _table(results: Results, rows: list[ShortRow]) -> Table:
     names = results.manifest.names
     cells = tuple(
         (row.section, row.label, *(_cell(results.cells[name], row.condition, row.metric) for name in names))
         for row in rows
     )
-    return TextTable("", ("", "", *names), cells).under_heads([row.section for row in rows])
+    return Table("", ("", "", *names), cells).under_heads([row.section for row in rows])
 
 
-def _cell(cells: Mapping[tuple[str, str], Figure], condition: str, metric: Metric) -> str:
+def _cell(cells: Mapping[tuple[str, str], Figure], condition: str, metric: Metric) -> Cell:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
     sign = "+" if metric.name.endswith("_over_control") else ""
     return figure_cell(cells.get((condition, metric.name)), metric.scale, sign=sign)
@@ -120,7 +120,7 @@ def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> li
     return [Side(run, name) for run, name in pairs if not checkpoints or name in checkpoints]
 
 
-def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
+def among_tables(sides: Sequence[Side], reference: Published) -> list[Table]:
     note = (
         f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: the ranks that the "
         "interval allows (1 is best); it says little about other images."
@@ -138,7 +138,7 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
             flags = tuple(reference.doubts(side.manifest, placed))
-            tables.append(TextTable(title, headings, rows, flags, note + more, side.checkpoint, ("n",)))
+            tables.append(Table(title, headings, rows, flags, note + more, side.checkpoint, ("n",)))
     return tables
 
 
@@ -148,25 +148,25 @@ def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple
     small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
     cell = partial(scaled, scale=metric.scale, digits=5 if small else 3)
     here = figure_cell(row, metric.scale, digits=5 if small else 3) if row.is_finite else MISSING
-    place = " to ".join(map(str, sorted(set(each.places or ()))))
-    place += f" of {len(each.levels) + 1}" if place else ""
+    places = " to ".join(map(str, sorted(set(each.places or ()))))
+    place = Cell(f"{places} of {len(each.levels) + 1}" if places else "")
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
-    levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
+    levels = (cell(each.levels.get(name)).followed_by(spreads.get(name, "")) for name in names)
     called = name_of(row.condition, "table", manifest)
-    return (called, metric.label, str(row.n), here, *levels, place)
+    return (called, metric.label, count(row.n), here, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
 
-def report_tables(run: RunFolder, results: Sequence[Figure]) -> list[TextTable]:
+def report_tables(run: RunFolder, results: Sequence[Figure]) -> list[Table]:
     """Return tables of the checkpoints of one run against its first, for its report; results: rows of the summary."""
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
     return tables(pair_tests(Results.of(run, results)).comparison)
 
 
-def tables(comparison: Comparison) -> list[TextTable]:
+def tables(comparison: Comparison) -> list[Table]:
     """Return a table per pair. Flags of the results that are compared stand under the last one."""
     result = []
     for place, pair in enumerate(comparison.pairs, 1):
@@ -177,11 +177,11 @@ def tables(comparison: Comparison) -> list[TextTable]:
         headings = (*HEADINGS, *(["published, not paired"] if published else []))
         rows = tuple(_cells(row, published) for row in pair.rows)
         note, spare = _note(comparison), ("p", "n", "p (Holm)")
-        result.append(TextTable(title, headings, rows, flags, note, pair.names[1], spare))
+        result.append(Table(title, headings, rows, flags, note, pair.names[1], spare))
     return result
 
 
-def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Grid]:
+def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Table]:
     """Return, for the page of a run, the predictions that changed from its first checkpoint, and which samples those
     are that were right before."""
     if len(run.manifest.checkpoints) < 2 or not results:
@@ -189,11 +189,10 @@ def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Grid]:
     comparison = pair_tests(Results.of(run, results)).comparison
     by_pair, lists = flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
     title = f"Predictions that changed from {run.manifest.names[0]}"
-    parts = [Portion(table.checkpoint, table.headings, table.rows) for table in by_pair]
-    return [*side_by_side(title, parts, note=by_pair[0].note if by_pair else ""), *filter(None, lists)]
+    return [*side_by_side(title, by_pair, note=by_pair[0].note if by_pair else ""), *filter(None, lists)]
 
 
-def flip_tables(comparison: Comparison) -> list[TextTable]:
+def flip_tables(comparison: Comparison) -> list[Table]:
     """Return a table for each pair of predictions that changed, where records have predictions."""
     return [flip_table(pair.second, pair.names, pair.flips) for pair in comparison.pairs if pair.flips]
 
@@ -225,14 +224,18 @@ def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     cell = partial(scaled, scale=metric.scale)
     gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
     called = name_of(row.condition, "table", row.second.manifest)
-    cells = (called, metric.label, str(difference.n), cell(difference.first), cell(difference.second))
+    cells = (called, metric.label, count(difference.n), cell(difference.first), cell(difference.second))
     same = row.first.described.attention == row.second.described.attention
-    published = "–" if row.published is None else cell(row.published, sign="" if same else "+")
+    published = MISSING if row.published is None else cell(row.published, sign="" if same else "+")
     figures = (figure_cell(gap, metric.scale, sign="+"), p_value(difference.p_value), p_value(row.p_value), row.verdict)
     return (*cells, *figures, *([published] if with_published else []))
 
 
-def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
+def _with_verdict(difference: str, verdict: str) -> str:
+    return difference.followed_by(f" {verdict}" * bool(verdict)) if isinstance(difference, Cell) else difference
+
+
+def comparison_grids(tables: Sequence[Table], baseline: str) -> list[Table]:
     """Return all differences from the baseline (its name) side by side: the significant ones, then others, folded."""
     if not tables:
         return []
@@ -244,15 +247,16 @@ def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
     for key in order:
         matches = [rows.get(key, {}) for rows in pairs]
         base = next(row["baseline"] for row in matches if row)
-        cells = (f"{row['difference [95 %]']} {row['at 0.05']}".strip() if row else "–" for row in matches)
+        cells = (_with_verdict(row["difference [95 %]"], row["at 0.05"]) if row else MISSING for row in matches)
         (tell if any(row and row["at 0.05"] for row in matches) else cannot).append((*key, base, *cells))
+    of = f"of {len(order)} figures"
     grids = [
-        Grid(f"Significantly different from {baseline}: {len(tell)} of {len(order)} figures", headings, tuple(tell), 2),
-        Grid(f"Inconclusive: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), 2, folded=True),
+        Table(f"Significantly different from {baseline}: {len(tell)} {of}", headings, tuple(tell), keys=2),
+        Table(f"Inconclusive: {len(cannot)} {of}", headings, tuple(cannot), keys=2, folded=True),
     ]
     grids = [grid for grid in grids if grid.rows]
-    parts = [Portion(table.checkpoint, table.headings, table.rows) for table in tables]
+    parts = [replace(table, keys=2, flags=()) for table in tables]
     title = f"Differences from {baseline}, with p-values"
-    grids += (replace(grid, folded=True) for grid in side_by_side(title, parts, keys=2))
+    grids += (replace(grid, folded=True) for grid in side_by_side(title, parts))
     every = " ".join(f"{table.title}." for table in tables)
     return [replace(grids[0], note=f"{every} {tables[0].note}", flags=flags), *grids[1:]]

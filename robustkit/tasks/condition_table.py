@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..common.figure import Figure
-from ..display.table import Grid, Portion, TextTable, side_by_side, with_flags
-from ..display.text import amount
+from ..display.format import MISSING, amount, count
+from ..display.table import Table, side_by_side, with_flags
 from ..evaluations.condition import words_of
 from ..evaluations.metrics import Metric, is_finite
 
@@ -50,10 +50,10 @@ class ConditionTable:
         metrics = [replace(metric, bare=False) for metric in self.metrics] if whole else self.metrics
         largest = figures.get(f"{norm}_max")
         size = largest.value if largest else None
-        none = "–" if self.manifest.checkpoint(key[0]).is_elsewhere else "0"  # nobody measured it
+        none = MISSING if self.manifest.checkpoint(key[0]).is_elsewhere else count(0)  # nobody measured it
         return {
             "condition": key[1],
-            "n": str(self.figures[key][self.task.headline].n),
+            "n": count(self.figures[key][self.task.headline].n),
             **{metric.column: metric.cell(figures.get(metric.name)) for metric in metrics},
             CHANGE: amount(size, norm, self.manifest.protocol.space) if is_finite(size) and size else none,
         }
@@ -64,7 +64,7 @@ class ConditionTable:
         attention = {entry.name: words.get(entry.attention, entry.attention) for entry in self.manifest.checkpoints}
         return [{"checkpoint": key[0], "attention": attention[key[0]], **self.cells(key)} for key in self.figures]
 
-    def text_table(self, spare: tuple[str, ...] = (), mark: bool = False) -> TextTable:
+    def text_table(self, spare: tuple[str, ...] = (), mark: bool = False) -> Table:
         """Return all rows. spare: headings to leave out where room is short. mark: show which rows have a flag."""
         rows = self.rows
         flags = [self.figures[key][self.task.headline].findings for key in self.figures]
@@ -74,19 +74,17 @@ class ConditionTable:
         headings = tuple(rows[0]) if rows else ()
         texts = tuple(tuple(row.values()) for row in rows)
         title = f"protocol {protocol.tag}: {protocol.summary}"
-        return TextTable(title, headings, texts, spare=tuple(columns.get(name, name) for name in spare))
+        return Table(title, headings, texts, spare=tuple(columns.get(name, name) for name in spare))
 
-    def terminal(self, spare: tuple[str, ...], mark: bool = False) -> TextTable:
+    def terminal(self, spare: tuple[str, ...], mark: bool = False) -> Table:
         heads = [f"{row['checkpoint']}, {row['attention']} attention" for row in self.rows]
         return self.text_table(spare, mark).said_once("n").under_heads(heads, 2)
 
-    def grids(self, flags: tuple[str, ...]) -> list[Grid]:
+    def grids(self, flags: tuple[str, ...]) -> list[Table]:
         """Return the headline of all checkpoints side by side, then every figure. flags: lines below the first."""
         headline, parts = self.task.headline_metric, []
         for checkpoint in dict.fromkeys(checkpoint for checkpoint, _ in self.figures):
             rows = [self.cells(key) for key in self.figures if key[0] == checkpoint]
-            place = [*rows[0]].index(headline.column)
-            headlines = {index: row[headline.column].split()[0] for index, row in enumerate(rows)}
-            values = {(index, place): float(text) / 100 for index, text in headlines.items() if text[:1].isdigit()}
-            parts.append(Portion(checkpoint, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), values))
+            lines = tuple(tuple(row.values()) for row in rows)
+            parts.append(Table("", tuple(rows[0]), lines, checkpoint=checkpoint, shaded=(headline.column,)))
         return with_flags(side_by_side("Clean and attacked", parts, headline=headline.column), flags)

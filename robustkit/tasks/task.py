@@ -21,7 +21,7 @@ from .registry import EVERY_TASK
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..display.table import CardPart, Section, TextTable
+    from ..display.table import CardPart, Section, Table
     from ..evaluations.aggregate import Gatherer, Parts, RecordReader, Results
     from ..evaluations.family import Looks
     from ..runs.folder import RunFolder
@@ -136,7 +136,7 @@ class Task:
 
     # Results for people
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         """Return the tables of a run for a terminal; flags of rows of the summary are shown apart."""
         raise NotImplementedError
 

@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 
 from robustkit.display.console import print_tables, table_lines, width_of, wrap
-from robustkit.display.table import TextTable
-from robustkit.display.text import size_text
+from robustkit.display.format import Cell, size_text
+from robustkit.display.table import Table
 
 NUMBER = re.compile(r"[-+−]?\d[\d.,]*(?:e[-+]?\d+)?")
 LONG = "resnet_with_a_checkpoint_name_of_far_more_than_sixty_characters_v2"
 CONDITIONS = ("clean", "autoattack(eps=4/255,steps=10,targets=3,queries=100,seed=12)", "pgd(eps=0.5/255,steps=1000)")
 
 
-def results(names: tuple[str, ...] = ("a", LONG)) -> TextTable:
+def results(names: tuple[str, ...] = ("a", LONG)) -> Table:
     """Return a table such as an audit's, each figure in it another one."""
     headings = ("checkpoint", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
     rows = []
@@ -25,11 +25,12 @@ def results(names: tuple[str, ...] = ("a", LONG)) -> TextTable:
         for condition in CONDITIONS:
             k = len(rows)
             top = f"{90 - k}.3 [{80 - k}.1, {97 - k}.{k}]"
-            rows.append((name, condition, f"{1000 + k}", top, f"{99 - k}.5", f"{k}.017", f"{k}.4", f"{k + 1}.988/255"))
-    return TextTable("title", headings, tuple(rows), spare=("largest |δ|", "ECE %", "n"))
+            numbers = (f"{1000 + k}", top, f"{99 - k}.5", f"{k}.017", f"{k}.4", f"{k + 1}.988/255")
+            rows.append((name, condition, *map(Cell, numbers)))
+    return Table("title", headings, tuple(rows), spare=("largest |δ|", "ECE %", "n"))
 
 
-def text_of(table: TextTable, width: int, elsewhere: str = "summary.csv") -> str:
+def text_of(table: Table, width: int, elsewhere: str = "summary.csv") -> str:
     return "\n".join(line.text for line in table_lines(table, width, elsewhere))
 
 
@@ -63,14 +64,16 @@ def test_columns_without_worth_are_left_out_in_their_order() -> None:
 
 
 def test_a_repeated_first_column_becomes_headings_only_where_room_is_short() -> None:
-    table = TextTable("", ("condition", "figure", "value"), (("clean", "top-1", "1.5"), ("clean", "NLL", "0.2")))
+    table = Table(
+        "", ("condition", "figure", "value"), (("clean", "top-1", Cell("1.5")), ("clean", "NLL", Cell("0.2")))
+    )
     assert text_of(table, 40).splitlines()[2:] == ["clean      top-1     1.5", "           NLL       0.2"]
     assert text_of(table, 20).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
 
 
 def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:
-    interval = "93.3 [84.1, 97.4]"
-    table = TextTable("", ("", "one", "two", "three"), (("clean", interval, interval, "7"),))
+    interval = Cell("93.3 [84.1, 97.4]")
+    table = Table("", ("", "one", "two", "three"), (("clean", interval, interval, Cell("7")),))
     blocks = text_of(table, 31).split("\n\n")
     assert [block.splitlines()[-1].split() for block in blocks] == [
         ["clean", *interval.split()],
@@ -81,8 +84,8 @@ def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:
 
 
 def test_a_single_column_that_does_not_fit_stands_below_its_rows_above_what_is_said_of_them() -> None:
-    rows = (("clean", "93.3 [84.1, 97.4]", ""), ("fog", "9.3 [4.1, 17.4]", "worse"))
-    table = TextTable("", ("", "value", "verdict"), rows, below=((1, "why it is so, in several words"),))
+    rows = (("clean", Cell("93.3 [84.1, 97.4]"), ""), ("fog", Cell("9.3 [4.1, 17.4]"), "worse"))
+    table = Table("", ("", "value", "verdict"), rows, below=((1, "why it is so, in several words"),))
     assert text_of(table, 40).splitlines()[2:] == [
         *("clean  93.3 [84.1, 97.4]", "fog      9.3 [4.1, 17.4]  worse"),
         *("       why it is so, in several words",),
@@ -109,7 +112,7 @@ def test_a_line_is_broken_between_words_and_never_inside_a_number() -> None:
 
 def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> None:
     console = Console(width=40, file=io.StringIO())
-    print_tables(console, [TextTable("t\x1b[31m", ("a", "b"), (("模型\x1b[2J", "1"), ("[bold]x", "22")))])
+    print_tables(console, [Table("t\x1b[31m", ("a", "b"), (("模型\x1b[2J", Cell("1")), ("[bold]x", Cell("22"))))])
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
     assert "\x1b" not in said and "[bold]x" in said
@@ -136,8 +139,8 @@ def test_radii_read_as_they_were_meant(value: float, text: str) -> None:
 
 
 def test_what_is_said_once_and_what_stands_above() -> None:
-    table = TextTable("t", ("c", "n", "x"), (("a", "60", "1"), ("a", "", "2"), ("b", "60", "3")))
+    table = Table("t", ("c", "n", "x"), (("a", "60", "1"), ("a", "", "2"), ("b", "60", "3")))
     once = table.said_once("n")
     assert (once.title, once.headings, once.rows[1]) == ("t; n = 60", ("c", "x"), ("a", "2"))
     assert once.under_heads(["A", "A", "B"]).heads == ((0, "A"), (2, "B"))
-    assert TextTable("t", ("c", "n"), (("a", "1"), ("b", "2"))).said_once("n").headings == ("c", "n")
+    assert Table("t", ("c", "n"), (("a", "1"), ("b", "2"))).said_once("n").headings == ("c", "n")

@@ -134,14 +134,14 @@ def test_tables_show_means_over_some_severities_and_which() -> None:
         for metric, value in (("top1", 1 - error), ("nll", nll), ("ece", ece)):
             results.append(Figure(value, 1, checkpoint="a").of(text, metric))
     (table,) = corruption_tables(results)
-    assert table.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
-    by_name = {cells[0]: cells[1:] for _, cells, _ in table.errors}
+    assert table.errors.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
+    by_name = {cells[0]: cells[1:] for cells in table.errors.rows}
     assert by_name["fog"] == ("–", "–", "25.0", "–", "–", "25.0 (3)", "2.000 (3)", "10.0 (3)")
     assert by_name["snow"] == ("50.0", "75.0", "–", "–", "–", "62.5 (1–2)", "2.500 (1–2)", "30.0 (1–2)")
-    assert table.errors[1][2][-1] == 0.25
+    assert [table.errors.shade(row, 6) for row in (0, 1)] == [0.625, 0.25]
     mean = Figure(0.2, 9, 0.1, 0.3, checkpoint="a").of("in-c(severity=3)", "mean_error", noted("x"))
     (table,) = corruption_tables([*results, mean])
-    assert table.means == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
+    assert table.means.rows == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
 
 
 def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
@@ -295,20 +295,20 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
     own = all_of(ALEXNET) | {"clean": outcome(0.25)} | all_of({"spatter": 0.5})
     own["corruption(fog,severity=1)"] = outcome(0.0)
     (table,) = corruption_tables(summary(own))
-    assert table.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
-    by_name = {cells[0]: (kind, cells, values) for kind, cells, values in table.errors}
+    assert table.errors.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
+    by_name = {cells[0]: (kind, cells) for kind, cells in zip(table.kinds, table.errors.rows, strict=True)}
     assert list(by_name) == [*TEST, "spatter"]
-    kind, cells, values = by_name["fog"]
+    kind, cells = by_name["fog"]
     assert kind == "weather" and cells[1:8] == ("0.0", "81.9", "81.9", "81.9", "81.9", "65.5", "80.0")
-    assert cells[8:] == ("2.000", "59.5") and values[:2] == pytest.approx((0, 0.819324))
+    assert cells[8:] == ("2.000", "59.5") and [cell.value for cell in cells[1:3]] == pytest.approx([0, 0.819324])
     assert by_name["spatter"][1][7] == "–"  # AlexNet's error there was not published
-    assert [row[0] for row in table.means] == ["in-c", "noise", "blur", "weather", "digital"]
-    assert table.means[0][3].startswith("98.7 [") and table.means[1][3] == "–"
+    assert [row[0] for row in table.means.rows] == ["in-c", "noise", "blur", "weather", "digital"]
+    assert table.means.rows[0][3].startswith("98.7 [") and table.means.rows[1][3] == "–"
     (without,) = corruption_tables(summary(own, "no ImageNet"))
-    assert without.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
-    assert without.mean_headings == ("mean over", "n", "error % [95 %]", "NLL", "ECE %")
-    assert "CIFAR-10-C's constants" in replace(table, definition="(preset=cifar)").title
-    assert "released files" in replace(table, definition="(source=released)").title
+    assert without.errors.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
+    assert without.means.headings == ("mean over", "n", "error % [95 %]", "NLL", "ECE %")
+    assert "CIFAR-10-C's constants" in replace(table, definition="(preset=cifar)").source
+    assert "released files" in replace(table, definition="(source=released)").source
 
 
 def test_a_corruption_that_is_added_enters_no_published_set(monkeypatch: pytest.MonkeyPatch) -> None:

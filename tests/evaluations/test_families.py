@@ -18,7 +18,7 @@ from rich.console import Console
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.common.plugins import built_in
 from robustkit.display.console import print_tables
-from robustkit.display.table import TextTable
+from robustkit.display.table import Table
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.condition import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, Place, kind_of, name_of, vocabulary_of
 from robustkit.evaluations.corruptions.condition import SETS
@@ -95,10 +95,8 @@ class Turned(Family):
 
     name = "turned"
 
-    def tables(self, results: Any) -> list[TextTable]:
-        return [
-            TextTable("turned by a quarter", ("condition", "n"), (("turn(90)", "4"),), ("a, turn(90): upside <down>",))
-        ]
+    def tables(self, results: Any) -> list[Table]:
+        return [Table("turned by a quarter", ("condition", "n"), (("turn(90)", "4"),), ("a, turn(90): upside <down>",))]
 
 
 def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_audit import audit
 
-from robustkit.display.text import about, clock_time
+from robustkit.display.format import about, clock_time
 from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams

@@ -14,8 +14,8 @@ from processes import called
 from rich.console import Console
 from small_audit import audit, command
 
+from robustkit.display.format import clock_time
 from robustkit.display.progress import ConsoleProgress
-from robustkit.display.text import clock_time
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
 from robustkit.pipeline.processes import Ranks

@@ -14,7 +14,6 @@ from page_runs import HOSTILE, PGD, Page, make_run, page_of
 from PIL import Image
 from sealing import seal
 
-from robustkit.display.table import TextTable, numeric_columns
 from robustkit.evaluations.maps.gallery import gallery_uri
 from robustkit.protocol.card import load_card
 from robustkit.report import page as report_page
@@ -192,11 +191,6 @@ def test_the_card_is_there_with_all_its_parameters(run: Run) -> None:
     text = page_of(run).text()
     for key in ("steps = 20", "step_size = 0.15*eps", "queries = 5000", run.manifest.protocol.digest):
         assert key in text
-
-
-def test_columns_of_figures_stand_on_the_right() -> None:
-    rows = (("a", "1.0 [0.5, 1.5]", "+2", "dog (2)", "< 0.001", "–"), ("b", "2", "−1.5 [−2, −1]", "–", "nan", ""))
-    assert numeric_columns(TextTable("t", ("c",) * 6, rows)) == {1, 2, 4, 5}
 
 
 def test_the_gallery_is_in_the_page(tmp_path: Path) -> None:

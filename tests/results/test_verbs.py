@@ -18,8 +18,8 @@ from PIL import Image
 import cam
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.display.notebook import as_html
-from robustkit.display.table import TextTable
+from robustkit.display.html import as_html
+from robustkit.display.table import Table
 from robustkit.errors import ProtocolError
 
 METHODS = ("agcam", "rollout", "grad-cam")
@@ -34,17 +34,19 @@ def test_compare_is_what_the_command_writes(tmp_path: Path) -> None:
     first = found.comparison.rows[0]
     assert list(frame["first"].unique()) == ["plain"] and frame["p_holm"][0] == first.p_value
     assert frame["first_value"][0] == first.difference.first and frame["n"][0] == N
-    assert f"<td>{100 * first.difference.first:.1f}</td>" in found._repr_html_()
+    assert f">{100 * first.difference.first:.1f}</td>" in found._repr_html_()
 
 
 def test_tables_are_escaped_and_keep_heads_flags_and_the_note() -> None:
-    table = TextTable("<t>", ("a", "b"), (("<1>", "2"),), ("f&",), "n", heads=((0, "h<"),), below=((0, "u"),))
+    table = Table("<t>", ("a", "b"), (("<1>", "2"),), ("f&",), "n", heads=((0, "h<"),), below=((0, "u"),))
     assert as_html([table, table], ["<line>"]).splitlines() == [
         "<p>&lt;line&gt;</p>",
         *[
-            *("<table>", "<caption>&lt;t&gt;</caption>", "<tr><th>a</th><th>b</th></tr>"),
-            *('<tr><th colspan="2">h&lt;</th></tr>', "<tr><td>&lt;1&gt;</td><td>2</td></tr>"),
-            *('<tr><td colspan="2">u</td></tr>', "</table>", "<p>⚑ f&amp;</p>"),
+            *("<table>", "<caption>&lt;t&gt;</caption>"),
+            '<thead><tr><th scope="col">a</th><th scope="col">b</th></tr></thead>',
+            *("<tbody>", '<tr><th scope="rowgroup" colspan="2">h&lt;</th></tr>'),
+            '<tr><th scope="row" class="plain">&lt;1&gt;</th><td class="text">2</td></tr>',
+            *('<tr><td colspan="2">u</td></tr>', "</tbody>", "</table>", "<p>⚑ f&amp;</p>"),
         ]
         * 2,
         "<p><small>n</small></p>",

@@ -71,7 +71,7 @@ def test_a_new_metric_is_in_every_place(run: Run) -> None:
     table = ConditionTable.of(task_of(run.manifest), rows, run.manifest)
     assert [*table.rows[0]][4:] == [*COLUMNS, "boldness % [95 %]", "largest |δ|"]
     (part,) = (part for part in task_of(run.manifest).card_parts("one", rows) if part.title.startswith("Clean"))
-    assert "boldness % [95 %]" in part.tables[0][1]
+    assert "boldness % [95 %]" in part.tables[0].headings
     assert "The share of bold answers among all samples." in page
     assert verdict(run, RULE, more="checkpoint = 'one'").state == "FAIL"  # 0.25 with certainty is below 0.3
     assert verdict(run, "boldness under clean >= 0.2", more="checkpoint = 'one'").state == "pass"
@@ -97,4 +97,4 @@ def test_a_new_metric_of_a_family_is_a_column_of_its_tables(monkeypatch: pytest.
     monkeypatch.setattr(corruptions, "METRICS", (*corruptions.METRICS, TOY))
     foggy = rows("corruption(fog,severity=3)", "top1")
     (means,) = corruptions.corruption_tables([*foggy, *rows("in-c(severity=3)", "mean_error")])
-    assert dict(zip(means.mean_headings, means.means[0], strict=True))["boldness % [95 %]"] == "25.0 [12.5, 50.0]"
+    assert dict(zip(means.means.headings, means.means.rows[0], strict=True))["boldness % [95 %]"] == "25.0 [12.5, 50.0]"

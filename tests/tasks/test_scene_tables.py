@@ -14,7 +14,8 @@ from scene_records import counts, record, share
 
 from robustkit.common.figure import Figure
 from robustkit.display.console import print_tables
-from robustkit.display.table import TextTable
+from robustkit.display.format import Cell
+from robustkit.display.table import Table
 from robustkit.evaluations.corruptions.condition import SETS, shares_of
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.counts import Counts
@@ -68,12 +69,15 @@ def test_tables_by_hand() -> None:
         ("snow", "–", "–", "–", "–", "0.0", "0.0 (5)", "0.0 (5)"),
         ("fog", "50.0", "50.0", "50.0", "–", "–", "50.0 (1–3)", "62.5 (1–3)"),
     )
-    assert severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
-    assert severities.values[4][:5] == (None,) * 4 + (0,)
+    assert [severities.shade(0, column) for column in range(1, 8)] == pytest.approx(
+        [0.9, 0.8, 0.7, 0.6, 0.5, 0.7, 0.625]
+    )
+    assert [severities.shade(4, column) for column in range(6)] == [None] * 5 + [1]
     assert sets.rows == (("noise", "10", "30.0 [30.0, 30.0]", "37.5 [37.5, 37.5]", "30.0", "30.0", "0.700"),)
     assert classes.headings == ("class", "images", "clean", pgd, "noise")
     assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
-    assert classes.values == ((None, *(pytest.approx(value) for value in (0.8, 0.2, 0.3))),)
+    assert [classes.shade(0, column) for column in (2, 3, 4)] == pytest.approx([0.2, 0.8, 0.7])
+    assert classes.shade(0, 1) is None
     assert other.title.startswith("conv: IoU") and other.rows == (("0", "1", "50.0", "50.0"),)
     losses = [row for row in results if row.metric == "nll"]
     assert scene_tables(losses) == [] and not ConditionTable.of(TASK, losses, MANIFEST).figures
@@ -107,7 +111,7 @@ def test_corruptions_of_plug_ins_stand_last(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
     own = {f"corruption({c},severity={s})": share(0.1 * s) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
     tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"))
-    long = TextTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
+    long = Table("many", ("class", "images", "clean"), (("[red]wall", Cell("1"), Cell("2")),) * (LONGEST + 1))
     console = Console(width=150, record=True, file=io.StringIO())
     print_tables(console, terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]))
     text = console.export_text()

@@ -184,12 +184,12 @@ def explain(code: str, as_json: bool) -> None:
     robustkit explain masking --json
     """
     from ...common.finding import catalogue, entry_of
-    from ...display.table import TextTable
+    from ...display.table import Table
 
     every = catalogue()
     if chosen := {name: entry for name, entry in every.items() if code in ("", name.partition("/")[0])}:
         rows = tuple((name, entry.severity, entry.title) for name, entry in chosen.items())
-        table = TextTable("robustkit explain CODE", ("code", "severity", "what was found"), rows)
+        table = Table("robustkit explain CODE", ("code", "severity", "what was found"), rows)
     else:
         chosen, table = {code: entry_of(code)}, None
     if as_json:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ...common.plugins import Registry, subclass_of
-from ...display.text import amount
+from ...display.format import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, samples_named

@@ -15,10 +15,9 @@ import numpy as np
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import proportion
-from ...display.format import figure_cell, percent, share
+from ...display.format import MISSING, amount, count, figure_cell, number, percent, share
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
-from ...display.table import Grid, Portion, Section, TextTable, side_by_side
-from ...display.text import amount
+from ...display.table import Section, Table, side_by_side
 from ...protocol.condition import CLEAN, samples_named
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
@@ -107,22 +106,22 @@ def stage_rows(results: Results) -> Rows:
     for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
         seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
         for stage in stages:
-            spent = f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–"
-            counts = str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"
+            spent = number(seconds[stage.name], 1) if stage.name in seconds else MISSING
+            counts = count(stage.standing), count(stage.forwards, ","), count(stage.backwards, ",")
             yield checkpoint, condition, (stage.name, *counts, spent)
 
 
 def strength_rows(results: Results) -> Rows:
     for row in results:
         if row.metric == BROKEN.name:
-            yield row.checkpoint, row.condition, (figure_cell(row), str(row.n))
+            yield row.checkpoint, row.condition, (figure_cell(row), count(row.n))
 
 
-def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Portion]:
+def _parts_of(rows: Rows, headings: tuple[str, ...], keys: int = 1) -> list[Table]:
     of: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, condition, texts in rows:
         of.setdefault(checkpoint, []).append((condition, *texts))
-    return [Portion(checkpoint, headings, tuple(lines)) for checkpoint, lines in of.items()]
+    return [Table("", headings, tuple(lines), checkpoint=name, keys=keys) for name, lines in of.items()]
 
 
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
@@ -332,7 +331,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
 
 
-def dossier_grids(results: Results) -> list[Grid]:
+def dossier_grids(results: Results) -> list[Table]:
     """Return the checks that found something, then, folded, the others; the rows of each check together."""
     flagged, passed = dict[str, list[tuple[str, ...]]](), dict[str, list[tuple[str, ...]]]()
     findings = {(row.checkpoint, row.condition): row.findings for row in results}
@@ -346,7 +345,7 @@ def dossier_grids(results: Results) -> list[Grid]:
     for what, checks in (("raised flags", flagged), ("passed", passed)):
         if rows := tuple(row for some in checks.values() for row in some):
             count = f"{len(rows)} check{'s' if len(rows) > 1 else ''}"
-            grids.append(Grid(f"{count} {what}", headings, rows, 3, folded=checks is passed))
+            grids.append(Table(f"{count} {what}", headings, rows, keys=3, folded=checks is passed))
     return grids
 
 
@@ -384,24 +383,24 @@ class AttacksPresenter(Presenter):
         yield from _least(on_clean, cells, manifest, headline)
         yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
             title = "stages: each attacks what earlier stages left correct"
-            table = TextTable(title, ("", *STAGE_HEADINGS), tuple(every))
+            table = Table(title, ("", *STAGE_HEADINGS), tuple(every))
             yield table.under_heads([unit for unit, *_ in every])
         if rows := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
             headings = ("", *STRENGTH_HEADINGS[1:])
-            yield TextTable("attack strength", headings, tuple(rows), note=STRENGTH_NOTE)
+            yield Table("attack strength", headings, tuple(rows), note=STRENGTH_NOTE)
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
 
-        def in_stages() -> dict[str, list[Grid]]:
-            stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))
+        def in_stages() -> dict[str, list[Table]]:
+            stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS), 2)
             samples, headline = results.run.manifest.protocol.samples.many.capitalize(), STAGE_HEADINGS[1]
-            grids = side_by_side(f"{samples} still correct after each stage", stages, keys=2, headline=headline)
+            grids = side_by_side(f"{samples} still correct after each stage", stages, headline=headline)
             parts, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "Attack strength"
             strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
             return {"grids": grids, "strengths": [*strengths, *support_grids(results, of_family(self.name))]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from ...common.intervals import Floats
 from ...display.format import number, percent
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
-from ...display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
+from ...display.table import CardPart, Section, Table, join_tables, with_flags
 from ...runs.manifest import Manifest
 from ..aggregate import Results
 from ..condition import ShortRow, name_of, words_of
@@ -182,16 +183,16 @@ class HeadsPresenter(Presenter):
     def card(self, results: Results) -> Iterable[CardPart]:
         return ()
 
-    def section_values(self, results: Results, by_layer: Iterable[TextTable]) -> dict[str, Any]:
+    def section_values(self, results: Results, by_layer: Iterable[Table]) -> dict[str, Any]:
         """Return what its section shows: tables with their flags, checkpoints together, then, folded, each layer's."""
         tables = with_flags(join_tables(self.tables(results)), finding_lines(results, of_family(self.name)))
-        return {"grids": [*tables, *(grid_of(table, folded=True) for table in by_layer)]}
+        return {"grids": [*tables, *(replace(table, folded=True) for table in by_layer)]}
 
 
 class AttentionPresenter(HeadsPresenter):
     words = VOCABULARY
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         return attention_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

@@ -14,7 +14,8 @@ import numpy as np
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap
-from ...display.table import TextTable
+from ...display.format import MISSING, NOT_FINITE, Cell, count, wide_number
+from ...display.table import Table
 from ...errors import DamagedRecord
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
@@ -277,67 +278,57 @@ _OF_LAYERS = (
 Rows = Sequence[Figure]
 
 
-def attention_tables(results: Rows) -> list[TextTable]:
+def attention_tables(results: Rows) -> list[Table]:
     return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
     rows = []
     counts = {under: next(iter(figures.values())).n for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
     for under, figures in conditions.items():
         pairs = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
         cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, pairs, strict=True))
-        rows.append((under, *([str(counts[under])] if several else []), *cells))
+        rows.append((under, *([count(counts[under])] if several else []), *cells))
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
-    return TextTable(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
+    return Table(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
-def _cell(change: Figure | None, value: Figure | None, factor: int, decimals: int) -> str:
+def _cell(change: Figure | None, value: Figure | None, factor: int, decimals: int) -> Cell:
     """Return `12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
     row, sign = (change, "+") if change is not None else (value, "")
     decimals = max(decimals, 2) if sign and factor == 1 else decimals
     if row is None:
-        return "–"
-    text = _number(factor * row.value, decimals, sign)
-    if not row.has_interval:
-        return text
-    low, high = (_number(factor * end, decimals, sign) for end in (row.low, row.high))
-    return f"{text} [{low}, {high}]"
+        return MISSING
+    text, low, high = (wide_number(factor * end, decimals, sign) for end in (row.value, row.low, row.high))
+    return Cell(f"{text} [{low}, {high}]" if row.has_interval else text, row.value, row)
 
 
-def _number(value: float, decimals: int, sign: str = "") -> str:
-    if not math.isfinite(value):
-        return "nan"
-    if abs(value) >= 1e3:
-        return f"{value:{sign}.3g}" if abs(value) >= 1e6 else f"{value:{sign},.0f}"
-    return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no -0.00
-
-
-def layer_table(heads: Heads, title: str) -> TextTable:
+def layer_table(heads: Heads, title: str) -> Table:
     headings = ("layer", "heads", "N", *(name for _, name, _, _ in LAYERS))
     parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in LAYERS]
     rows = [
         (
-            *(layer.name, str(layer.heads), str(layer.keys)),
+            *(layer.name, count(layer.heads), count(layer.keys)),
             *(_mean_and_worst(factor * values[place], worst, percent=factor == 100) for values, factor, worst in parts),
         )
         for place, layer in enumerate(heads.layers[:_MOST])
     ]
     more = len(heads.layers) - len(rows)
     note = _OF_LAYERS + (f" {more} more layers are left out." if more else "")
-    return TextTable(title, headings, tuple(rows), tuple(map(str, heads.findings)), note)
+    return Table(title, headings, tuple(rows), tuple(map(str, heads.findings)), note)
 
 
-def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
+def _mean_and_worst(values: Floats, sign: int, percent: bool) -> Cell:
     """Return `8.25, 10.12 (2)`: the mean, the worst and its head; `nan` where nothing is finite."""
     finite = np.flatnonzero(np.isfinite(values))
     if not len(finite):
-        return "nan"
+        return NOT_FINITE
     worst = int(finite[(sign * values[finite]).argmax()])
     digits = 1 if percent or float(np.abs(values[finite]).max()) >= 10 else 2
-    return f"{_number(float(values[finite].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"
+    mean, most = (wide_number(float(value), digits) for value in (values[finite].mean(), values[worst]))
+    return mean.followed_by(f", {most} ({worst})")
 
 
 class AttentionAggregator(Aggregator):

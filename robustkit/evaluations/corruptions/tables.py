@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
-from ...display.format import figure_cell, loss_cell, percent, scaled, share
-from ...display.table import CardPart, Grid, Portion, Section, TextTable, side_by_side, with_flags
+from ...display.format import MISSING, count, figure_cell, loss_cell, percent, scaled, share
+from ...display.table import CardPart, Section, Table, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..condition import Clause, ShortRow, kind_of, name_of
 from ..family import Presenter
@@ -66,20 +66,14 @@ _LOSSES = (Metric("nll", "NLL", bare=True), Metric("ece", "ECE %", 100, bare=Tru
 
 
 @dataclass(frozen=True)
-class CorruptionTable:
-    """A checkpoint under one definition. errors: rows under `error_headings`, each with its category and its errors as
-    fractions (None: not evaluated). Without AlexNet as a yardstick, its columns are left out."""
+class CorruptionTables:
+    """A checkpoint under one definition. errors: a row for each corruption, of `kinds`; without AlexNet as a yardstick,
+    its column is left out. means: over sets."""
 
-    checkpoint: str
     definition: str
-    error_headings: tuple[str, ...]
-    mean_headings: tuple[str, ...]
-    means: tuple[tuple[str, ...], ...]
-    errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.checkpoint}: error in % by corruption and severity, {self.source}"
+    errors: Table
+    kinds: tuple[str, ...]
+    means: Table
 
     @property
     def source(self) -> str:
@@ -89,7 +83,7 @@ class CorruptionTable:
         return ", ".join([where, *(phrase for key, phrase in words.items() if key in self.definition)])
 
 
-def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTable]:
+def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTables]:
     cells_of: dict[str, dict[tuple[str, str], Figure]] = {}
     for row in results:
         cells_of.setdefault(row.checkpoint, {})[row.condition, row.metric] = row
@@ -101,18 +95,16 @@ def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTable]:
             ordered = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
             lines = [_errors(part, cells) for part in ordered]
             ce = ERROR_HEADINGS.index("CE %")
-            with_ce = any(row[ce] != "–" for row, _ in lines)  # AlexNet is a yardstick
-            headings, *rows = (
-                row if with_ce else row[:ce] + row[ce + 1 :] for row in (ERROR_HEADINGS, *(row for row, _ in lines))
-            )
-            kinds, values = (category_of(part.name) for part in ordered), (each for _, each in lines)
-            errors, means = tuple(zip(kinds, rows, values, strict=True)), _means(definition, cells)
-            tables.append(CorruptionTable(checkpoint, definition, headings, *means, errors))
+            with_ce = any(row[ce] != MISSING for row in lines)  # AlexNet is a yardstick
+            headings, *rows = (row if with_ce else row[:ce] + row[ce + 1 :] for row in (ERROR_HEADINGS, *lines))
+            errors = Table("", headings, tuple(rows), checkpoint=checkpoint, shaded=headings[1:7], dark="high")
+            kinds = tuple(category_of(part.name) for part in ordered)
+            tables.append(CorruptionTables(definition, errors, kinds, _means(checkpoint, definition, cells)))
     return tables
 
 
-def _errors(part: Corrupted, cells: Cells) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    """Return the row of a corruption, and the fractions behind its errors."""
+def _errors(part: Corrupted, cells: Cells) -> tuple[str, ...]:
+    """Return the row of a corruption."""
     texts = [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     values = [None if (right := finite_or_none(cells, text, "top1")) is None else 1 - right for text in texts]
     present = [text for text, value in zip(texts, values, strict=True) if value is not None]
@@ -125,8 +117,8 @@ def _errors(part: Corrupted, cells: Cells) -> tuple[tuple[str, ...], tuple[float
     loss = scaled(nll, 1)
     ends = [scaled(mean), scaled(finite_or_none(cells, part.text, "ce")), loss, scaled(ece)]
     only = "" if whole or not present else f" ({span(texts.index(text) + 1 for text in present)})"
-    ends = [cell + only if cell != "–" else cell for cell in ends]
-    return (part.label, *map(scaled, values), *ends), (*values, mean)
+    ends = [cell.followed_by(only) if cell != MISSING else cell for cell in ends]
+    return part.label, *map(scaled, values), *ends
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
@@ -134,8 +126,8 @@ def _mean(figures: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present and len(present) == len(figures) else None
 
 
-def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return headings and rows of the means over sets: a column for each metric that one has, and for losses."""
+def _means(checkpoint: str, definition: str, figures: Cells) -> Table:
+    """Return the means over sets: a column for each metric that one has, and for losses."""
     texts = {text: set_of(text) for text, metric in figures if metric == "mean_error"}
     sets = {text: parts for text, parts in texts.items() if parts and definition_of(parts[2]) == definition}
     names = {metric for text, metric in figures if text in sets}
@@ -147,8 +139,9 @@ def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tupl
         finite = (row if row and row.is_finite else None for row in row_figures)
         cells = (metric.cell(row) for metric, row in zip(metrics, finite, strict=True))
         frost = " (frost: texture=own)" if "texture=own" in of else ""
-        rows.append((f"{name}{only}{frost}", str(figures[text, "mean_error"].n), *cells))
-    return ("mean over", "n", *(metric.column for metric in metrics)), tuple(rows)
+        rows.append((f"{name}{only}{frost}", count(figures[text, "mean_error"].n), *cells))
+    headings = ("mean over", "n", *(metric.column for metric in metrics))
+    return Table("", headings, tuple(rows), checkpoint=checkpoint)
 
 
 SEVERITY_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
@@ -157,7 +150,7 @@ RETENTION_HEADINGS = ("mean over", "n", "mIoU % [95 %]", "retention % [95 %]", "
 Values = tuple[float | None, ...]
 
 
-def retention_tables(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
+def retention_tables(checkpoint: str, cells: Cells) -> Iterator[Table]:
     """Yield the tables of one checkpoint, those of each definition of corruptions together."""
     for definition in dict.fromkeys(_definition(condition) for condition, _ in cells):
         if definition is not None:
@@ -171,24 +164,24 @@ def _definition(condition: str) -> str | None:
     return None if part is None else part.definition
 
 
-def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTable]:
+def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[Table]:
     mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
     parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
     labels = {part.label: part.mean for part in parts if part is not None}
     ordered = sorted(labels.values(), key=lambda part: corruption_names().index(part.name))
     lines = [_by_severity(part, mine, finite_or_none(cells, "clean", "miou")) for part in ordered]
-    rows, values = _with_categories([part.name for part in ordered], lines)
+    rows = _with_categories([part.name for part in ordered], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
-    yield TextTable(title, SEVERITY_HEADINGS, tuple(rows), values=tuple(values), checkpoint=checkpoint)
+    yield Table(title, SEVERITY_HEADINGS, tuple(rows), checkpoint=checkpoint, shaded=SEVERITY_HEADINGS[1:])
     means = []
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
         shares = (scaled(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
         whole = (figure_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
-        means.append((text, str(mine[text, "miou"].n), *whole, *shares, loss_cell(mine.get((text, "nll")))))
+        means.append((text, count(mine[text, "miou"].n), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
-        yield TextTable(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
+        yield Table(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
 
 
 def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
@@ -204,7 +197,7 @@ def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tu
         those, which = _of_those(fractions[:5], clean)
         columns[5:] = map(scaled, those)
     if which:
-        columns[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in columns[5:]]
+        columns[5:] = [cell.followed_by(f" ({which})") if cell != MISSING else cell for cell in columns[5:]]
     return (part.label, *columns), tuple(fractions)
 
 
@@ -217,46 +210,36 @@ def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[
     return [mean, mean / clean if clean else None], span(present)
 
 
-def _with_categories(
-    order: Sequence[str], lines: Sequence[tuple[tuple[str, ...], Values]]
-) -> tuple[list[tuple[str, ...]], list[Values]]:
+def _with_categories(order: Sequence[str], lines: Sequence[tuple[tuple[str, ...], Values]]) -> list[tuple[str, ...]]:
     """Return the rows of corruptions, with a mean below each category that has several."""
-    texts, figures = list[tuple[str, ...]](), list[Values]()
+    texts = list[tuple[str, ...]]()
     for kind in dict.fromkeys(map(category_of, order)):
         places = [place for place, name in enumerate(order) if category_of(name) == kind]
         texts += (lines[place][0] for place in places)
-        figures += (lines[place][1] for place in places)
         if len(places) > 1:
             means = [_mean(column) for column in zip(*(lines[place][1] for place in places), strict=True)]
             if means[-2] is not None:  # every one of them has a mean
                 texts.append((f"mean of {kind}", *map(scaled, means)))
-                figures.append(tuple(means))
-    return texts, figures
+    return texts
 
 
-def corruption_grids(tables: Sequence[CorruptionTable]) -> list[Grid]:
+def corruption_grids(tables: Sequence[CorruptionTables]) -> list[Table]:
     """Return the tables of all checkpoints side by side, by definition."""
-    grids = list[Grid]()
+    grids = list[Table]()
     for definition in dict.fromkeys(table.definition for table in tables):
         some = [table for table in tables if table.definition == definition]
         where = some[0].source
-        means = [Portion(table.checkpoint, table.mean_headings, table.means) for table in some if table.means]
+        means = [each.means for each in some if each.means.rows]
         grids += side_by_side(f"Means over sets of corruptions, {where}", means)
         title = f"Error in % by corruption, {where}"
-        grids += side_by_side(title, [_grid_of_errors(table) for table in some], headline="mean", lower=False)
+        grids += side_by_side(title, [_with_severities(each.errors) for each in some], headline="mean")
     return grids
 
 
-def _grid_of_errors(table: CorruptionTable) -> Portion:
-    values = {
-        (place, column): fraction
-        for place, (_, _, fractions) in enumerate(table.errors)
-        for column, fraction in enumerate(fractions, start=1)
-        if fraction is not None
-    }
+def _with_severities(errors: Table) -> Table:
     names = {str(severity): f"severity {severity}" for severity in range(1, 6)}
-    headings = tuple(names.get(heading, heading) for heading in table.error_headings)
-    return Portion(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values)
+    headings = tuple(names.get(heading, heading) for heading in errors.headings)
+    return replace(errors, headings=headings, shaded=headings[1:7])
 
 
 class CorruptionsPresenter(Presenter):
@@ -293,20 +276,21 @@ class CorruptionsPresenter(Presenter):
 
     def card(self, results: Results) -> Iterable[CardPart]:
         for part in corruption_tables(results):
-            by_error = ("By severity", part.error_headings, [cells for _, cells, _ in part.errors])
-            means = [("Means over sets", part.mean_headings, part.means)] if part.means else []
-            yield CardPart("Corruptions", f"Error in %, {part.source}.", [*means, by_error])
+            means = [replace(part.means, title="Means over sets")] if part.means.rows else []
+            tables = [*means, replace(part.errors, title="By severity")]
+            yield CardPart("Corruptions", f"Error in %, {part.source}.", tables)
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
-        for table in corruption_tables(results):
-            kinds = [f"{kind}:" for kind, _, _ in table.errors]
-            rows = tuple((kind, *cells) for kind, cells, _ in table.errors)
-            plain = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
-            yield plain.under_heads(kinds)
-            if table.means:
-                title = f"{table.checkpoint}: means over sets of corruptions"
+    def terminal(self, results: Results) -> Iterable[Table]:
+        for part in corruption_tables(results):
+            errors, checkpoint = part.errors, part.errors.checkpoint
+            title = f"{checkpoint}: error in % by corruption and severity, {part.source}"
+            rows = tuple((f"{kind}:", *row) for kind, row in zip(part.kinds, errors.rows, strict=True))
+            table = Table(title, ("", *errors.headings), rows, spare=("ECE %", "NLL", "CE %"))
+            yield table.under_heads([row[0] for row in rows])
+            if part.means.rows:
+                title = f"{checkpoint}: means over sets of corruptions"
                 spare = ("ECE %", "NLL", "n", "relative mCE %")
-                yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")
+                yield replace(part.means, title=title, spare=spare).said_once("n")
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         means = [metric_named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []

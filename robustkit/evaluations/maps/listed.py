@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ...common.figure import Figure
 from ...common.finding import Finding
-from ...display.format import figure_cell
-from ...display.table import Section, TextTable, portion_of, side_by_side, with_flags
+from ...display.format import count, figure_cell
+from ...display.table import Section, Table, side_by_side, with_flags
 from ..aggregate import RecordReader, Results, readable_rows
 from ..condition import ShortRow
 from ..family import Aggregator, Presenter, Summary
@@ -76,23 +76,23 @@ class ListedPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == self.chief[0].name)
 
-    def tables(self, results: Sequence[Figure]) -> Sequence[TextTable]:
+    def tables(self, results: Sequence[Figure]) -> Sequence[Table]:
         ours = of_family(self.name)
         texts = {text for text in dict.fromkeys(row.condition for row in results) if ours(text)}
         every = by_checkpoint(results, lambda text: text if text in texts else None)
         return [self._table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
-    def _table(self, checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
+    def _table(self, checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
         names = {name for figures in conditions.values() for name in figures}
         columns = [metric for metric in self.words.metrics if metric.name in names or metric not in self.optional]
         rows = []
         for text, figures in conditions.items():
             n = figures[self.counted.name].n if self.counted.name in figures else 0
             cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in columns)
-            rows.append((self.words.label(text), str(n), *cells))
+            rows.append((self.words.label(text), count(n), *cells))
         headings = (self.first, "n", *(metric.short or metric.label for metric in columns))
         title = f"{checkpoint}: {self.section_title[0].lower()}{self.section_title[1:]}"
-        return TextTable(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")
+        return Table(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
         for metric in self.chief:
@@ -102,6 +102,6 @@ class ListedPresenter(Presenter):
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):
             headline = self.chief[0].short or self.chief[0].label
-            grids = side_by_side(self.section_title, list(map(portion_of, tables)), headline=headline, note=self.note)
+            grids = side_by_side(self.section_title, tables, headline=headline, note=self.note)
             values = {"grids": with_flags(grids, finding_lines(results, of_family(self.name)))}
             yield Section(self.name.replace(" ", "-"), self.section_title, lambda: values, template=self.template)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...common.figure import Figure
-from ...display.format import figure_cell
+from ...display.format import Cell, count, figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
-from ...display.table import CardPart, Grid, Portion, Section, TextTable, side_by_side, with_flags
+from ...display.table import CardPart, Section, Table, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
@@ -179,13 +179,13 @@ def control_of(row: Figure) -> str:
     return text.removeprefix("best control: ")
 
 
-def map_tables(results: Sequence[Figure], only_boxes: bool = False) -> list[TextTable]:
+def map_tables(results: Sequence[Figure], only_boxes: bool = False) -> list[Table]:
     """Return the tables of all checkpoints, under titles without their names. only_boxes: there are no masks."""
     every = by_checkpoint(results, lambda text: text if is_of_maps(text) else None)
     return [table for checkpoint, figures in every.items() for table in _tables(checkpoint, figures, only_boxes)]
 
 
-def _tables(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], only_boxes: bool) -> Iterator[TextTable]:
+def _tables(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], only_boxes: bool) -> Iterator[Table]:
     figures = {parts: metrics for text, metrics in conditions.items() if (parts := parts_of(text)) is not None}
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(spec.kind for spec, _ in scored):
@@ -202,12 +202,12 @@ def _tables(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], onl
     for method in dict.fromkeys(spec.called for spec in stable):
         same = {spec: metrics for spec, metrics in stable.items() if spec.called == method}
         lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
-        yield TextTable(f"{method}: alike to the clean map", STABLE_HEADINGS, lines, checkpoint=checkpoint)
+        yield Table(f"{method}: alike to the clean map", STABLE_HEADINGS, lines, checkpoint=checkpoint)
 
 
 def _scores(
     checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Figure]]
-) -> Iterator[TextTable]:
+) -> Iterator[Table]:
     """Yield a table with a column per score and a row per method, controls last; below each its lead over the best."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
@@ -217,7 +217,7 @@ def _scores(
         figures = {metric: part[spec].get(metric) for metric in used}
         ns = dict.fromkeys(str(row.n) for row in figures.values() if row is not None)
         cells = [figure_cell(row, scales[metric], not spec.is_control) for metric, row in figures.items()]
-        rows.append((spec.called, " / ".join(ns), *cells))
+        rows.append((spec.called, Cell(" / ".join(ns)), *cells))
         leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
         if leads:
             best = {metric: control_of(row) for metric, row in leads.items()}
@@ -225,10 +225,10 @@ def _scores(
             ahead = (figure_cell(leads[m], scales[m], sign="+") if m in leads else "" for m in used)
             rows.append((_LEAD, "", *ahead))
     columns = (headings[metric] + " %" * (scales[metric] == 100) for metric in used)
-    yield TextTable(title, ("method", "n", *columns), tuple(rows), checkpoint=checkpoint)
+    yield Table(title, ("method", "n", *columns), tuple(rows), checkpoint=checkpoint)
 
 
-def _in_pieces(table: TextTable, most: int) -> Iterator[TextTable]:
+def _in_pieces(table: Table, most: int) -> Iterator[Table]:
     """Yield the table with at most so many scores at a time."""
     first = 2 if "n" in table.headings else 1
     for start in range(first, len(table.headings), most):
@@ -241,17 +241,17 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
     cells = [spec.under]
     for group in ("held", "fell"):
         rows = [metrics.get(f"{metric}_{group}") for metric in ("rank_correlation", "map_iou")]
-        cells += ["0" if rows[0] is None else str(rows[0].n), *(figure_cell(row, 1) for row in rows)]
+        cells += [count(0 if rows[0] is None else rows[0].n), *(figure_cell(row, 1) for row in rows)]
     return tuple(cells)
 
 
 _BEST, _LEAD = "  – best control", "  – lead over it"  # begin the rows below a method
 
 
-def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    groups: dict[str, list[Portion]] = {}
+def map_grids(tables: Sequence[Table]) -> list[Table]:
+    groups: dict[str, list[Table]] = {}
     for table in tables:
-        part = Portion(table.checkpoint, table.headings, tuple(_named(table.rows)))
+        part = replace(table, title="", rows=tuple(_named(table.rows)))
         groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
     return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
 
@@ -333,10 +333,10 @@ class MapsPresenter(Presenter):
     def card(self, results: Results) -> Iterable[CardPart]:
         if maps := map_tables(results, only_boxes(results.manifest)):
             note = "Controls ignore the image; below each method is its lead over the best of them."
-            parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
+            parts = [replace(table, title=f"{table.title[:1].upper()}{table.title[1:]}") for table in maps]
             yield CardPart("Maps", note, parts)
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         for table in map_tables(results, only_boxes(results.manifest)):
             titled = replace(table, title=f"{table.checkpoint}: {table.title}").said_once("n")
             yield from _in_pieces(titled, 3) if titled.headings[0] == "method" else [titled]

@@ -12,9 +12,8 @@ import numpy as np
 from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, draws_interval, share_of
-from ...display.format import figure_cell, number, scaled
-from ...display.table import Grid, Portion, TextTable, side_by_side, with_flags
-from ...display.text import amount
+from ...display.format import amount, count, figure_cell, number, scaled
+from ...display.table import Table, side_by_side, with_flags
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
@@ -185,9 +184,9 @@ def head_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tu
         largest, moved = finite_or_none(cells, text, f"{norm}_max"), cells.get((text, "moved"))
         rows.append(
             (
-                *(text, str(knn.n), *(figure_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
-                "0" if moved is None or not moved.is_finite else number(moved.value),
-                amount(largest, norm, manifest.protocol.space) if largest else "0",
+                *(text, count(knn.n), *(figure_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
+                count(0) if moved is None or not moved.is_finite else number(moved.value),
+                amount(largest, norm, manifest.protocol.space) if largest else count(0),
                 "⚑" if knn.findings else "",
             )
         )
@@ -209,9 +208,8 @@ def _swept(cells: Cells, texts: Sequence[str], metrics: Sequence[str]) -> list[t
         for metric in metrics:
             value = finite_or_none(cells, text, metric)
             spread = finite_or_none(cells, text, metric.replace("few_shot(", "few_shot_spread("))
-            columns.append(
-                scaled(value) + (f" ± {scaled(spread)}" if spread is not None and metric.startswith("few") else "")
-            )
+            has_spread = spread is not None and metric.startswith("few")
+            columns.append(scaled(value).followed_by(f" ± {scaled(spread)}" if has_spread else ""))
         rows.append((text, *columns))
     return rows
 
@@ -248,7 +246,7 @@ def heads_in_words(entry: CheckpointEntry) -> str:
     )
 
 
-def terminal_tables(results: Results) -> Iterator[TextTable]:
+def terminal_tables(results: Results) -> Iterator[Table]:
     manifest, rows, heads = results.manifest, list[tuple[str, ...]](), list[str]()
     swept, under, metrics = list[tuple[str, ...]](), list[str](), _sweep(results)
     for entry in manifest.checkpoints:
@@ -262,12 +260,12 @@ def terminal_tables(results: Results) -> Iterator[TextTable]:
     if rows:
         title = f"protocol {manifest.protocol.tag}: {heads_in_words(manifest.checkpoints[0])}"
         spare = (HEADINGS[6], HEADINGS[4], "n")
-        yield TextTable(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare).said_once("n").under_heads(heads)
+        yield Table(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare).said_once("n").under_heads(heads)
         title = "kNN by k, and few-shot accuracy ± its spread over draws"
-        yield TextTable(title, ("checkpoint", "condition", *map(_heading, metrics)), tuple(swept)).under_heads(under)
+        yield Table(title, ("checkpoint", "condition", *map(_heading, metrics)), tuple(swept)).under_heads(under)
 
 
-def head_grids(results: Results) -> list[Grid]:
+def head_grids(results: Results) -> list[Table]:
     """Return clean and attacked, corrupted, and the figures of every head, of all checkpoints side by side."""
     manifest, note = results.manifest, f"{heads_in_words(results.manifest.checkpoints[0])}."
     grids = [
@@ -278,15 +276,15 @@ def head_grids(results: Results) -> list[Grid]:
     for entry in manifest.checkpoints:
         cells = results.cells[entry.name]
         rows = _swept(cells, _texts(cells), metrics)
-        parts += [Portion(entry.name, ("condition", *map(_heading, metrics)), tuple(rows))] if rows else []
+        parts += [Table("", ("condition", *map(_heading, metrics)), tuple(rows), checkpoint=entry.name)] if rows else []
     grids += side_by_side("kNN by k, and few-shot accuracy ± its spread over draws", parts)
     return with_flags(grids, finding_lines(results, lambda text: True))
 
 
-def _grids(results: Results, title: str, is_meant: Callable[[str], bool], note: str) -> list[Grid]:
+def _grids(results: Results, title: str, is_meant: Callable[[str], bool], note: str) -> list[Table]:
     parts = []
     for entry in results.manifest.checkpoints:
         cells = results.cells[entry.name]
         rows = head_rows(cells, _texts(cells, is_meant), results.manifest)
-        parts += [Portion(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in rows))] if rows else []
+        parts += [Table("", HEADINGS[:-1], tuple(row[:-1] for row in rows), checkpoint=entry.name)] if rows else []
     return side_by_side(title, parts, headline=_HEADLINE, note=note)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...common.differences import Difference, of_draws, of_means
 from ...common.figure import Figure
 from ...display.format import share
-from ...display.table import CardPart, Section, TextTable
+from ...display.table import CardPart, Section, Table
 from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import shares_of
@@ -87,9 +87,9 @@ class Features(Task):
         if rows := head_rows(cells, in_short(cells), results.manifest):
             parts = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
             note = f"95 % intervals in brackets; n is the number of images. {heads_in_words(entry)}."
-            yield CardPart("Accuracy of heads on its features", note, [("", HEADINGS[:-1], parts)])
+            yield CardPart("Accuracy of heads on its features", note, [Table("", HEADINGS[:-1], tuple(parts))])
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         return terminal_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from ...common.figure import Figure
 from ...common.intervals import Floats, mean_of, share_of
-from ...display.format import figure_cell, number, percent
+from ...display.format import MISSING, Cell, count, figure_cell, number, percent
 from ...display.svg import Plot, labels, legend, shorten_name, space_panels, style
-from ...display.table import Section, TextTable
+from ...display.table import Section, Table
 from ...evaluations.aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
 from ...evaluations.attention.condition import under_of
 from ...evaluations.attention.figures import HeadsPresenter
@@ -67,37 +67,37 @@ _NOTE = (
 _HEADINGS = tuple(metric.label for metric in METRICS[:4])
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
     rows = []
     for under, figures in conditions.items():
         changed = figures.get(METRICS[-1].name)
         cells = [figure_cell(figures.get(m.name), m.scale, m in (CHANGE, *BACK), digits=2) for m in METRICS]
-        rows.append((under, *cells[:4], str(changed.n if changed else 0), *cells[4:]))
+        rows.append((under, *cells[:4], count(changed.n if changed else 0), *cells[4:]))
     headings = ("condition", *(m.label for m in METRICS[:4]), "n", *(m.label for m in METRICS[4:]))
     n = max(row.n for figures in conditions.values() for row in figures.values())
-    return TextTable(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
+    return Table(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
-def layer_table(books: Heads, title: str) -> TextTable:
+def layer_table(books: Heads, title: str) -> Table:
     """Return a row for each layer: means over its heads, and the highest with its number from 0 on."""
     rows = []
     for place, layer in enumerate(books.layers[:_MOST]):
         figures = [books.by_layer(name)[place] for name in LISTS]
         cells = (_mean_and_most(values, factor) for values, factor in zip(figures, (1, 100, 100, 100), strict=True))
-        rows.append((layer.name, str(layer.heads), *cells))
+        rows.append((layer.name, count(layer.heads), *cells))
     more = len(books.layers) - len(rows)
     note = "Mean over the heads of a layer, then the highest of them with its number from 0 on."
     note += f" {more} more layers are left out." if more else ""
-    return TextTable(title, ("layer", "heads", *_HEADINGS), tuple(rows), (), note)
+    return Table(title, ("layer", "heads", *_HEADINGS), tuple(rows), (), note)
 
 
-def _mean_and_most(values: Floats, factor: int) -> str:
+def _mean_and_most(values: Floats, factor: int) -> Cell:
     finite = np.flatnonzero(np.isfinite(values))
     if not len(finite):
-        return "–"
+        return MISSING
     most, decimals = int(finite[values[finite].argmax()]), 1 if factor == 100 else 2
     mean = float(values[finite].mean())
-    return f"{number(factor * mean, decimals)}, {number(factor * float(values[most]), decimals)} ({most})"
+    return number(factor * mean, decimals).followed_by(f", {number(factor * float(values[most]), decimals)} ({most})")
 
 
 _COLUMNS = 2  # checkpoints in a figure
@@ -176,7 +176,7 @@ class LogitLedgerAggregator(Aggregator):
 class LogitLedgerPresenter(HeadsPresenter):
     words = VOCABULARY
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
         return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
@@ -185,7 +185,7 @@ class LogitLedgerPresenter(HeadsPresenter):
         for (checkpoint, condition), books in results.gathered(LedgerHeads).by_unit.items():
             first.setdefault(checkpoint, (condition, books))
 
-        def by_layer() -> Iterator[TextTable]:
+        def by_layer() -> Iterator[Table]:
             for checkpoint, (condition, books) in first.items():
                 yield layer_table(books, f"{checkpoint}: {self.words.label(condition)}, layer by layer")
 

@@ -11,8 +11,8 @@ import numpy as np
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, resampled_figures
-from ...display.format import figure_cell, number
-from ...display.table import Grid, Portion, side_by_side, with_flags
+from ...display.format import Cell, count, figure_cell, number
+from ...display.table import Table, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
@@ -69,11 +69,11 @@ def result_rows(cells: Cells) -> list[tuple[str, ...]]:
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
         values = (_cell(cells.get((text, name)), scale, digits) for name, _, scale, digits in _COLUMNS)
-        rows.append((text, str(first.n), *values, "⚑" if first.findings else ""))
+        rows.append((text, count(first.n), *values, "⚑" if first.findings else ""))
     return rows
 
 
-def _cell(row: Figure | None, scale: float, digits: int) -> str:
+def _cell(row: Figure | None, scale: float, digits: int) -> Cell:
     """Return `434.70 [410.12, 460.03]`; a dash where there is no row."""
     return figure_cell(row, scale, digits=digits)
 
@@ -82,12 +82,10 @@ def read_as(entry: CheckpointEntry) -> str:
     return ", ".join(shown_as(entry).values())
 
 
-def result_grids(results: Results) -> list[Grid]:
+def result_grids(results: Results) -> list[Table]:
     """Return the perplexities of all checkpoints side by side, then every figure."""
-    parts = [
-        Portion(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in result_rows(results.cells[entry.name])))
-        for entry in results.manifest.checkpoints
-    ]
+    rows = {entry.name: result_rows(results.cells[entry.name]) for entry in results.manifest.checkpoints}
+    parts = [Table("", HEADINGS[:-1], tuple(row[:-1] for row in some), checkpoint=name) for name, some in rows.items()]
     remarks = dict.fromkeys(f"{entry.name}: {read_as(entry)}." for entry in results.manifest.checkpoints)
     grids = side_by_side("Clean and with changed words", parts, headline=_HEADLINE, note=" ".join(remarks))
     return with_flags(grids, finding_lines(results, lambda text: words_of(text).in_results))

@@ -13,7 +13,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import intervals
 from ...display.format import number
-from ...display.table import CardPart, Section, TextTable
+from ...display.table import CardPart, Section, Table
 from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import kind_of
@@ -110,9 +110,9 @@ class Text(Task):
             parts = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
             read = read_as(results.manifest.checkpoint(checkpoint))
             note = f"95 % intervals in brackets; n is the number of documents; {read}."
-            yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], parts)])
+            yield CardPart("Clean and with changed words", note, [Table("", HEADINGS[:-1], tuple(parts))])
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         protocol, rows, heads = results.manifest.protocol, list[tuple[str, ...]](), list[str]()
         for entry in results.manifest.checkpoints:
             entries = result_rows(results.cells[entry.name])
@@ -121,7 +121,7 @@ class Text(Task):
         if rows:
             title = f"protocol {protocol.tag}: {protocol.summary}"
             spare = (HEADINGS[5], HEADINGS[3], HEADINGS[4], "n")
-            table = TextTable(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare)
+            table = Table(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare)
             yield table.said_once("n").under_heads(heads)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

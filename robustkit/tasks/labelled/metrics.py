@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, INVERTED, Figure
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, share_of, wilson
-from ...display.format import interval, scaled
-from ...display.table import TextTable
+from ...display.format import Cell, count, figure_cell, scaled
+from ...display.table import Table
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
@@ -187,7 +187,7 @@ class WeakClasses(Gatherer):
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
-        self.tables: list[TextTable] = []
+        self.tables: list[Table] = []
         self._clean: dict[str, ClassTally] = {}
         self._names = manifest.data.class_names or ()
 
@@ -207,23 +207,23 @@ class WeakClasses(Gatherer):
         self.tables += [] if table is None else [table]
 
 
-def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTable | None:
+def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> Table | None:
     n, right = tally.counts(int(tally.label.max(initial=-1)) + 1)
     judged = np.flatnonzero((n >= FEWEST) & (right < n))
     order = judged[np.argsort(right[judged] / n[judged], kind="stable")][:MOST].tolist()
     rows = tuple(
-        (class_name_of(place, names), str(n[place]), _share(right[place], n[place]), _taken(tally, place, names))
+        (class_name_of(place, names), count(n[place]), _share(right[place], n[place]), _taken(tally, place, names))
         for place in order
     )
     headings = ("class", "n", "right % [95 %]", "most often mistaken for")
     note = _note(n, len(order), len(judged), "lowest", "mistakes")
     title = f"{checkpoint}: classes with the lowest clean accuracy"
-    return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
+    return Table(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
 
 
 def _largest_drops(
     checkpoint: str, condition: str, clean: ClassTally, attacked: ClassTally, names: Sequence[str]
-) -> TextTable | None:
+) -> Table | None:
     classes = int(clean.label.max(initial=-1)) + 1  # on the same samples as attacked
     n, before = clean.counts(classes)
     _, after = attacked.counts(classes)
@@ -232,7 +232,7 @@ def _largest_drops(
     order = judged[np.lexsort((after[judged] / n[judged], -drops))][:MOST].tolist()
     rows = tuple(
         (
-            *(class_name_of(place, names), str(n[place]), scaled(before[place] / n[place])),
+            *(class_name_of(place, names), count(n[place]), scaled(before[place] / n[place])),
             *(_share(after[place], n[place]), scaled((after[place] - before[place]) / n[place])),
             _taken(attacked, place, names),
         )
@@ -241,16 +241,15 @@ def _largest_drops(
     headings = ("class", "n", "clean %", "right % [95 %]", "points", "most often mistaken for")
     title = f"{checkpoint}: classes with the largest drop under {condition}"
     note = _note(n, len(order), len(judged), "largest", "a drop")
-    return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
+    return Table(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
 
 
 def class_name_of(label: int, names: Sequence[str]) -> str:
     return str(names[label]) if 0 <= label < len(names) else str(label)
 
 
-def _share(right: int, n: int) -> str:
-    low, high = wilson(int(right), int(n))
-    return f"{scaled(right / n)} {interval(low, high)}"
+def _share(right: int, n: int) -> Cell:
+    return figure_cell(Figure(right / n, int(n), *wilson(int(right), int(n))))
 
 
 def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:

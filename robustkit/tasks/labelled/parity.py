@@ -11,8 +11,8 @@ from ...common.differences import Difference, holm, of_means
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
-from ...display.format import figure_cell, percent, scaled
-from ...display.table import TextTable
+from ...display.format import count, figure_cell, percent, scaled
+from ...display.table import Table
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import name_of, shows, words_of
 from ...evaluations.metrics import Metric
@@ -79,7 +79,7 @@ def _differs(row: Figure) -> bool:
     return any(finding.code == DIFFERS for finding in row.findings)
 
 
-def parity_tables(results: Results) -> list[TextTable]:
+def parity_tables(results: Results) -> list[Table]:
     """Return a table for each checkpoint that others were compared with the first: a row a condition."""
     manifest = results.manifest
     if not isinstance(first := manifest.parity, str):
@@ -91,7 +91,7 @@ def parity_tables(results: Results) -> list[TextTable]:
         rows = tuple(
             (
                 name_of(text, "table", manifest),
-                str(agreed[text].n),
+                count(agreed[text].n),
                 figure_cell(agreed[text]),
                 *(_accuracy(results, each, text) for each in (first, name)),
                 "⚑" if _differs(agreed[text]) else "",
@@ -100,7 +100,7 @@ def parity_tables(results: Results) -> list[TextTable]:
         )
         headings = ("condition", "n", "agreement % [95 %]", f"{called[first]} %", f"{called[name]} %", "differs")
         title = f"{called[name]} and {called[first]}: how often both predict the same class"
-        tables += [TextTable(title, headings, rows, (), note, name).said_once("n")] if rows else []
+        tables += [Table(title, headings, rows, (), note, name).said_once("n")] if rows else []
     return tables
 
 

@@ -13,7 +13,7 @@ from ...common.figure import Figure
 from ...common.intervals import calibration_error, calibration_gaps, proportion
 from ...display.format import percent
 from ...display.svg import INK, Plot, Style, dots, shorten_name, space_panels
-from ...display.table import Grid, TextTable
+from ...display.table import Table
 from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
 
 
-def stacked_grids(tables: Sequence[TextTable]) -> list[Grid]:
+def stacked_grids(tables: Sequence[Table]) -> list[Table]:
     """Return tables whose titles differ in the checkpoint alone as one grid, its rows one checkpoint after the other;
     all but the first are folded."""
-    groups: dict[str, list[TextTable]] = {}
+    groups: dict[str, list[Table]] = {}
     for table in tables:
         groups.setdefault(table.title.removeprefix(f"{table.checkpoint}: "), []).append(table)
     grids = []
@@ -37,7 +37,7 @@ def stacked_grids(tables: Sequence[TextTable]) -> list[Grid]:
         headings = (*(["checkpoint"] if several else []), *some[0].headings)
         rows = tuple((*([table.checkpoint] if several else []), *row) for table in some for row in table.rows)
         note = " ".join(dict.fromkeys(table.note for table in some))
-        grids.append(Grid(title[:1].upper() + title[1:], headings, rows, 1 + several, note=note))
+        grids.append(Table(title[:1].upper() + title[1:], headings, rows, note=note, keys=1 + several))
     return [grids[0], *(replace(grid, folded=True) for grid in grids[1:])] if grids else []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.figure import Figure
 from ...display.format import share
-from ...display.table import CardPart, Section, TextTable, of_tables
+from ...display.table import CardPart, Section, Table, of_tables
 from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.condition import words_of
@@ -71,17 +71,18 @@ class Labelled(Task):
             called = results.manifest.protocol.samples.many
             note = f"95 % intervals in brackets; n is the number of {called}; ⚑ marks flagged figures (see above)."
             headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
-            yield CardPart("Clean and under attack", note, [("", headings, [tuple(row.values()) for row in rows])])
+            lines = tuple(tuple(row.values()) for row in rows)
+            yield CardPart("Clean and under attack", note, [Table("", headings, lines)])
         for parity in parity_tables(results):
             if parity.checkpoint == checkpoint:
-                yield CardPart("Parity", parity.note, [(parity.title, parity.headings, parity.rows)])
+                yield CardPart("Parity", parity.note, [parity])
         for family in families_of(results.manifest, results):
             yield from family.presenter.card(results)
 
     def badge_word(self, is_clean: bool) -> str:
         return self.headline_metric.word if is_clean else ""
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         table = ConditionTable.of(self, results, results.manifest)
         yield from [table.terminal(("top5", "ece", CHANGE, "n"), mark=True)] if table.figures else []
         yield from parity_tables(results)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...common.figure import Figure
-from ...display.format import percent, scaled
+from ...display.format import count, percent, scaled
 from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Table
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
 from ...evaluations.condition import is_over_groups, kind_of, words_of
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 LONGEST = 40  # the longest table of classes that a terminal shows, in rows
 
 
-def scene_tables(results: Sequence[Figure]) -> list[TextTable]:
+def scene_tables(results: Sequence[Figure]) -> list[Table]:
     """Return the tables about corruptions and about classes; none where no condition has an mIoU."""
-    tables, by_checkpoint = list[TextTable](), dict[str, dict[tuple[str, str], Figure]]()
+    tables, by_checkpoint = list[Table](), dict[str, dict[tuple[str, str], Figure]]()
     for row in results:
         by_checkpoint.setdefault(row.checkpoint, {})[row.condition, row.metric] = row
     for checkpoint, cells in by_checkpoint.items():
@@ -36,43 +37,42 @@ def scene_tables(results: Sequence[Figure]) -> list[TextTable]:
     return tables
 
 
-def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
+def _classes(checkpoint: str, cells: Cells) -> Iterator[Table]:
     """Yield the IoU of each class under everything but single corruptions; images: those that have it when clean."""
     texts = dict.fromkeys(text for text, _ in cells)
     columns = [text for text in texts if words_of(text).in_results or is_over_groups(text)]
     if not columns:
         return
     names = dict.fromkeys(metric for condition, metric in cells if condition in columns and metric.startswith("iou("))
-    rows, values = [], []
+    rows = []
     for metric in names:
         fractions = [finite_or_none(cells, condition, metric) for condition in columns]
         first = cells.get((columns[0], metric))
-        rows.append((metric[4:-1], "0" if first is None else str(first.n), *map(scaled, fractions)))
-        values.append((None, *fractions))
+        rows.append((metric[4:-1], count(0 if first is None else first.n), *map(scaled, fractions)))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {columns[0]}"
-    yield TextTable(title, ("class", "images", *columns), tuple(rows), values=tuple(values), checkpoint=checkpoint)
+    yield Table(title, ("class", "images", *columns), tuple(rows), checkpoint=checkpoint, shaded=tuple(columns))
 
 
-def terminal_scenes(tables: Sequence[TextTable]) -> Iterator[TextTable]:
+def terminal_scenes(tables: Sequence[Table]) -> Iterator[Table]:
     """Yield the tables for a terminal; of a long one about classes only where to find it."""
     for table in tables:
         if table.headings[0] == "class" and len(table.rows) > LONGEST:
-            yield TextTable(f"{table.title}: {len(table.rows)} classes; see the report", (), ())
+            yield Table(f"{table.title}: {len(table.rows)} classes; see the report", (), ())
         else:
-            yield TextTable(table.title, table.headings, table.rows, spare=("NLL", "pixel acc. %", "mean acc. %"))
+            yield replace(table, spare=("NLL", "pixel acc. %", "mean acc. %"))
 
 
-def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[TextTable]) -> Iterator[CardPart]:
+def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[Table]) -> Iterator[CardPart]:
     """Yield the tables of a checkpoint, except those of many classes, which are in results.json."""
     if not table.figures and not others:
         return
     cells = list(map(table.cells, table.figures))
     rows = [tuple((row | {"condition": code(row["condition"])}).values()) for row in cells]
-    parts: list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]] = [("", tuple(cells[0]), rows)] if cells else []
+    parts = [Table("", tuple(cells[0]), tuple(rows))] if cells else []
     for other in others:
         title = other.title.removeprefix(f"{checkpoint}: ")
         if len(other.rows) <= LONGEST:
-            parts.append((f"{title[:1].upper()}{title[1:]}", other.headings, other.rows))
+            parts.append(replace(other, title=f"{title[:1].upper()}{title[1:]}"))
     yield CardPart("Segmentation", "95 % intervals in brackets; n is the number of images.", parts)
 
 

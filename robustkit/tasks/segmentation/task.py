@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...common.differences import Difference
 from ...common.figure import Figure
 from ...display.format import percent, share
-from ...display.table import CardPart, Section, TextTable, join_tables, of_tables, with_flags
+from ...display.table import CardPart, Section, Table, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, words_of
 from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
@@ -120,7 +120,7 @@ class Segmentation(Task):
             if family.presenter.tables(results):
                 yield from family.presenter.card(results)
 
-    def terminal(self, results: Results) -> Iterable[TextTable]:
+    def terminal(self, results: Results) -> Iterable[Table]:
         table = ConditionTable.of(self, results, results.manifest)
         if table.figures:
             yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))

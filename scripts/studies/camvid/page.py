@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from robustkit.display.table import TextTable
+from robustkit.display.table import Table
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.presenting import finding_lines
@@ -54,7 +54,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
         "\n".join(checkpoint_lines(manifest)),
     ]
     whole = ConditionTable.of(TASK, results, manifest).text_table()
-    tables: list[TextTable] = [whole, *scene_tables(results), *report_tables(run, results)]
+    tables: list[Table] = [whole, *scene_tables(results), *report_tables(run, results)]
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
         texts += [f"- ⚑ {flag}" for flag in getattr(table, "flags", ())]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from robustkit.common.figure import FEWEST
-from robustkit.display.text import size_text
+from robustkit.display.format import size_text
 from robustkit.errors import RunError
 from robustkit.evaluations.records import common_ids
 from robustkit.report.run import Run

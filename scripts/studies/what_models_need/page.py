@@ -22,7 +22,7 @@ from rich.console import Console
 
 import robustkit
 from robustkit.display.progress import ConsoleProgress
-from robustkit.display.table import TextTable
+from robustkit.display.table import Table
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.condition import words_of
 from robustkit.report.run import Run
@@ -114,7 +114,7 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
         )
 
 
-def tables(run: Run) -> Iterator[TextTable]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield the tables of what this page is about."""
     results = Results.of(run, run.summary())
     for presenter in (RegionsPresenter(), TwoObjectsPresenter(), CounterfactualsPresenter()):

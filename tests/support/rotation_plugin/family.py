@@ -11,7 +11,7 @@ from robustkit.common.figure import Figure
 from robustkit.common.intervals import bootstrap
 from robustkit.display.format import scaled, share
 from robustkit.display.svg import Plot
-from robustkit.display.table import Section, TextTable, of_tables
+from robustkit.display.table import Section, Table, of_tables
 from robustkit.evaluations.aggregate import column_of
 from robustkit.evaluations.condition import Clause
 from robustkit.evaluations.family import Family
@@ -44,20 +44,20 @@ class Rotations(Family):
             if metric == "agreement":
                 yield Clause(f"{VOCABULARY.label(condition)} it keeps {share(row)} of its predictions", (row,))
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         rows = tuple(
             (row.checkpoint, degrees_of(row.condition), scaled(row.value))
             for row in results
             if row.metric == "agreement"
         )
-        return [TextTable("predictions that stay", ("checkpoint", "degrees", "agreement %"), rows)] if rows else []
+        return [Table("predictions that stay", ("checkpoint", "degrees", "agreement %"), rows)] if rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):
             yield of_tables(self.name, "Rotations", tuple(tables), (_figure(tables[0]),))
 
 
-def _figure(table: TextTable) -> Plot:
+def _figure(table: Table) -> Plot:
     def paint(canvas: Any) -> None:
         canvas.subplots().plot([int(row[1]) for row in table.rows], [float(row[2]) for row in table.rows], "o")
 

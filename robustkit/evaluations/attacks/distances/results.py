@@ -15,10 +15,9 @@ from scipy.special import bdtr
 from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure
 from ....common.finding import Finding
 from ....common.intervals import Floats, bootstrap, mean_of, share_of
-from ....display.format import figure_cell, number, percent
+from ....display.format import Cell, amount, figure_cell, number, percent, size_text
 from ....display.svg import Plot, labels, legend, list_some, panels, shorten_name
-from ....display.table import Section, TextTable, portion_of, side_by_side, with_flags
-from ....display.text import amount, size_text
+from ....display.table import Section, Table, side_by_side, with_flags
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
@@ -280,8 +279,8 @@ _OF_SLOPES = (
 )
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> TextTable:
-    lines = []
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
+    lines = list[tuple[str, str, Cell]]()
     for condition, rows in conditions.items():
         norm, name = norm_of(condition), VOCABULARY.label(condition)
         called = {
@@ -297,31 +296,31 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> T
     n = next(iter(next(iter(conditions.values())).values())).n
     note = _NOTE + _OF_SLOPES * any(what == CORRELATION.label for _, what, _ in lines)
     title, headings = f"{checkpoint}: smallest adversarial perturbations, n = {n}", ("attack", "figure", "value")
-    return TextTable(title, headings, tuple(lines), note=note, checkpoint=checkpoint)
+    return Table(title, headings, tuple(lines), note=note, checkpoint=checkpoint)
 
 
 def _radius(metric: str) -> str:
     return metric.removeprefix(ACCURACY.name).removesuffix(")")
 
 
-def _correlations(rows: Mapping[str, Figure]) -> Iterator[tuple[str, str]]:
+def _correlations(rows: Mapping[str, Figure]) -> Iterator[tuple[str, Cell]]:
     of = {metric: row for metric, row in rows.items() if row.is_finite}
     if (row := of.get(CORRELATION.name)) is not None:
-        yield CORRELATION.label, f"{figure_cell(row, 1, sign='+', digits=2)}, n = {row.n}"
+        yield CORRELATION.label, figure_cell(row, 1, sign="+", digits=2).followed_by(f", n = {row.n}")
     for metric, row in of.items():
         if metric.startswith(OF_HEAD.name) and BY_CHANCE.name in of:
             head = metric.removeprefix(OF_HEAD.name).removesuffix(")")
             chance = of[BY_CHANCE.name].value
             yield (
                 f"{CORRELATION.label}, largest of all heads",
-                f"{number(row.value, 2, '+')} ({head}; chance {number(chance, 2)})",
+                number(row.value, 2, "+").followed_by(f" ({head}; chance {number(chance, 2)})"),
             )
 
 
-def _cell(row: Figure, norm: str, percent: bool) -> str:
+def _cell(row: Figure, norm: str, percent: bool) -> Cell:
     """Return `2.74/255 [2.30, 3.49]`, or `43.3 [31.6, 55.9]` of percentages."""
     if not row.is_finite:
-        return "none found"
+        return Cell("none found")
     levels = norm == "linf" and not percent
 
     def shown(value: float) -> str:
@@ -330,7 +329,7 @@ def _cell(row: Figure, norm: str, percent: bool) -> str:
         return f"{255 * value:.2f}" if levels else f"{100 * value:.1f}" if percent else f"{value:.3g}"
 
     interval = f" [{shown(row.low)}, {shown(row.high)}]" if row.interval else ""
-    return shown(row.value) + "/255" * levels + interval
+    return Cell(shown(row.value) + "/255" * levels + interval, row.value, row)
 
 
 def distance_figures(results: Sequence[Figure], looks: Looks) -> Iterator[Plot]:
@@ -415,7 +414,7 @@ class DistancesAggregator(Aggregator):
 class DistancesPresenter(Presenter):
     words = VOCABULARY
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
         return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
 
@@ -429,9 +428,9 @@ class DistancesPresenter(Presenter):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
             lines, note = finding_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
-            parts = [portion_of(table) for table in tables]
+            parts = [replace(table, keys=2, note="") for table in tables]
             # A row for each figure, a column for each checkpoint.
             title, figures = "Minimal adversarial perturbations", tuple(distance_figures(results, looks))
-            grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
+            grid = replace(side_by_side(title, parts, headline="value", note=note)[0], title=title)
             values = {"grids": with_flags([grid], lines)}
             yield Section("distances", f"{title}", lambda: values, figures)

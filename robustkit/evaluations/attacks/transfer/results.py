@@ -12,14 +12,14 @@ from ....common.figure import Figure
 from ....common.finding import Finding
 from ....common.intervals import share_of
 from ....display.format import figure_cell, percent
-from ....display.table import Grid, Section, TextTable, with_flags
+from ....display.table import Section, Table, with_flags
 from ....errors import RunError
 from ....runs.kept_images import DIGEST
 from ....runs.untrusted import PROVENANCE
 from ...aggregate import RecordReader, Results, readable_rows
 from ...condition import ShortRow, name_of
 from ...family import Aggregator, Overview, Presenter, Summary
-from ...metrics import Metric, is_finite
+from ...metrics import Metric
 from ...presenting import finding_lines, findings_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
 from ..condition import TOP1, starts_from
@@ -140,7 +140,7 @@ class Matrix:
         self.sources = [name for name in names if any(source == name for source, _ in self.accuracy)]
         self.scored = [name for name in names if any(scored == name for _, scored in self.accuracy)]
 
-    def table(self) -> TextTable:
+    def table(self) -> Table:
         called, manifest = short_names(self.results.manifest.names), self.results.manifest
         cells = {source: [self.accuracy.get((source, name)) for name in self.scored] for source in self.sources}
         rows = [(called[source], *map(figure_cell, some)) for source, some in cells.items()]
@@ -150,17 +150,11 @@ class Matrix:
         sizes = [cell.n for cell in self.accuracy.values()]
         counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
         title, headings = f"transfer of {attack}: accuracy in %, n = {counted}", [called[name] for name in self.scored]
-        return TextTable(title, ("found for", *headings), tuple(rows), note=_NOTE)
+        return Table(title, ("found for", *headings), tuple(rows), note=_NOTE)
 
-    def grid(self) -> Grid:
-        shades = {
-            (row, column): 1 - float(cell.value)
-            for row, source in enumerate(self.sources)
-            for column, name in enumerate(self.scored, start=1)
-            if (cell := self.accuracy.get((source, name))) is not None and is_finite(cell.value)
-        }
+    def grid(self) -> Table:
         table = self.table()
-        return Grid(table.title[:1].upper() + table.title[1:], table.headings, table.rows, 1, shades)
+        return replace(table, title=table.title[:1].upper() + table.title[1:], shaded=table.headings[1:], note="")
 
 
 def matrices(results: Results) -> list[Matrix]:
@@ -181,7 +175,7 @@ class TransferAggregator(Aggregator):
 class TransferPresenter(Presenter):
     words = VOCABULARY
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         return [matrix.table() for matrix in matrices(results)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:

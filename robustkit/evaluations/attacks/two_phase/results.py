@@ -10,8 +10,8 @@ from scipy.special import betaincinv
 
 from ....common.figure import INVERTED, Figure
 from ....common.intervals import Interval, Z, proportion, wilson
-from ....display.format import figure_cell, share
-from ....display.table import TextTable, of_tables
+from ....display.format import count, figure_cell, share
+from ....display.table import Table, of_tables
 from ...aggregate import RecordReader, Results, column_of, readable_rows
 from ...condition import Clause, kind_of, name_of
 from ...family import Aggregator, Presenter, Summary, family_of
@@ -146,7 +146,7 @@ class TwoPhasePresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == ESTIMATE.name)
 
-    def tables(self, results: Results) -> Sequence[TextTable]:
+    def tables(self, results: Results) -> Sequence[Table]:
         names, rows = short_names(results.manifest.names), []
         for row in results:
             phases = phases_of(row.condition)
@@ -157,15 +157,15 @@ class TwoPhasePresenter(Presenter):
                 {
                     "checkpoint": names[row.checkpoint],
                     "attack": name_of(row.condition, "table", results.manifest),
-                    "n": str(row.n),
+                    "n": count(row.n),
                     "first phase": phases.first,
-                    "drawn": "0" if right is None else str(right.n),
+                    "drawn": count(0 if right is None else right.n),
                     f"{RIGHT.label} [95 %]": figure_cell(right),
                     f"{ESTIMATE.label} [95 %]": figure_cell(row),
                 }
             )
         lines = tuple(tuple(row.values()) for row in rows)
-        return [TextTable("two-phase attacks", tuple(rows[0]), lines, note=_NOTE)] if rows else []
+        return [Table("two-phase attacks", tuple(rows[0]), lines, note=_NOTE)] if rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
