@@ -38,10 +38,7 @@ def compare_identity(statement: Identity, manifest: Manifest, checkpoint: Checkp
 
 def settings_of(manifest: Manifest) -> str:
     """Return what a run decides for all its checkpoints besides card and data, without what only rounds otherwise."""
-    values = pairing.run_setup(manifest).values
-    texts = (
-        f"{name} {value}" for name, value in values.items() if not (name == "protocol" or pairing.is_of_rounding(name))
-    )
+    texts = (f"{name} {value}" for name, value in pairing.run_setup(manifest).values.items())
     return ", ".join(text for text in texts if text != _USUAL)
 
 

@@ -228,11 +228,11 @@ def differences(baseline: Described, run: Described, excepted: Sequence[str] = (
     ):
         if one != other:
             raise CannotTell(f"the runs cannot be paired: {what} is {one} in the baseline and {other} here")
-    lines = [
-        *pairing.intended_differences(first, second),
-        *pairing.run_changes(pairing.run_setup(before), pairing.run_setup(after), ()),
-    ]
-    reported = [line for line in lines if line.startswith("weights ") or pairing.is_of_rounding(line)]
+    changes = pairing.run_changes(pairing.run_setup(before), pairing.run_setup(after), ())
+    intended = pairing.intended_differences(first, second)
+    reported = [intended[name] for name in ("weights",) if name in intended]
+    reported += [finding.text for finding in changes if finding.code == "compare/rounding"]
+    lines = [*intended.values(), *(finding.text for finding in changes)]
     strange = [line for line in lines if line not in reported and not any(part in line for part in excepted)]
     if strange:
         parts = ", ".join(map(quote, strange[:_SHOWN]))

@@ -144,7 +144,7 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
             "first": _side(pair.first),
             "second": _side(pair.second),
             "changed": list(pair.changed),
-            "flags": [*pair.flags, *own_flags([pair])],
+            "flags": [*map(str, pair.findings), *own_flags([pair])],
             "left_out": list(pair.left_out),
             "rows": [_row(row) for row in pair.rows],
             "flips": [_flips(each) for each in pair.flips],

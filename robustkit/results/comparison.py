@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from ..common.differences import Difference, holm
 from ..common.figure import Figure
+from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
@@ -35,7 +36,7 @@ from ..tasks.task import task_of
 from .flips import Flips, flipping, flips_under
 from .pairing import (
     Side,
-    comparison_doubts,
+    comparison_findings,
     flagged_results,
     intended_differences,
     pair_names,
@@ -82,15 +83,15 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Pair:
-    """The differences of `second` from `first`. changed: how they differ by intent. flags: doubts about the comparison.
-    concerned: the results that are compared, with their flags. left_out: lines on conditions that are in no row. flips:
-    predictions that changed."""
+    """The differences of `second` from `first`. changed: how they differ by intent. findings: on the comparison.
+    concerned: the results that are compared, with their findings. left_out: lines on conditions that are in no row.
+    flips: predictions that changed."""
 
     first: Side
     second: Side
     rows: tuple[ComparisonRow, ...]
     changed: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     left_out: tuple[str, ...] = ()
     concerned: tuple[Concerned, ...] = ()
     flips: tuple[Flips, ...] = ()
@@ -163,7 +164,7 @@ def compare_sides(pairs: Sequence[tuple[Side, Side]], reference: Published | Non
     ready = {(pair.first.checkpoint, pair.second.checkpoint): pair for pair in (family.pairs if family else ())}
     for place, (first, second) in enumerate(pairs):
         pair = ready.get((first.checkpoint, second.checkpoint)) or _paired(first, second)
-        compared.append(_with_flags(_as_asked(pair, first, second, resolved), resolved))
+        compared.append(_with_findings(_as_asked(pair, first, second, resolved), resolved))
         later = {id(side) for pair in pairs[place + 1 :] for side in pair}
         for side in (first, second):
             if id(side) not in later:
@@ -222,7 +223,7 @@ def compare_with_first(run: RunFolder) -> Comparison:
         except RunError:  # records of one of them are not there yet
             continue
         second.forget()
-        compared.append(replace(pair, flags=tuple(same_file(base, second))))  # others stand next to the results
+        compared.append(replace(pair, findings=tuple(same_file(base, second))))  # others stand next to the results
     return correct_together(compared)
 
 
@@ -257,21 +258,22 @@ def _paired(first: Side, second: Side) -> Pair:
         rows.append(ComparisonRow(first, second, condition, metric, difference))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     flips = [*flips_under(first, second, texts), *flips]
-    differ = tuple(intended_differences(first.described, second.described))
+    differ = tuple(intended_differences(first.described, second.described).values())
     return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=tuple(flips))
 
 
-def _with_flags(pair: Pair, reference: Published | None) -> Pair:
+def _with_findings(pair: Pair, reference: Published | None) -> Pair:
     first, second, rows = pair.first, pair.second, pair.rows
     common = [condition for condition in first.conditions if condition in second.conditions]
-    flags = [*comparison_doubts(first, second, common), *same_file(first, second)]
+    findings = [*comparison_findings(first, second, common), *same_file(first, second)]
     published = [(row.condition, row.metric, row.difference.n) for row in rows if row.published is not None]
     if reference is not None and published:
-        flags += [doubt for side in (first, second) for doubt in reference.doubts(side.manifest, published)]
+        findings += [each for side in (first, second) for each in reference.findings(side.manifest, published)]
         unlike = ((text, unlike_published(text)) for text, _, _ in published)
-        flags += [f"{text}: {reason}, which the published figure is of" for text, reason in unlike if reason]
+        lines = (f"{text}: {reason}, which the published figure is of" for text, reason in unlike if reason)
+        findings += [Finding.of("compare/published", line=line) for line in lines]
     concerned = tuple(flagged_results(first, second, {(row.condition, row.metric) for row in rows}))
-    return replace(pair, flags=tuple(dict.fromkeys(flags)), concerned=concerned)
+    return replace(pair, findings=tuple(dict.fromkeys(findings)), concerned=concerned)
 
 
 # Which rows

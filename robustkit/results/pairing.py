@@ -24,31 +24,30 @@ from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
 from .survey import survey
 
-_ROUNDED = ("compile", "version of")
-"""The beginnings of the names of what changes figures by rounding only, unless something is defective."""
-
 
 class RunSetup(msgspec.Struct, frozen=True):
-    """What a run decides for all its checkpoints. values: texts by name. files, cards: by condition, digests of the
-    files that it reads (empty for none) and of what it uses of the card."""
+    """What a run decides for all its checkpoints. values: texts by name. rounding: likewise, what changes figures by
+    rounding only, unless something is defective. files, cards: by condition, digests of the files that it reads (empty
+    for none) and of what it uses of the card."""
 
     values: dict[str, str]
+    rounding: dict[str, str]
     files: dict[str, str]
     cards: dict[str, str]
 
 
 def run_setup(manifest: Manifest) -> RunSetup:
     deciding, digests = manifest.deciding, manifest.corrupted.digests
-    values = {name: str(getattr(deciding, name)) for name in ("seed", "dtype", "compile")}
+    values = {name: str(getattr(deciding, name)) for name in ("seed", "dtype")}
     values["engine"] = str(manifest.arguments.get("engine") or "robustkit")
     if manifest.data.unjudged is not UNSET:
         values["labels that do not count"] = " ".join(map(str, manifest.data.unjudged)) or "none"
-    values |= {f"version of {name}": text for name, text in manifest.made_with.items()}
     values["use of maps of wrong predictions"] = "scored" if manifest.keep_misclassified else "left out"
     values |= {f"source of plug-in {plugin.name}": f"{plugin.source[:12]}…" for plugin in manifest.used_plugins}
     files = {text: digests.get(text, "")[:16] for text in manifest.conditions}
     cards = {text: manifest.card_digest(text)[:16] for text in manifest.conditions}
-    return RunSetup(values, files, cards)
+    versions = {f"version of {name}": text for name, text in manifest.made_with.items()}
+    return RunSetup(values, {"compile": str(deciding.compile), **versions}, files, cards)
 
 
 def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
@@ -77,27 +76,29 @@ def _text(key: str, value: Any) -> str:
     return ("×" if "size" in key else " ").join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def checkpoint_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return `crop pct 1.0 instead of 0.875` for each part of a `checkpoint_setup` that is another one."""
+def checkpoint_changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Return `crop pct 1.0 instead of 0.875` for each part of a `checkpoint_setup` that is another one, by its name."""
     texts = {name: (before.get(name, "none"), after.get(name, "none")) for name in {**after, **before}}
-    return [f"{name} {here} instead of {there}" for name, (there, here) in texts.items() if there != here]
+    return {name: f"{name} {here} instead of {there}" for name, (there, here) in texts.items() if there != here}
 
 
-def is_of_rounding(line: str) -> bool:
-    return line.startswith(_ROUNDED)
-
-
-def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] | None = None) -> list[str]:
-    """Return `seed differs: 0 and 3` for each value that both have in two ways, and lines on other parts of the card,
-    or other files, of some conditions; by default of all that both have."""
-    both = [(name, text, after.values[name]) for name, text in before.values.items() if name in after.values]
-    lines = [f"{name} differs: {there} and {here}" for name, there, here in both if there != here]
+def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] | None = None) -> list[Finding]:
+    """Return a finding for each value that both have in two ways, and for other parts of the card, or other files, of
+    some conditions; by default of all that both have."""
+    findings = []
+    for code, ours, theirs in (
+        ("compare/setup", before.values, after.values),
+        ("compare/rounding", before.rounding, after.rounding),
+    ):
+        both = [(name, text, theirs[name]) for name, text in ours.items() if name in theirs]
+        findings += [Finding.of(code, name=name, first=one, second=other) for name, one, other in both if one != other]
     texts = [text for text in before.files if text in after.files] if conditions is None else conditions
     cards = ((text, before.cards.get(text, ""), after.cards.get(text, "")) for text in texts)
-    odd = [(text, f"{there[:8]} and {here[:8]}") for text, there, here in cards if there != here]
-    lines += [f"what {text}{_more(odd)} uses of the card differs: {parts}" for text, parts in odd[:1]]
+    odd = [(text, there[:8], here[:8]) for text, there, here in cards if there != here]
+    for text, there, here in odd[:1]:
+        findings.append(Finding.of("compare/card", conditions=f"{text}{_more(odd)}", first=there, second=here))
     changed = [text for text in texts if before.files.get(text, "") != after.files.get(text, "")]
-    return [*lines, *(f"files that {text}{_more(changed)} reads differ" for text in changed[:1])]
+    return [*findings, *(Finding.of("compare/files", conditions=f"{text}{_more(changed)}") for text in changed[:1])]
 
 
 def _more(items: Collection[object]) -> str:
@@ -236,26 +237,27 @@ def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> Non
         raise RunError(f"{' and '.join(names)}: {wrong}; expected the same data: audit both on it")
 
 
-def intended_differences(first: CheckpointEntry, second: CheckpointEntry) -> list[str]:
+def intended_differences(first: CheckpointEntry, second: CheckpointEntry) -> dict[str, str]:
+    """Return how two checkpoints differ by intent, by the name of the part."""
     return checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second))
 
 
-def comparison_doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
+def comparison_findings(first: Side, second: Side, common: Sequence[str]) -> Iterator[Finding]:
     """Yield how two runs differ, besides in their checkpoints, and what else makes a difference mean less."""
     before, after = first.manifest, second.manifest
     digests = [str(manifest.data.digest)[:8] for manifest in (before, after)]
     if digests[0] != digests[1]:
         sizes = f"{before.data.n} and {after.data.n}"
         ids = [task_of(before).ids(side, common[0]) for side in (first, second)]
-        shared = f"{len(common_ids(ids))} samples in common, of {sizes}"
-        yield f"data digest differs: {digests[0]} and {digests[1]}; {shared}"
+        shared = len(common_ids(ids))
+        yield Finding.of("compare/data", first=digests[0], second=digests[1], common=shared, sizes=sizes)
     yield from run_changes(run_setup(before), run_setup(after), common)
 
 
-def same_file(first: Side, second: Side) -> Iterator[str]:
+def same_file(first: Side, second: Side) -> Iterator[Finding]:
     digest, code = first.described.sha256, first.described.code_sha256
     if digest and (digest, code) == (second.described.sha256, second.described.code_sha256):
-        yield f"both are the same file (sha256 {digest[:12]})"
+        yield Finding.of("compare/same-file", sha256=digest[:12])
 
 
 def flagged_results(first: Side, second: Side, compared: Collection[tuple[str, str]]) -> Iterator[Concerned]:

@@ -35,7 +35,7 @@ from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of, metrics
 from ..tasks.task import task_of
 from .comparison import HELD, LEVEL, Asked, asked_results
-from .pairing import Side, comparison_doubts, paired_difference, refuse_incomparable
+from .pairing import Side, comparison_findings, paired_difference, refuse_incomparable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -394,7 +394,7 @@ def _apart(lines: Sequence[_Line]) -> Iterator[tuple[str, bool]]:
             yield f"not tested: {str(fault).partition(';')[0]}", True
         else:
             who = f"{other.run.path.name} and {first.run.path.name}"
-            yield from ((f"{who}: {line}", False) for line in comparison_doubts(first, other, common))
+            yield from ((f"{who}: {line}", False) for line in comparison_findings(first, other, common))
 
 
 def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> PaperTable:

@@ -32,6 +32,7 @@ from typing import Any
 
 from ..attention.registry import FORMULAS
 from ..common.files import parse_toml, written_text
+from ..common.finding import Finding
 from ..common.plugins import shipped_files
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.attacks.condition import text_under
@@ -109,7 +110,7 @@ class Published:
             unmatched=(*self.unmatched, *([line] if lost else [])),
         )
 
-    def doubts(self, manifest: Manifest, figures: Sequence[tuple[str, str, int]]) -> list[str]:
+    def findings(self, manifest: Manifest, figures: Sequence[tuple[str, str, int]]) -> list[Finding]:
         """Return what makes a comparison with a run's figures mean less: another card, other data, and flags of these.
         figures: condition, metric and n of each that stands next to one of these."""
         tag = manifest.protocol.tag
@@ -120,7 +121,8 @@ class Published:
                 for line in origin.doubts(condition, manifest.data, n):
                     lines.setdefault(line, {})[condition] = None
         every = {condition for condition, _, _ in figures}
-        return [f"{line} ({joined(some)})" if some and len(some) < len(every) else line for line, some in lines.items()]
+        texts = (f"{line} ({joined(s)})" if s and len(s) < len(every) else line for line, s in lines.items())
+        return [Finding.of("compare/published", line=text) for text in texts]
 
     def is_of(self, tag: str) -> bool:
         """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were measured under."""

@@ -137,7 +137,7 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[Table]:
         more = " ±: standard deviation over trainings; the place allows for two of them." if spread else ""
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
-            flags = tuple(reference.doubts(side.manifest, placed))
+            flags = tuple(map(str, reference.findings(side.manifest, placed)))
             tables.append(Table(title, headings, rows, flags, note + more, side.checkpoint, ("n",)))
     return tables
 
@@ -171,7 +171,7 @@ def tables(comparison: Comparison) -> list[Table]:
     result = []
     for place, pair in enumerate(comparison.pairs, 1):
         of_results = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
-        flags = (*pair.flags, *pair.left_out, *of_results)
+        flags = (*map(str, pair.findings), *pair.left_out, *of_results)
         title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by {comparison.sample}", *pair.changed])
         published = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if published else []))

@@ -25,7 +25,7 @@ from robustkit.evaluations.metrics import mean_share
 from robustkit.evaluations.records import check_plugins
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.results.pairing import Side, comparison_doubts
+from robustkit.results.pairing import Side, comparison_findings
 from robustkit.runs.manifest import PluginEntry
 from robustkit.runs.merging import plugin_differences
 from robustkit.runs.untrusted import binding_fault
@@ -164,5 +164,6 @@ def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt() -> None:
     for source in ("aa", "bb"):
         made = replace(run, plugins=(plug(Turns(), source),))
         sides.append(cast("Side", SimpleNamespace(manifest=made, described=made.checkpoints[0])))
-    assert list(comparison_doubts(*sides, ["turn"])) == ["source of plug-in turn differs: aa… and bb…"]
-    assert list(comparison_doubts(sides[0], sides[0], ["turn"])) == []
+    texts = [each.text for each in comparison_findings(*sides, ["turn"])]
+    assert texts == ["source of plug-in turn differs: aa… and bb…"]
+    assert list(comparison_findings(sides[0], sides[0], ["turn"])) == []

@@ -113,7 +113,7 @@ def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Pa
     assert shown("top1 under clean >= 30 %", 0.3) == "30.0 %"
     assert shown("nll under clean <= 0.3", 0.299996, 0.1, 0.5) == "0.299996 [0.1, 0.5]"
     assert shown("drop in top1 against baseline <= 0.02", 0.12, 0.02037, 0.2152) == "12.0 points [2.0, 21.5]"
-    assert shown("drop against baseline <= 2 %", -0.0312) == "-3.1 points"
+    assert shown("drop against baseline <= 2 %", -0.0312) == "−3.1 points"
     assert shown("churn under clean against baseline <= 0.1", 0.25) == "25.0 %"
     assert shown("rise in nll against baseline <= 0.1", 0.25) == "0.25"
     assert figure_text(Figure(0.299996, 9, 0.1, 0.5)) == "0.3 [0.1, 0.5]"

@@ -56,7 +56,7 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     }
     assert pair["first"] == pair["second"] | {"run": str(first.path)}
     assert (
-        pair["flags"] == [*found.pairs[0].flags, *own_flags(found.pairs)]
+        pair["flags"] == [*map(str, found.pairs[0].findings), *own_flags(found.pairs)]
         and pair["left_out"] == []
         and pair["changed"] == []
     )

@@ -75,7 +75,7 @@ def test_every_row_by_hand(tmp_path: Path) -> None:
     (pair,) = found.pairs
     assert pair.changed == ("attention quest instead of standard",)
     assert pair.left_out == ("single severities, which are not averaged, are left out: corruption(snow,severity=2)",)
-    assert pair.flags == ()
+    assert pair.findings == ()
 
 
 def test_losses_of_an_attack_that_stops_early_on_either_side_are_not_compared(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
             reported = row.difference
             assert (reported.value, reported.ci_low, reported.ci_high, reported.p_value, row.p_value) == (0, 0, 0, 1, 1)
             assert reported.first == reported.second and not row.verdict
-        assert [pair.flags for pair in found.pairs] == [
+        assert [tuple(each.text for each in pair.findings) for pair in found.pairs] == [
             (f"both are the same file (sha256 {sha[:12]})",) for sha in ("0plain" * 9, "1other" * 9)
         ]
 
@@ -381,15 +381,17 @@ def test_refusals(tmp_path: Path, change: Change | None, second: Mapping[str, Ro
 )
 def test_flags_of_runs_that_differ(tmp_path: Path, change: Change, flag: str | None) -> None:
     (pair,) = two(tmp_path, change).pairs
-    assert pair.flags == tuple(filter(None, [flag, "both are the same file (sha256 0plain0plain)"]))
-    assert pair.flags == tables(Comparison((pair,)))[0].flags
+    assert tuple(each.text for each in pair.findings) == tuple(
+        filter(None, [flag, "both are the same file (sha256 0plain0plain)"])
+    )
+    assert tuple(map(str, pair.findings)) == tables(Comparison((pair,)))[0].flags
 
 
 def test_files_without_a_digest_are_not_taken_for_the_same(tmp_path: Path) -> None:
     (pair,) = compared(
         run_of(tmp_path, records_of("clean"), lambda m: [c.update(sha256=None) for c in m["checkpoints"]])
     ).pairs
-    assert pair.flags == ()
+    assert pair.findings == ()
 
 
 @pytest.mark.parametrize(

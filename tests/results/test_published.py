@@ -58,7 +58,7 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
             ("cam(agcam,mode=box)", "cam_iou"): 0.5354 - 0.3553,
         }
     )
-    assert not any(pair.flags for pair in found.pairs)
+    assert not any(pair.findings for pair in found.pairs)
     (table,) = tables(found)
     assert table.headings[-1] == "published, not paired" and table.rows[0][-1] == "+0.8"
     assert table.rows[1][-1] == "−0.030"
@@ -68,11 +68,11 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     assert tables(back)[0].rows[0][-1] == "−0.8"
     other = run_of(tmp_path / "b", records)
     (pair,) = compare_sides(checkpoint_pairs([other]), paper).pairs
-    assert pair.flags == ("published under quest-paper, here standard",)
-    assert not any(pair.flags for pair in compare_sides(checkpoint_pairs([other]), None).pairs)
+    assert list(map(str, pair.findings)) == ["published under quest-paper, here standard [compare/published]"]
+    assert not any(pair.findings for pair in compare_sides(checkpoint_pairs([other]), None).pairs)
     alike = compare_sides(checkpoint_pairs([run, other]), paper)
     assert tables(alike)[0].rows[0][-1] == "72.5" and tables(alike)[1].rows[1][-1] == "1.160"
-    assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
+    assert alike.pairs[0].findings[-1].text == "published under quest-paper, here standard"
 
 
 def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,8 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     assert "plain (standard) on set, among" in capsys.readouterr().out
     said = json.loads(json_file.read_text())
     assert [each["places"] for each in said["among"]] == [[2, 2], [3, 3]] and said["pairs"] == []
-    assert among_tables([side], read_published("quest"))[0].flags == ("published under quest-paper, here standard",)
+    (flag,) = among_tables([side], read_published("quest"))[0].flags
+    assert flag == "published under quest-paper, here standard [compare/published]"
     own.write_text(PAPER + '[standard]\n"corruption(fog)" = { mean_error = 0.5 }\n')
     with pytest.raises(RunError, match=r"has no figure that .* has; audit a condition of it, or give another"):
         compare_runs([run.path], reference=str(own), console=console)

@@ -145,8 +145,9 @@ def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
 
 def _changes(older: Entry, newer: Entry) -> list[str]:
     """Return what differs in the request: how the checkpoint was built and is shown images, seed, precision, files."""
-    asked = [*checkpoint_changes(older[2].setup, newer[2].setup), *run_changes(older[1].setup, newer[1].setup)]
-    return [shorten_name(line, 120) for line in asked]
+    asked = checkpoint_changes(older[2].setup, newer[2].setup)
+    lines = [*asked.values(), *(finding.text for finding in run_changes(older[1].setup, newer[1].setup))]
+    return [shorten_name(line, 120) for line in lines]
 
 
 def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, Figure]:
