@@ -127,7 +127,7 @@ def raised_by(checks: Iterable[Sign]) -> list[Finding]:
     alike: dict[tuple[str, str], list[Finding]] = {}
     for check in checks:
         if (finding := check.finding) is not None:
-            unmeasured = finding.code == "masking/unmeasured" and check.figure.startswith("not measured")
+            unmeasured = finding.code == "masking/unmeasured"
             alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(finding)
     names = [[finding.text.partition(":")[0] for finding in some[:-1]] for some in alike.values()]
     return [
