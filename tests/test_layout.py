@@ -69,6 +69,8 @@ LATE_MODULES = {
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.slices.graphs", "robustkit.slices.graphs.*"): "a reader is asked without torch",
+    ("robustkit.slices.open_clip", "robustkit.slices.open_clip.*"): "a reader is asked without torch",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",
     ("robustkit.pipeline.request", "robustkit.*"): "--help reads its options, without torch",

@@ -100,6 +100,7 @@ GROUPS = {
     "corruptions": "corruption",
     "explainers": "explainer",
     "formulas": "attention formula",
+    "readers": "reader of checkpoints",
     "families": "family of evaluations",
     "tasks": "task",
     "commands": "command",
