@@ -233,6 +233,15 @@ def built_in(group: str) -> dict[str, EntryPoint]:
     return {name: EntryPoint(name, value, section) for name, value in named}
 
 
+def of_slice(name: str, asked: str) -> Any:
+    """Return a function that a slice brings for the core to call, named under `robustkit.functions`. asked: what the
+    user gave. Raises PluginError where this installation is without that slice."""
+    if (entry := built_in("functions").get(name)) is None:
+        why = "this installation is without the slice that does it"
+        raise PluginError(f"{asked}: {why}; install RobustKit again from its source, or leave it out")
+    return entry.load()
+
+
 @cache
 def shipped_files(package: str, folder: str) -> Mapping[str, Traversable]:
     """Return the TOML files in a folder of a package of the core, and in that of each slice, by name."""

@@ -84,7 +84,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
-class Reader:
+class CheckpointReader:
     """What opens checkpoints that are not weights of a network: exported graphs, folders in the layout of a library.
 
     A user gives the checkpoint as NAME:FILE, by the name of the entry point, or as a folder. What is heavy is imported
@@ -101,8 +101,8 @@ class Reader:
     """What NAME:FILE takes of `output` and `custom_ops`, which are refused for other checkpoints."""
 
 
-EVERY_READER: Registry[Reader] = Registry(
-    "readers", built_in("readers"), instance_of(Reader), reserved=(*_KINDS, "predictions"), same_name=False
+EVERY_READER: Registry[CheckpointReader] = Registry(
+    "readers", built_in("readers"), instance_of(CheckpointReader), reserved=(*_KINDS, "predictions"), same_name=False
 )
 """The readers of slices and of plug-ins, by name."""
 

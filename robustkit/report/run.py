@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.figure import COLUMNS
+from ..common.plugins import of_slice
 from ..display.notebook import as_html, finite_json
 from ..display.svg import plot
 from ..errors import RunError, unknown
@@ -132,9 +133,8 @@ class Run(RunFolder):
             ProtocolError: a tracker that is not installed.
             NothingEvaluated: no figure.
         """
-        from .export import export
-
-        return export(self, format, out=None if out is None else Path(out), **options)
+        write: Callable[..., list[Path]] = of_slice("export", f"export({format!r})")
+        return write(self, format, out=None if out is None else Path(out), **options)
 
     to_frame = results
 

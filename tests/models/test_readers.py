@@ -18,7 +18,7 @@ PLUGIN = """
 from dataclasses import replace
 from torch import nn
 from robustkit.models.in_memory import classifier_of
-from robustkit.models.specs import Reader
+from robustkit.models.specs import CheckpointReader
 
 def load(source, spec, options, features):
     made = classifier_of(nn.Sequential(nn.Flatten(), nn.Linear(48, 5)), source.name, options)
@@ -26,9 +26,9 @@ def load(source, spec, options, features):
     return made
 
 PLUGINS = {"readers": {
-    "box": Reader(load, options=frozenset({"custom_ops"})),
-    "crate": Reader(load, files=("crate.json", "crate.bin")),
-    "hf": Reader(load),
+    "box": CheckpointReader(load, options=frozenset({"custom_ops"})),
+    "crate": CheckpointReader(load, files=("crate.json", "crate.bin")),
+    "hf": CheckpointReader(load),
 }}
 """
 PIXELS = {"pixels": True, "img_size": 4}

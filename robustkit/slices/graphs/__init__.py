@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...models.specs import Reader
+from ...models.specs import CheckpointReader
 
 
 def _load_onnx(*asked: Any) -> Any:
@@ -17,5 +17,5 @@ def _load_program(*asked: Any) -> Any:
     return load_program(*asked)
 
 
-ONNX = Reader(_load_onnx, options=frozenset({"output", "custom_ops"}))
-PT2 = Reader(_load_program, options=frozenset({"output"}))
+ONNX = CheckpointReader(_load_onnx, options=frozenset({"output", "custom_ops"}))
+PT2 = CheckpointReader(_load_program, options=frozenset({"output"}))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...models.specs import OPEN_CLIP, Reader
+from ...models.specs import OPEN_CLIP, CheckpointReader
 
 
 def _load(*asked: Any) -> Any:
@@ -11,4 +11,4 @@ def _load(*asked: Any) -> Any:
     return load_open_clip(*asked)
 
 
-READER = Reader(_load, files=(OPEN_CLIP, "open_clip_model.safetensors"))
+READER = CheckpointReader(_load, files=(OPEN_CLIP, "open_clip_model.safetensors"))

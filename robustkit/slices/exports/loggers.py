@@ -15,17 +15,18 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..common.environment import OFFLINE
-from ..common.figure import Figure
-from ..errors import ProtocolError, RunError, unknown
-from ..evaluations.presenting import unfinished_line
-from ..results.survey import doubts_of
-from ..runs.folder import RunFolder
+from ...common.environment import OFFLINE
+from ...common.figure import Figure
+from ...errors import ProtocolError, RunError, unknown
+from ...evaluations.presenting import unfinished_line
+from ...results.survey import doubts_of
+from ...runs.folder import RunFolder
 
 _LONGEST = 250  # characters of a name
 
@@ -72,6 +73,11 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
             raise ProtocolError(f"logging to {spec}: {name} is not installed; pip install {name}")
         loggers[spec] = LOGGERS[name](spec, where)
     return tuple(loggers.values())
+
+
+def logging_to(specs: Sequence[str]) -> Callable[[RunFolder, Sequence[Figure]], None]:
+    """Return what logs a run, after all of `specs` were checked as by `parse_loggers`."""
+    return partial(log_run, wanted=parse_loggers(specs))
 
 
 def log_run(run: RunFolder, results: Sequence[Figure], wanted: Sequence[Logger]) -> None:

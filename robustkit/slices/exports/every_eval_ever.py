@@ -8,30 +8,27 @@ direction are certain; the others are named.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from ..common.files import json_of, reason_of
-from ..common.finding import Finding
-from ..display.text import no_controls
-from ..errors import ProtocolError, RobustkitError, RunError
-from ..evaluations.condition import check_condition, is_attack, kind_of, pattern_of, vocabulary_of
-from ..evaluations.metrics import Metric
-from ..protocol.card import parse_number
-from ..runs.manifest import DataEntry, Flag, ManifestPart, Number, Table, Text, TextTable, fault_of
-from ..tasks.registry import find_metric, metrics
+from ...common.files import json_of, reason_of
+from ...errors import RobustkitError, RunError
+from ...evaluations.condition import check_condition, is_attack, kind_of
+from ...evaluations.metrics import Metric
+from ...results.published import Origin, Published, bounded_text, joined, meaning_of
+from ...runs.manifest import Flag, ManifestPart, Number, Table, Text, TextTable, fault_of
+from ...tasks.registry import find_metric, metrics
 
 SCHEMA = "0.3.0"
 LIBRARY = "robustkit"
 NAME = "robustkit_metric"
 """The key of a metric's details that holds its name in summary.json."""
 LARGEST, LONGEST = 16 << 20, 500  # bytes of a file, characters of a name
-_NAMES, _FLAGS = 5, 20  # figures that a line names, flags that a figure keeps
+_FLAGS = 20  # that a figure keeps
 _UNITS = {"nll": "nats"}
 _DISTANCES = ("linf_max", "l2_max", "median_distance")
 
@@ -93,47 +90,7 @@ class _File(ManifestPart, frozen=True):
     evaluation_results: Annotated[tuple[_Result, ...], Meta(description="a list of tables")]
 
 
-def _counts(flag: str) -> bool:
-    """Whether a flag is a doubt or a limit; of one without a known code nothing is known."""
-    finding = Finding.parse(flag)
-    return finding is None or finding.counts
-
-
-class Origin(NamedTuple):
-    """Where a figure comes from, as far as its file says. data: the name of the data set. n: samples; 0 if unknown."""
-
-    data: str
-    digest: str
-    n: int
-    flags: tuple[str, ...]
-
-    def doubts(self, condition: str, data: DataEntry, n: int) -> Iterator[str]:
-        """Yield how it is of something else than a run's figure of n samples, and its own flags that raise a doubt."""
-        if self.digest and self.digest != data.digest:
-            yield f"published on {self.data}, digest {self.digest[:8]}, here {data.name}, digest {data.digest[:8]}"
-        elif not self.digest and self.data != data.name:
-            yield f"published on {self.data}, here {data.name}"
-        if self.n and self.n != n and self.digest != data.digest:  # of the same samples n depends on the model alone
-            yield f"published for n = {self.n}, here n = {n}"
-        yield from (f"published with a flag: {flag}" for flag in self.flags if _counts(flag))
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """The figures of one model. attention: as run.json names it; the model's id where the file does not say. figures,
-    origins: by condition and metric. unmatched: one line on those that are not taken; empty where all are."""
-
-    attention: str
-    summary: str
-    source: str
-    data: str
-    protocol: str
-    figures: Mapping[str, Mapping[str, float]]
-    origins: Mapping[str, Mapping[str, Origin]]
-    unmatched: str
-
-
-def read_evaluated(path: Path, where: str) -> Evaluated:
+def read_evaluated(path: Path, where: str) -> Published:
     """Return the figures of a file, of which robustkit has conditions and metrics. where: the file, for messages.
     Raises RunError where it is no such file, too large or of another version."""
     held = _checked(path, where)
@@ -148,11 +105,11 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
         called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
         metric = _metric(config, is_ours, by_name)
         if metric is None or (value := _value(result, metric, space)) is None or not _is_condition(condition):
-            lost.append(_short(called))
+            lost.append(bounded_text(called))
             continue
         condition = spelled.setdefault(meaning_of(condition), condition)
         if taken.setdefault(key := (condition, metric.name), value) != value:
-            lost += [_short(called)] * (1 if taken[key] != taken[key] else 2)
+            lost += [bounded_text(called)] * (1 if taken[key] != taken[key] else 2)
             taken[key] = float("nan")  # unlike each value that may still come
         else:
             origins.setdefault(condition, {})[metric.name] = _origin(result, is_ours)
@@ -161,15 +118,19 @@ def read_evaluated(path: Path, where: str) -> Evaluated:
         if value == value:
             figures.setdefault(condition, {})[name] = value
     details = held.model_info.additional_details if is_ours else {}
-    return Evaluated(
-        _short(details.get("attention") or held.model_info.id or held.model_info.name),
-        _short(held.model_info.name),
-        _short(f"{held.source_metadata.source_organization_name}, {held.evaluation_id}"),
-        _short(", ".join(dict.fromkeys(result.source_data.dataset_name for result in held.evaluation_results))),
-        _short((held.eval_library.additional_details.get("protocol") if is_ours else "") or "an unknown protocol"),
-        figures,
-        origins,
-        _line(where, lost, len(held.evaluation_results)),
+    card = held.eval_library.additional_details.get("protocol") if is_ours else ""
+    attention = bounded_text(details.get("attention") or held.model_info.id or held.model_info.name)
+    unmatched = _line(where, lost, len(held.evaluation_results))
+    return Published(
+        path.name,
+        bounded_text(held.model_info.name),
+        bounded_text(f"{held.source_metadata.source_organization_name}, {held.evaluation_id}"),
+        bounded_text(", ".join(dict.fromkeys(result.source_data.dataset_name for result in held.evaluation_results))),
+        bounded_text(card or "an unknown protocol"),
+        {attention: figures},
+        in_full=True,
+        origins=origins,
+        unmatched=(unmatched,) if unmatched else (),
     )
 
 
@@ -181,11 +142,11 @@ def _origin(result: _Result, is_ours: bool) -> Origin:
         flags = json.loads(text) if isinstance(text, str) else []
     except (ValueError, RecursionError):
         flags = []
-    texts = [_short(flag) for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
+    texts = [bounded_text(flag) for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
     digest = score.details.get("data_digest") if is_ours else None
     return Origin(
-        _short(data.dataset_name),
-        _short(digest) if isinstance(digest, str) else "",
+        bounded_text(data.dataset_name),
+        bounded_text(digest) if isinstance(digest, str) else "",
         n if type(n) is int else 0,
         tuple(texts[:_FLAGS]),
     )
@@ -216,21 +177,6 @@ def _is_condition(name: str) -> bool:
     except RobustkitError:
         return False
     return True
-
-
-def meaning_of(condition: str) -> Hashable:
-    """Return what is the same for all spellings of a condition: its parameters in any order, numbers by their value to
-    ten digits, and what a text may leave out."""
-    pattern = pattern_of(condition)
-    parameters = {**vocabulary_of(pattern.name).defaults, **pattern.given}
-    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in parameters.items())
-
-
-def _by_value(text: str) -> str:
-    try:
-        return f"{float(parse_number(text)):.9e}"
-    except (ProtocolError, OverflowError):
-        return text
 
 
 def _metric(config: _Config, is_ours: bool, by_name: Mapping[str, Metric]) -> Metric | None:
@@ -268,19 +214,9 @@ def _whole(config: _Config) -> Any:
     return config.max_score if isinstance(config.max_score, int | float) else None
 
 
-def _short(text: str) -> str:
-    return no_controls(text[:200])
-
-
 def _line(where: str, lost: Sequence[str], of: int) -> str:
     if not of:
         return f"{where}: it has no figures"
     why = "the condition, the metric, its unit or its direction is unclear or none of robustkit's, or values differ"
     line = f"{where}: {len(lost)} of {of} figures are left out, since {why}"
     return f"{line}: {joined(lost)}" if lost else ""
-
-
-def joined(texts: Iterable[str]) -> str:
-    """Return the first few of some texts of a file in one line, each once, and how many more there are."""
-    each = list(dict.fromkeys(map(_short, texts)))
-    return "; ".join(each[:_NAMES]) + (f" and {len(each) - _NAMES} more" if len(each) > _NAMES else "")

@@ -15,18 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..common.figure import COLUMNS, Figure
-from ..errors import NothingEvaluated, RunError, unknown
-from ..evaluations.metrics import Metric, is_finite
-from ..protocol.condition import CLEAN
-from ..results.every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
-from ..results.survey import summary_csv
-from ..runs.folder import RunFolder, folder_name
-from ..runs.manifest import CheckpointEntry, Manifest, digest_of
-from ..tasks.registry import metric_of
-from ..tasks.task import task_of
-from .card import MADE_BY as CARD
-from .card import (
+from ...common.figure import COLUMNS, Figure
+from ...errors import NothingEvaluated, RunError, unknown
+from ...evaluations.metrics import Metric, is_finite
+from ...protocol.condition import CLEAN
+from ...report.card import MADE_BY as CARD
+from ...report.card import (
     caveats_of,
     checkpoint_entry,
     digest_named,
@@ -38,18 +32,23 @@ from .card import (
     write_files,
     yaml_text,
 )
+from ...results.survey import summary_csv
+from ...runs.folder import RunFolder, folder_name
+from ...runs.manifest import CheckpointEntry, Manifest, digest_of
+from ...tasks.registry import metric_of
+from ...tasks.task import task_of
+from . import FORMATS
+from .every_eval_ever import LIBRARY, NAME, SCHEMA, metric_id, metric_unit
 from .loggers import LOGGERS, log_run, parse_loggers
 
 MADE_BY = "robustkit export"  # the mark of files, so that only files with it are ever overwritten
-FILES = ("every-eval-ever", "hf-eval-results", "model-index", "csv")
-FORMATS = (*FILES, *LOGGERS)
 _UNITS = {"pixels": "pixels in [0, 1]", "normalised": "normalised units", "sigma": "standard deviations of a channel"}
 _UNKNOWN = "unknown"  # whose a model is of which the run does not say it
 _LONGEST, _LONGEST_OF_ID = 40, 96  # characters of a folder; ids are looked for as they are
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
-def export(
+def export_run(
     run: RunFolder,
     format: str,
     *,
@@ -77,7 +76,7 @@ def export(
         raise RunError(f"{format} needs the benchmark's data set on the Hub; give --dataset-id ORG/NAME")
     idle = {
         "--out": out is not None and format in LOGGERS,
-        "--to": to is not None and format in FILES,
+        "--to": to is not None and format not in LOGGERS,
         "--model-id": model_id is not None and format != "every-eval-ever",
         "--dataset-id": dataset_id is not None and format != "hf-eval-results",
         "--task-id": bool(task_ids) and format != "hf-eval-results",
