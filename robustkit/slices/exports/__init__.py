@@ -44,7 +44,8 @@ def export(run: Path, format: str, **options: Any) -> None:
     robustkit export runs/vit --format mlflow --to http://localhost:5000
     """
     from ...runs.folder import RunFolder
-    from .export import before_submission, export_run
+    from .every_eval_ever import before_submission
+    from .formats import export_run
 
     existing = RunFolder.existing(run)
     with usable(run):
