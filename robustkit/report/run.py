@@ -20,7 +20,6 @@ from ..results.survey import looks_of, survey
 from ..results.tables import short_tables
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of
-from .citations import bibtex
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +55,8 @@ class Run(RunFolder):
     @property
     def bibtex(self) -> str:
         """BibTeX of the papers behind what the run used, and of this package."""
+        from .page import bibtex
+
         return bibtex(self.manifest, survey(self))
 
     def plot(self, *sections: str) -> Figure:

@@ -12,12 +12,13 @@ from ...cli.options import CONTEXT, Place, common, setting
 from ...cli.terminal import console, say_unfinished, usable
 from ...display.console import print_as_it_is
 
-FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorboard", "mlflow", "wandb")
+_FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorboard", "mlflow", "wandb")
+"""As `formats` has them, which is loaded late."""
 
 
 @click.command(context_settings=CONTEXT, short_help="write results for Every Eval Ever, the Hub, CSV, a tracker")
 @click.argument("run", type=Place(file_okay=False))
-@setting("--format", type=click.Choice(FORMATS), required=True, help="Form of the results.")
+@setting("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
 @setting("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")
 @setting("--checkpoint", help="Checkpoint of the run; required by the formats of one if it has several.")
 @setting("--model-id", help="For every-eval-ever: whose model it is, as ORG/NAME; default: by what was audited.")

@@ -45,9 +45,9 @@ from ...results.survey import doubts_of, summary_csv
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from ...tasks.task import task_of
-from . import FORMATS
 from .every_eval_ever import MADE_BY, check_id, every_eval_ever, start_of, without_command
 
+FILES = ("every-eval-ever", "hf-eval-results", "model-index", "csv")
 _LONGEST_NAME = 250  # characters of a name
 _UNITS = {"pixels": "pixels in [0, 1]", "normalised": "normalised units", "sigma": "standard deviations of a channel"}
 
@@ -80,7 +80,7 @@ def export_run(
         raise RunError(f"{format} needs the benchmark's data set on the Hub; give --dataset-id ORG/NAME")
     idle = {
         "--out": out is not None and format in LOGGERS,
-        "--to": to is not None and format not in LOGGERS,
+        "--to": to is not None and format in FILES,
         "--model-id": model_id is not None and format != "every-eval-ever",
         "--dataset-id": dataset_id is not None and format != "hf-eval-results",
         "--task-id": bool(task_ids) and format != "hf-eval-results",
@@ -393,3 +393,4 @@ class WeightsAndBiases(Logger):
 
 
 LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+FORMATS = (*FILES, *LOGGERS)

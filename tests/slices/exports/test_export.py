@@ -29,11 +29,12 @@ from robustkit.results.compared import compare
 from robustkit.results.published import Origin, joined, read_published
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
+from robustkit.slices.exports import _FORMATS
 from robustkit.slices.exports.every_eval_ever import _interval as interval_of
 from robustkit.slices.exports.every_eval_ever import _is_shown as is_shown
 from robustkit.slices.exports.every_eval_ever import _metric as written_metric
 from robustkit.slices.exports.every_eval_ever import before_submission
-from robustkit.slices.exports.formats import FORMATS, LOGGERS
+from robustkit.slices.exports.formats import FORMATS
 from robustkit.slices.exports.formats import export_run as export
 from robustkit.tasks.registry import metric_of, metrics
 
@@ -694,7 +695,7 @@ def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: 
     rows = survey(run)
     assert list(logged[0][1]) == list(rows)
     assert list(logged[1][1]) == [row for row in rows if row.checkpoint == "other"]
-    assert FORMATS[4:] == tuple(LOGGERS)
+    assert _FORMATS == FORMATS
 
 
 @pytest.mark.parametrize(
