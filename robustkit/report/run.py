@@ -133,6 +133,7 @@ class Run(RunFolder):
             RunError: an unknown format or checkpoint, an option that it has no use for, or a file of someone else.
             ProtocolError: a tracker that is not installed.
             NothingEvaluated: no figure.
+            PluginError: this installation is without the slice that does it.
         """
         write: Callable[..., list[Path]] = of_slice("export", f"export({format!r})")
         return write(self, format, out=None if out is None else Path(out), **options)
