@@ -79,15 +79,61 @@ def copy_of(root: Path) -> Path:
     "gone", [*([name] for name in COMMANDS), pytest.param(list(COMMANDS), marks=pytest.mark.slow)], ids=" ".join
 )
 def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
-    root = copy_of(tmp_path)
+    left = [name for name in TASKS if name not in gone]
+    run_without(gone, tmp_path, WITHOUT, " ".join(COMMANDS[name] for name in gone), " ".join(left))
+
+
+def run_without(gone: list[str], folder: Path, code: str, *words: str) -> None:
+    """Run code where slices are deleted."""
+    root = copy_of(folder)
     for name in gone:
         shutil.rmtree(root / "robustkit" / "slices" / name)
-    left = [name for name in TASKS if name not in gone]
-    words = [sys.executable, "-c", WITHOUT, " ".join(COMMANDS[name] for name in gone), " ".join(left)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ROBUSTKIT_")}
     environment = kept | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+REFUSED = """
+import sys
+from pathlib import Path
+import robustkit
+from robustkit.common.plugins import of_slice
+from robustkit.errors import RobustkitError
+from robustkit.results.published import read_published
+
+Path("folder").mkdir()
+Path("folder", "open_clip_config.json").write_text("{}")
+Path("theirs.json").write_text("{}")
+for code in sys.argv[2:]:
+    try:
+        eval(code)
+    except RobustkitError as fault:
+        assert sys.argv[1] in str(fault) and "\\n" not in str(fault), fault
+    else:
+        raise SystemExit(f"{code} is not refused")
+"""
+
+
+@pytest.mark.parametrize(
+    ("gone", "text", "calls"),
+    [
+        ("graphs", "no such file, and unknown kind of checkpoint 'onnx'", ["robustkit.load('onnx:net.onnx')"]),
+        ("open_clip", "no config.json in it; expected the layout of timm or tr", ["robustkit.load('hf:folder')"]),
+        (
+            "exports",
+            "this installation is without the slice that does it; install RobustKit again",
+            [
+                "robustkit.Run('run').export('csv')",
+                "read_published('theirs.json')",
+                "of_slice('logging_to', '--log x')",
+            ],
+        ),
+    ],
+)
+def test_what_a_deleted_slice_did_is_refused_in_a_line(gone: str, text: str, calls: list[str], tmp_path: Path) -> None:
+    run_without([gone], tmp_path, REFUSED, text, *calls)
 
 
 def test_slices_are_no_plug_ins() -> None:

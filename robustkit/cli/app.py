@@ -23,14 +23,16 @@ from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
 
 
-def _of_slices(evaluates: bool) -> dict[click.Command, str]:
-    """Return the commands of slices, and what the help says about each. evaluates: those that take checkpoints."""
+def _of_slices(heading: str) -> dict[click.Command, str]:
+    """Return the commands of slices under a heading, and what the help says about each. Those that take checkpoints
+    evaluate; of the others, those that write elsewhere than in a run release."""
     commands = (entry.load() for entry in built_in("commands").values())
-    return {
-        command: command.short_help
-        for command in commands
-        if any(param.name == "checkpoints" for param in command.params) == evaluates
+    named = {command: {parameter.name for parameter in command.params} for command in commands}
+    headings = {
+        command: "Evaluate" if "checkpoints" in names else "Release" if "out" in names else "Read results"
+        for command, names in named.items()
     }
+    return {command: command.short_help for command, each in headings.items() if each == heading}
 
 
 COMMANDS: dict[str, dict[click.Command, str]] = {
@@ -38,7 +40,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
         evaluation.attack: "audit classifiers: clean and attacks only",
         evaluation.segment: "audit segmenters: clean, attacks, corruptions",
-        **_of_slices(evaluates=True),
+        **_of_slices("Evaluate"),
         evaluation.cam: "draw and score attribution maps of classifiers",
         evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
@@ -47,12 +49,12 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.merge: "merge the parts of a run; write summary and report",
         runs.compare: "compare checkpoints, paired by sample",
         runs.table: "print a table for a paper: LaTeX, Markdown, CSV, HTML",
-        **_of_slices(evaluates=False),
+        **_of_slices("Read results"),
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",
         runs.card: "write a model card, results as JSON, and a badge",
-        runs.export: "write results for Every Eval Ever, the Hub, CSV, a tracker",
+        **_of_slices("Release"),
     },
     "Tools": {
         tools.inspect: "show a checkpoint's contents and detect its attention formula",

@@ -100,6 +100,7 @@ GROUPS = {
     "corruptions": "corruption",
     "explainers": "explainer",
     "formulas": "attention formula",
+    "readers": "reader of checkpoints",
     "families": "family of evaluations",
     "tasks": "task",
     "commands": "command",
@@ -230,6 +231,15 @@ def built_in(group: str) -> dict[str, EntryPoint]:
     section = f"robustkit.{group}"
     named = own.items(section) if own.has_section(section) else ()
     return {name: EntryPoint(name, value, section) for name, value in named}
+
+
+def of_slice(name: str, asked: str) -> Any:
+    """Return a function that a slice brings for the core to call, named under `robustkit.functions`. asked: what the
+    user gave. Raises PluginError where this installation is without that slice."""
+    if (entry := built_in("functions").get(name)) is None:
+        why = "this installation is without the slice that does it"
+        raise PluginError(f"{asked}: {why}; install RobustKit again from its source, or leave it out")
+    return entry.load()
 
 
 @cache

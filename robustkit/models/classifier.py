@@ -23,7 +23,6 @@ from ..errors import CheckpointError, ModelError
 from .architecture import build_filled, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of_tensors, load_into, read, select_network
 from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
-from .exported_program import load_program
 from .identity import (
     Classifier,
     ModelIdentity,
@@ -37,10 +36,8 @@ from .identity import (
 )
 from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
-from .onnx_file import load_onnx
-from .open_clip_folder import load_open_clip
 from .outputs import with_logits
-from .specs import find
+from .specs import EVERY_READER, find, reader_options, reader_specs
 from .state_dict import VIT
 from .zero_shot import ZERO_SHOT, ZeroShot, kept_rows, prompts_of, refuse_text, with_prompts, word_tower
 
@@ -124,9 +121,12 @@ def load(
     rest = words[0], words[1], custom_ops, output, text
     options = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *rest)
     refuse_output(spec, options, features)
-    if custom_ops is not None and (isinstance(spec, nn.Module) or not str(spec).startswith("onnx:")):
+    if custom_ops is not None and (
+        isinstance(spec, nn.Module) or "custom_ops" not in (reader_options(str(spec)) or ())
+    ):
         label = type(spec).__name__ if isinstance(spec, nn.Module) else spec
-        raise ModelError(f"--custom-ops {custom_ops} does not apply to {label}: expected onnx:FILE; leave it out")
+        expected = " or ".join(reader_specs("custom_ops")) or "a graph, which this installation reads none of"
+        raise ModelError(f"--custom-ops {custom_ops} does not apply to {label}: expected {expected}; leave it out")
     if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
         classifier = _from_source(str(spec), options, use_ema, allow_partial, features)
         warn_of_assumptions(classifier.identity)
@@ -152,21 +152,16 @@ def _from_source(spec: str, options: InputOptions, use_ema: bool, allow_partial:
     if options.attention is not None:
         find_formula(options.attention)
     source = find(spec)
-    if (use_ema or allow_partial) and (source.transformers or source.open_clip or source.exported):
+    if (use_ema or allow_partial) and (source.transformers or source.reader):
         option = "--use-ema" if use_ema else "--allow-partial"
         raise ModelError(f"{option} does not apply to {spec}, whose weights must all fit; leave it out")
     if source.transformers:
         from . import hugging_face
 
         return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, options)
-    if source.open_clip:
-        made = load_open_clip(source, spec, options, features)
-        return as_features(made) if features else made
-    if source.exported:
-        refuse_text(options, spec)
-        if features:
-            raise ModelError(f"{spec}: an exported graph has no head to take off; expected the weights themselves")
-        return (load_onnx if source.exported == "onnx" else load_program)(source, spec, options)
+    if source.reader:
+        made: Classifier = EVERY_READER[source.reader].load(source, spec, options, features)
+        return made
     checkpoint = read(source.path, use_ema=use_ema)
     checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
     if checkpoint.metadata.get("task") == ZERO_SHOT:

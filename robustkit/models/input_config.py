@@ -16,6 +16,7 @@ from ..common.held import PREFIX
 from ..common.preprocessing import ASSUMED, INTERPOLATIONS, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
 from ..errors import ModelError, unknown
 from .architecture import is_factory, probed_size
+from .specs import reader_options
 
 CROP_MODES = ("center", "center-floor", "squash", "border")
 SMALL = 64
@@ -47,8 +48,10 @@ def refuse_output(spec: str | Path | nn.Module, options: InputOptions, features:
     """Raise ModelError for an output that is chosen of a network that we build, and whose output is known."""
     if options.output is None:
         return
-    graph = not isinstance(spec, nn.Module) and str(spec).startswith((PREFIX, "onnx:", "pt2:"))
-    if features or not (isinstance(spec, nn.Module) or graph or is_factory(options.arch or "")):
+    chosen = (
+        isinstance(spec, nn.Module) or str(spec).startswith(PREFIX) or "output" in (reader_options(str(spec)) or ())
+    )
+    if features or not (chosen or is_factory(options.arch or "")):
         label = type(spec).__name__ if isinstance(spec, nn.Module) else spec
         where = "its features are" if features else "its only output is"
         raise ModelError(f"--logits {options.output} does not apply to {label}: {where} taken; leave it out")

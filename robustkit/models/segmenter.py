@@ -49,7 +49,7 @@ def is_segmenter(spec: str | Path) -> bool:
     if spec.startswith("timm:"):
         return False
     source = find(spec)
-    if source.open_clip:
+    if source.reader and source.path.is_dir():
         return False
     if source.transformers:
         from .hugging_face import segments

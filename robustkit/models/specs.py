@@ -1,4 +1,4 @@
-"""Where a model's spec points: a file, with what lies next to it."""
+"""Where a model's spec points: a file, with what lies next to it; and what reads checkpoints that are no weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..common.files import first_line, json_of, reason_of
 from ..common.names import canonical
+from ..common.plugins import Registry, built_in, instance_of
 from ..errors import CheckpointError, ModelError, unknown
 from .shards import INDEX, index_in, is_index, refuse_part
 from .transformers_config import MOST, PROCESSORS, is_theirs
@@ -53,10 +55,9 @@ def _asked(address: str) -> bool:
         return "CERTIFICATE_VERIFY_FAILED" in str(fault)  # the Hub's client brings other certificates
 
 
-KINDS = ("hf", "hf-hub", "local-dir", "onnx", "pt2", "timm", "zoo")
-GRAPHS = frozenset({"onnx", "pt2"})  # run as they are
-EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME, local-dir:PATH, onnx:FILE or pt2:FILE"
-OPEN_CLIP = "open_clip_config.json"  # in the layout of open_clip
+_KINDS = ("hf", "hf-hub", "local-dir", "timm", "zoo")
+_FORMS = ("a file", "zoo:NAME", "timm:NAME", "hf:DIR", "hf-hub:ORG/NAME", "local-dir:PATH")
+OPEN_CLIP = "open_clip_config.json"  # in the layout of open_clip, and next to config.json in many folders
 TEXT_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
     *("merges.txt", "spiece.model", "tokenizer.model", "vocab.txt"),
@@ -72,15 +73,58 @@ def text_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The weights, or the folder of a checkpoint of transformers or open_clip, or an exported graph. metadata: timm's
-    config.json next to the weights. exported: the format of a graph, `onnx` or `pt2`."""
+    """The weights, or the folder of a checkpoint of transformers, or what a reader loads. metadata: timm's config.json
+    next to the weights. reader: its name in `EVERY_READER`; empty where none is needed."""
 
     path: Path
     name: str
     metadata: dict[str, Any] = field(default_factory=dict)
     transformers: bool = False
-    open_clip: bool = False
-    exported: str = ""
+    reader: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointReader:
+    """What opens checkpoints that are not weights of a network: exported graphs, folders in the layout of a library.
+
+    A user gives the checkpoint as NAME:FILE, by the name of the entry point, or as a folder. What is heavy is imported
+    inside of `load`, so that a reader is asked whose a checkpoint is at no cost.
+    """
+
+    load: Callable[..., Any]
+    """Called with a `ModelFile`, the spec, `InputOptions` and whether features are asked for; returns a `Classifier`,
+    or raises ModelError or CheckpointError."""
+    files: tuple[str, ...] = ()
+    """Of its folders, the first of which marks one that has no config.json; all are fetched from the Hub. Without any,
+    the checkpoint is NAME:FILE."""
+    options: frozenset[str] = frozenset()
+    """What NAME:FILE takes of `output` and `custom_ops`, which are refused for other checkpoints."""
+
+
+EVERY_READER: Registry[CheckpointReader] = Registry(
+    "readers", built_in("readers"), instance_of(CheckpointReader), reserved=(*_KINDS, "predictions"), same_name=False
+)
+"""The readers of slices and of plug-ins, by name."""
+
+
+def reader_options(spec: str) -> frozenset[str] | None:
+    """Return the options of the reader that a spec names, as NAME:FILE does; None where it names none."""
+    kind = spec.partition(":")[0]
+    return None if kind == spec or kind not in EVERY_READER or EVERY_READER[kind].files else EVERY_READER[kind].options
+
+
+def reader_specs(option: str = "") -> list[str]:
+    """Return what readers are given, `onnx:FILE`. option: only of those that take it."""
+    readers = ((name, reader) for name, reader in EVERY_READER.usable() if not reader.files)
+    return [f"{name}:FILE" for name, reader in readers if not option or option in reader.options]
+
+
+def reader_in(folder: Path) -> str:
+    """Return the name of the reader that a folder without config.json is of; empty where nothing marks it."""
+    if (folder / "config.json").is_file():
+        return ""
+    marks = ((name, folder / reader.files[0]) for name, reader in EVERY_READER.usable() if reader.files)
+    return next((name for name, mark in marks if mark.is_file()), "")
 
 
 def find(spec: str) -> ModelFile:
@@ -91,14 +135,15 @@ def find(spec: str) -> ModelFile:
         return _folder(Path(rest), Path(rest).resolve().name)
     if kind == "hf-hub":
         return _from_hub(rest)
-    if kind in GRAPHS:
-        return ModelFile(Path(rest), Path(rest).stem, exported=kind)
+    if reader_options(spec) is not None:
+        return ModelFile(Path(rest), Path(rest).stem, reader=kind)
     path = Path(spec)
     if not spec:
-        raise CheckpointError(f"the name of a checkpoint is empty; {EXPECTED}")
+        raise CheckpointError(f"the name of a checkpoint is empty; {_expected()}")
     if len(kind) > 1 and kind.replace("-", "").isalnum() and kind != spec and not path.exists():
-        remedy = "fetch it to a file first" if rest.startswith("//") else EXPECTED
-        raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, KINDS, remedy=remedy)}")
+        remedy = "fetch it to a file first" if rest.startswith("//") else _expected()
+        kinds = sorted((*_KINDS, *(each.partition(":")[0] for each in reader_specs())))
+        raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, kinds, remedy=remedy)}")
     if path.is_dir() and (path / "config.json").is_file() and _folder(path, path.name).transformers:
         raise CheckpointError(f"{spec}: a folder in the layout of transformers; expected a file, or hf:{spec}")
     if not path.exists() and (meant := _named_elsewhere(spec)):
@@ -106,6 +151,11 @@ def find(spec: str) -> ModelFile:
     if path.is_dir():
         path = index_in(path) or path
     return ModelFile(path, path.absolute().parent.name if is_index(path) else path.stem)
+
+
+def _expected() -> str:
+    *names, last = (*_FORMS, *reader_specs())
+    return f"expected {', '.join(names)} or {last}"
 
 
 def _named_elsewhere(spec: str) -> str:
@@ -156,8 +206,8 @@ def _folder(folder: Path, name: str) -> ModelFile:
     if (folder / "adapter_config.json").is_file():
         remedy = "merge it first: model.merge_and_unload(), then model.save_pretrained(FOLDER)"
         raise CheckpointError(f"{folder}: an adapter of PEFT, not the weights of a network; {remedy}")
-    if not config.is_file() and (folder / OPEN_CLIP).is_file():
-        return ModelFile(folder, name, open_clip=True)
+    if reader := reader_in(folder):
+        return ModelFile(folder, name, reader=reader)
     if not config.is_file():
         refuse_part(folder)
         expected = "the layout of timm or transformers, config.json and model.safetensors"
@@ -198,7 +248,7 @@ def _from_hub(name: str) -> ModelFile:
     repository, _, revision = name.partition("@")
     silent = bool(address := hub_address()) and not is_reachable(address)
     files = ["config.json", *PROCESSORS, *WEIGHT_FILES, "model*.safetensors", "model.safetensors.index.json"]
-    files += [*TEXT_FILES, OPEN_CLIP, "open_clip_model.safetensors"]
+    files += [*TEXT_FILES, OPEN_CLIP, *(file for _, reader in EVERY_READER.usable() for file in reader.files)]
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": files, "local_files_only": silent}
     try:
         folder = snapshot_download(repository, **options)

@@ -30,7 +30,7 @@ from ..models.architecture import is_factory
 from ..models.classifier import load
 from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names, evaluated_under, has_gradients
-from ..models.specs import GRAPHS
+from ..models.specs import reader_options
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
@@ -285,15 +285,14 @@ _OF_WEIGHTS = ("arch", "attention", "num_classes", "use_ema", "allow_partial")
 
 
 def _model_options(request: ClassificationRequest, spec: str) -> dict[str, Any]:
-    """Return the options of a checkpoint: of a graph next to weights without what says how these are built."""
-    kinds = {str(each).partition(":")[0] for each in request.checkpoints}
-    kind, idle = spec.partition(":")[0], set[str]()
-    if kind in GRAPHS and kinds - GRAPHS:
-        idle.update(_OF_WEIGHTS)
-    if kind != "onnx" and "onnx" in kinds:
-        idle.add("custom_ops")
-    if kind not in GRAPHS and kinds & GRAPHS and not is_factory(str(request.model.get("arch") or "")):
-        idle.add("output")
+    """Return the options of a checkpoint: of a graph next to weights without what says how these are built, and of each
+    without what only a reader of another one takes."""
+    taken, others = reader_options(spec), [reader_options(str(each)) for each in request.checkpoints]
+    idle = frozenset[str]().union(*filter(None, others)) - (taken or frozenset())
+    if taken is not None and None in others:
+        idle |= {*_OF_WEIGHTS}
+    if taken is None and is_factory(str(request.model.get("arch") or "")):
+        idle -= {"output"}
     return {name: value for name, value in request.model.items() if name not in idle}
 
 

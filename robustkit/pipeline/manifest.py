@@ -30,6 +30,7 @@ from ..evaluations.maps.methods import EVERY_EXPLAINER
 from ..evaluations.subject import Settings
 from ..models.device import device_name, shards_in_memory
 from ..models.identity import ModelIdentity
+from ..models.specs import EVERY_READER, reader_in
 from ..protocol.condition import Condition
 from ..runs.description import without_option
 from ..runs.manifest import (
@@ -56,6 +57,7 @@ def registries() -> dict[str, Registry[Any]]:
         "corruptions": EVERY_CORRUPTION,
         "explainers": EVERY_EXPLAINER,
         "formulas": EVERY_FORMULA,
+        "readers": EVERY_READER,
         "families": EVERY_FAMILY,
         "tasks": EVERY_TASK,
     }
@@ -71,7 +73,11 @@ def used_plugins(
             of_conditions.setdefault(plugin, []).append(condition.text)
     for entry in checkpoints:
         formula = EVERY_FORMULA.plugin(entry.attention.partition("(")[0])
-        for plugin in filter(None, (formula, EVERY_TASK.plugin(task))):
+        reader = EVERY_READER.plugin(entry.spec.partition(":")[0])
+        if reader is None and entry.path:
+            place = Path(entry.path)
+            reader = EVERY_READER.plugin(reader_in(place if place.is_dir() else place.parent))
+        for plugin in filter(None, (formula, reader, EVERY_TASK.plugin(task))):
             of_checkpoints.setdefault(plugin, []).append(entry.name)
     return tuple(
         PluginEntry(

@@ -1,12 +1,13 @@
-"""Write a run's results as one self-contained page."""
+"""Write a run's results as one self-contained page, and name the papers behind them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from importlib import resources
+from typing import Any
 
 from markupsafe import Markup
 
@@ -26,14 +27,16 @@ from ..results.survey import doubts_of, looks_of
 from ..results.tables import comparison_grids, flip_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
+from ..runs.manifest import Manifest
 from ..tasks.task import Task, glossary, task_of
-from .citations import bibtex
 from .front import front_of
 from .pages import allow_breaks, break_part, environment, figure, render_page
 from .samples import Browser
 
-if TYPE_CHECKING:
-    from ..runs.manifest import Manifest
+_ENTRY = re.compile(r"^@\w+\{.*?^\}", re.MULTILINE | re.DOTALL)
+_USES = re.compile(r"^ *for = \{(.*)\},\n", re.MULTILINE)
+_FROM = re.compile(r"from=[^,)]*")  # the name of a checkpoint
+_WORD = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class Terms:
@@ -214,3 +217,22 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
 
 def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "table"
+
+
+@cache
+def references() -> Mapping[str, tuple[str, ...]]:
+    """Return each entry of references.bib, with the words that ask for it."""
+    text = (resources.files(__package__) / "references.bib").read_text("utf-8")
+    return {_USES.sub("", entry): tuple(_USES.findall(entry)[0].split(", ")) for entry in _ENTRY.findall(text)}
+
+
+def bibtex(manifest: Manifest, rows: Iterable[Figure]) -> str:
+    """Return the entries of a run, each once: its formulas, attacks, corruptions, explainers and metrics, and this
+    package. rows: of the summary. What plug-ins add has none."""
+    used = {"robustkit", *(row.metric for row in rows)}
+    for checkpoint in manifest.checkpoints:
+        used |= set(_WORD.findall(str(getattr(checkpoint, "attention", "")))[:1])
+    for text in manifest.conditions:
+        used |= set(_WORD.findall(_FROM.sub("", text)))
+    entries = (entry for entry, words in references().items() if not used.isdisjoint(words))
+    return "\n\n".join(["% the papers of what this run used", *entries]) + "\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.figure import COLUMNS
+from ..common.plugins import of_slice
 from ..display.html import as_html
 from ..display.svg import plot
 from ..display.text import finite_json
@@ -20,7 +21,6 @@ from ..results.survey import looks_of, survey
 from ..results.tables import short_tables
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of
-from .citations import bibtex
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,8 @@ class Run(RunFolder):
     @property
     def bibtex(self) -> str:
         """BibTeX of the papers behind what the run used, and of this package."""
+        from .page import bibtex
+
         return bibtex(self.manifest, survey(self))
 
     def plot(self, *sections: str) -> Figure:
@@ -132,10 +134,10 @@ class Run(RunFolder):
             RunError: an unknown format or checkpoint, an option that it has no use for, or a file of someone else.
             ProtocolError: a tracker that is not installed.
             NothingEvaluated: no figure.
+            PluginError: this installation is without the slice that does it.
         """
-        from .export import export
-
-        return export(self, format, out=None if out is None else Path(out), **options)
+        write: Callable[..., list[Path]] = of_slice("export", f"export({format!r})")
+        return write(self, format, out=None if out is None else Path(out), **options)
 
     to_frame = results
 

@@ -17,33 +17,59 @@ A condition is `clean`, an attack (`pgd` is the one that the card makes of it), 
 threshold of 0.5 for the predicted class, or a text such as `cam(agcam,threshold=0.3,mode=box)`. `mce_16` is the mCE
 over the 16 corruptions of the QUEST paper, which no run computes.
 
-Or they come from a JSON file in the schema of Every Eval Ever, such as `robustkit export` writes: see
-`every_eval_ever`.
+Or they come from a JSON file in the schema of Every Eval Ever, such as `robustkit export` writes, if a slice reads
+these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..attention.registry import FORMULAS
 from ..common.files import parse_toml, written_text
 from ..common.finding import Finding
-from ..common.plugins import shipped_files
-from ..errors import RobustkitError, RunError, unknown
+from ..common.plugins import of_slice, shipped_files
+from ..display.text import no_controls
+from ..errors import ProtocolError, RobustkitError, RunError, unknown
 from ..evaluations.attacks.condition import text_under
-from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
-from ..protocol.card import Card, card_names, load_card
-from ..runs.manifest import Manifest
+from ..evaluations.condition import is_attack, kind_of, pattern_of, vocabularies, vocabulary_of, words_of
+from ..protocol.card import Card, card_names, load_card, parse_number
+from ..runs.manifest import DataEntry, Manifest
 from ..tasks.registry import find_metric, metrics
-from .every_eval_ever import Origin, joined, meaning_of, read_evaluated
 
 _FIELDS = ("summary", "source", "data", "protocol")
+_NAMES = 5  # figures that a line names
 Figures = Mapping[str, Mapping[str, float]]
+
+
+def _counts(flag: str) -> bool:
+    """Whether a flag is a doubt or a limit; of one without a known code nothing is known."""
+    finding = Finding.parse(flag)
+    return finding is None or finding.counts
+
+
+class Origin(NamedTuple):
+    """Where a figure comes from, as far as its file says. data: the name of the data set. n: samples; 0 if unknown."""
+
+    data: str
+    digest: str
+    n: int
+    flags: tuple[str, ...]
+
+    def doubts(self, condition: str, data: DataEntry, n: int) -> Iterator[str]:
+        """Yield how it is of something else than a run's figure of n samples, and its own flags that raise a doubt."""
+        if self.digest and self.digest != data.digest:
+            yield f"published on {self.data}, digest {self.digest[:8]}, here {data.name}, digest {data.digest[:8]}"
+        elif not self.digest and self.data != data.name:
+            yield f"published on {self.data}, here {data.name}"
+        if self.n and self.n != n and self.digest != data.digest:  # of the same samples n depends on the model alone
+            yield f"published for n = {self.n}, here n = {n}"
+        yield from (f"published with a flag: {flag}" for flag in self.flags if _counts(flag))
 
 
 @dataclass(frozen=True)
@@ -153,11 +179,8 @@ def read_published(spec: str) -> Published:
     if path.suffix == ".toml" and path.is_file():
         return _parsed(written_text(path, spec, RunError), spec)
     if path.suffix == ".json" and path.is_file():
-        read = read_evaluated(path, spec)
-        texts = (path.name, read.summary, read.source, read.data, read.protocol)
-        unmatched = (read.unmatched,) if read.unmatched else ()
-        figures = {read.attention: read.figures}
-        return Published(*texts, figures, in_full=True, origins=read.origins, unmatched=unmatched)
+        published: Published = of_slice("read_evaluated", spec)(path, spec)
+        return published
     raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML or JSON file"))
 
 
@@ -225,3 +248,28 @@ def _table(value: object, where: str) -> dict[str, Any]:
 def _is_fixed(name: str) -> bool:
     """Whether a name means the same condition under every card."""
     return any(words.published.is_fixed(name) for words in vocabularies())
+
+
+def meaning_of(condition: str) -> Hashable:
+    """Return what is the same for all spellings of a condition: its parameters in any order, numbers by their value to
+    ten digits, and what a text may leave out."""
+    pattern = pattern_of(condition)
+    parameters = {**vocabulary_of(pattern.name).defaults, **pattern.given}
+    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in parameters.items())
+
+
+def _by_value(text: str) -> str:
+    try:
+        return f"{float(parse_number(text)):.9e}"
+    except (ProtocolError, OverflowError):
+        return text
+
+
+def bounded_text(text: str) -> str:
+    return no_controls(text[:200])
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Return the first few of some texts of a file in one line, each once, and how many more there are."""
+    each = list(dict.fromkeys(map(bounded_text, texts)))
+    return "; ".join(each[:_NAMES]) + (f" and {len(each) - _NAMES} more" if len(each) > _NAMES else "")

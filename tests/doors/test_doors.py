@@ -29,7 +29,12 @@ EXPECTED = {
     "predictions": (REFUSED, FINDING, REFUSED, NONE, NONE, NONE, NONE, NONE),  # always: computed elsewhere
 }
 """By door, in the order of `COLUMNS`."""
-NEEDED = {"ONNX": ("onnx", "onnxruntime", "onnxscript"), "hf": ("transformers",), "open_clip": ("open_clip",)}
+NEEDED = {
+    "ONNX": ("onnx", "onnxruntime", "onnxscript", "robustkit.slices.graphs"),
+    "pt2": ("robustkit.slices.graphs",),
+    "hf": ("transformers",),
+    "open_clip": ("open_clip", "robustkit.slices.open_clip"),
+}
 
 
 @pytest.fixture(scope="module")

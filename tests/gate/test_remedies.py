@@ -86,6 +86,7 @@ def features(root: Path) -> list[str]:
 
 
 def exported(root: Path) -> list[str]:
+    pytest.importorskip("robustkit.slices.graphs")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install .[onnx]")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install .[onnx]")
     torch.manual_seed(0)

@@ -23,7 +23,7 @@ from robustkit.cli.app import cli
 from robustkit.common.environment import OFFLINE
 from robustkit.errors import ModelError, RunError
 from robustkit.models import architecture, load, specs
-from robustkit.report.loggers import MLflow
+from robustkit.slices.exports.formats import MLflow
 
 NAME = "test_vit.r160_in1k"
 

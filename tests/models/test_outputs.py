@@ -67,6 +67,7 @@ def saved(network: nn.Module, folder: Path, door: str) -> tuple[str, dict[str, A
         torch.save(network.state_dict(), folder / "net.pth")
         (folder / "nets.py").write_text(FACTORY)
         return str(folder / "net.pth"), {"arch": f"{folder / 'nets.py'}:soft"}
+    pytest.importorskip("robustkit.slices.graphs")
     if door == "pt2":
         program = torch.export.export(
             network.eval(), (torch.rand(2, 3, 4, 4),), dynamic_shapes=({0: torch.export.Dim("b")},)

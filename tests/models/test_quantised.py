@@ -94,6 +94,7 @@ def test_a_quantised_network_in_memory_is_known_by_its_parts() -> None:
 def test_what_onnxruntime_quantised_is_run_as_onnxruntime_runs_it(tmp_path: Path, kind: str) -> None:
     why = "onnxruntime is not installed (pip install .[onnx]), or its tools are too old for what torch writes"
     runtime = pytest.importorskip("onnxruntime", "1.30", reason=why)
+    pytest.importorskip("robustkit.slices.graphs")
     tools = importlib.import_module("onnxruntime.quantization")
     before, images = robustkit.load("zoo:shapes-vit-standard"), torch.rand(6, 3, 64, 64)
     source, path, seen = tmp_path / "float.onnx", tmp_path / "int8.onnx", before.normalize(images).numpy()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from places import DELETED
 from plugin_package import ROOT, install, write_package
@@ -43,6 +44,7 @@ STANDARD = (
     "2",
     "--no-setup-check",
 )
+READ = ("--data-dir", "embedded:shapes", "--mean", "0.5", "--std", "0.5")
 ASKED = (
     *("--attacks", "random-corner(eps=8/255,tries=2)", "--corruptions", "stripes", "--cams", "brightest"),
     *("--evaluations", "rotation(degrees=15),rotation(degrees=90)", "--attention", "cosine"),
@@ -105,9 +107,11 @@ def robustkit(place: Path) -> Commands:
 
 @pytest.fixture(scope="module")
 def outputs(place: Path, robustkit: Commands) -> dict[str, str]:
-    """What commands print: an audit that takes part in all five plug-ins, and what reads it."""
+    """What commands print: an audit that takes part in five plug-ins, what reads it, and another of a sixth."""
     (place / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) >= 0.01"\n')
     other = ("--attacks", "none", "--evaluations", "rotation(degrees=15)", "--out", "other")
+    np.savez(place / "colours.npz", weight=np.eye(10, 3, dtype=np.float32), bias=np.zeros(10, np.float32))
+    few = ("--limit", str(N), "--no-setup-check", "--attacks", "none", "--img-size", "64")
     asked: dict[str, Words] = {
         "audit": ("audit", *STANDARD, *ASKED, "--out", "run"),
         "list": ("list", "plugins"),
@@ -115,6 +119,7 @@ def outputs(place: Path, robustkit: Commands) -> dict[str, str]:
         "check": ("check", "run", "--policy", "policy.toml"),
         "other": ("audit", *STANDARD, *other),
         "compare": ("compare", "run", "other"),
+        "read": ("audit", "npz:colours.npz", *READ, *few, "--out", "read"),
         "help": ("--help",),
         "statistics": ("statistics", "--data-dir", "embedded:shapes"),
     }
@@ -132,7 +137,7 @@ def manifest_of(run: Path) -> dict[str, object]:
     return manifest
 
 
-def test_all_six_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
+def test_all_seven_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
     assert outputs["help"].endswith("Plug-ins:\n  statistics   of robustkit-example 0.1\n")
     assert outputs["statistics"].splitlines()[0] == "arrow: 100"
     listed = " ".join(outputs["list"].split())
@@ -142,6 +147,7 @@ def test_all_six_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
         "stripes corruption of",
         "brightest explainer of",
         "cosine attention formula of robustkit-example 0.1",
+        "npz reader of checkpoints of robustkit-example 0.1",
         "rotation family of evaluations of",
         "statistics command of robustkit-example 0.1 source",
         "Print how many images of each class a data set has",
@@ -164,6 +170,9 @@ def test_the_run_says_which_code_made_it(run: Path) -> None:
     assert {(entry["distribution"], entry["version"]) for entry in plugins.values()} == {("robustkit-example", "0.1")}
     assert plugins["random-corner"]["conditions"] == ["random-corner(eps=8/255,tries=2)"]
     assert plugins["cosine"]["checkpoints"] == ["shapes-vit-standard"] and plugins["cosine"]["conditions"] == []
+
+    (entry,) = manifest_of(run.with_name("read"))["plugins"]  # type: ignore[misc, attr-defined]
+    assert (entry["group"], entry["name"], entry["checkpoints"]) == ("readers", "npz", ["colours"])
 
     def said(condition: str) -> list[str]:
         (path,) = (run / "records").glob(f"*/{condition}/*.parquet")

@@ -10,7 +10,7 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from cam.registry import CONTROLS, METHODS
 from corruptions.registry import CORRUPTIONS
 from robustkit.attention.registry import FORMULAS
-from robustkit.report.citations import bibtex, references
+from robustkit.report.page import bibtex, references
 from robustkit.tasks.registry import metrics
 
 QUEST = {

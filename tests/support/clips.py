@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
+
+from robustkit.data.images import to_pixels
 
 CLASSES, SIDE = ("cat", "dog", "old car"), 32
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "photo", "of", "this", "is", "cat", "dog", "car", "old", "."]
@@ -90,3 +93,16 @@ def reference(
         shown = theirs.preprocess(image, list(names), hypothesis_template=template)
         inputs = {name: value for name, value in shown.items() if isinstance(value, Tensor)}
         return theirs.model(**shown["text_inputs"][0], **inputs).logits_per_image[0]  # type: ignore[no-any-return]
+
+
+def pictures(squares: bool) -> Iterator[Image.Image]:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        sides = (32, 32) if squares else generator.integers(33, 80, 2).tolist()
+        yield Image.fromarray(generator.integers(0, 256, (*sides, 3), dtype=np.uint8))
+
+
+def answers(classifier: Any, image: Image.Image) -> Tensor:
+    pixels = to_pixels(image, classifier.identity.preprocessing)
+    with torch.no_grad():
+        return classifier(pixels[None] / 255)[0]

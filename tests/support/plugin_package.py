@@ -16,7 +16,7 @@ _BLOCK = re.compile(
 def write_package(folder: Path) -> Path:
     """Write the blocks of the page that begin with a file's name; return the folder of the package."""
     blocks = _BLOCK.findall((ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8"))
-    assert len(blocks) == 7, [name for name, _ in blocks]
+    assert len(blocks) == 8, [name for name, _ in blocks]
     (folder / "robustkit_example").mkdir(parents=True)
     (folder / "robustkit_example" / "__init__.py").write_text("", encoding="utf-8")
     for name, text in blocks:

@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, merge, compare, table, check, card, export. They need no model."""
+"""The commands that read run folders: report, merge, compare, table, check, card. They need no model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...common.plugins import of_slice
 from ...display.console import print_as_it_is
 from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
@@ -29,8 +30,6 @@ from ..options import (
 from ..terminal import console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
-_FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorboard", "mlflow", "wandb")
-"""As `report.export` has them, which is loaded late."""
 run_argument = click.argument("run", type=RUN)
 
 
@@ -50,18 +49,19 @@ def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool,
     robustkit report runs/vit --details
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
-    from ...report.loggers import log_run, parse_loggers
     from ...report.refresh import keep_metadata, refresh
     from ...runs.folder import RunFolder
 
-    existing, loggers = RunFolder.existing(run), parse_loggers(logs)
+    existing = RunFolder.existing(run)
+    log = of_slice("logging_to", f"--log {logs[0]}")(logs) if logs else None
     with usable(run):
         if metadata is not None:
             keep_metadata(existing, metadata)
         results = refresh(existing, by)
         say_unfinished([existing])
         show(existing, results, details, by)
-    log_run(existing, results, loggers)
+    if log is not None:
+        log(existing, results)
 
 
 @click.command(context_settings=CONTEXT)
@@ -259,44 +259,3 @@ def card(run: Path, **options: Any) -> None:
         paths = write_cards(run, **options)
     for path in paths:
         print_as_it_is(console(), str(path))
-
-
-@click.command(context_settings=CONTEXT)
-@run_argument
-@setting("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
-@setting("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")
-@setting("--checkpoint", help="Checkpoint of the run; required by the formats of one if it has several.")
-@setting("--model-id", help="For every-eval-ever: whose model it is, as ORG/NAME; default: by what was audited.")
-@setting("--to", help="For a tracker: log folder, URI or project; default: as with report --log.")
-@setting("--dataset-id", help="For hf-eval-results: the benchmark's data set on the Hub, as ORG/NAME.")
-@setting(
-    "--task-id",
-    "task_ids",
-    multiple=True,
-    help="For hf-eval-results: ID of the benchmark's task, as CONDITION=ID, or ID for clean; may be repeated; default: "
-    "one made from each condition.",
-)
-@common
-def export(run: Path, format: str, **options: Any) -> None:
-    """Write a run's results in a form that others read, from its records only.
-
-    every-eval-ever writes a JSON file for each checkpoint, in schema 0.3.0 of Every Eval Ever; robustkit compare
-    --reference reads it. hf-eval-results and model-index are for one checkpoint's page on the Hugging Face Hub. csv is
-    the table of summary.csv. tensorboard, mlflow and wandb log the results, as robustkit report --log does.
-
-    \b
-    robustkit export runs/vit --format every-eval-ever --out shared
-    robustkit export runs/vit --format hf-eval-results --dataset-id ORG/BENCHMARK --task-id clean=accuracy
-    robustkit export runs/vit --format mlflow --to http://localhost:5000
-    """
-    from ...report.export import before_submission
-    from ...report.export import export as export_run
-    from ...runs.folder import RunFolder
-
-    existing = RunFolder.existing(run)
-    with usable(run):
-        paths = export_run(existing, format, **options)
-        say_unfinished([existing])
-    print_as_it_is(console(), *(map(str, paths) if paths else [f"logged: {format}"]))
-    if lacking := before_submission(paths):
-        click.echo(lacking, err=True)

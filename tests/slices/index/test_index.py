@@ -38,9 +38,9 @@ from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.survey import write_summary
 from robustkit.runs.folder import RunFolder
+from robustkit.slices.index import folder_of_runs
 from robustkit.slices.index import page as index_page
 from robustkit.slices.index import scan as index_runs
-from robustkit.slices.index.command import folder_of_runs
 from robustkit.slices.index.page import Site, comparison_page, figure_name, index_text, server_of, write_index
 from robustkit.slices.index.scan import CACHE_MARK, FOLDER, MARK, Indexed, find_runs, list_runs, read_run
 

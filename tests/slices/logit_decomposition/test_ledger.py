@@ -24,8 +24,7 @@ from robustkit.evaluations.records import Pairings
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.slices.logit_decomposition.condition import LISTS, METRICS
-from robustkit.slices.logit_decomposition.evaluate import columns_of
-from robustkit.slices.logit_decomposition.ledger import SWAPS, LayerLedger, Ledger
+from robustkit.slices.logit_decomposition.evaluate import SWAPS, LayerLedger, Ledger, columns_of
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,17 +19,17 @@ import torch
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
-from ..common.determinism import seeded
-from ..common.environment import import_extra
-from ..common.files import first_line, json_of, reason_of
-from ..common.plugins import digest_of_files
-from ..errors import CheckpointError, ModelError
-from .checkpoint import load_into, read
-from .claims import Allowance
-from .identity import Classifier, attention_notes, give_attention, identity_of
-from .input_config import InputOptions, resolve_preprocessing
-from .specs import OPEN_CLIP, ModelFile, text_files
-from .zero_shot import ZeroShot, kept_rows, prompts_of, scale_and_bias, with_prompts
+from ...common.determinism import seeded
+from ...common.environment import import_extra
+from ...common.files import first_line, json_of, reason_of
+from ...common.plugins import digest_of_files
+from ...errors import CheckpointError, ModelError
+from ...models.checkpoint import load_into, read
+from ...models.claims import Allowance
+from ...models.identity import Classifier, as_features, attention_notes, give_attention, identity_of
+from ...models.input_config import InputOptions, resolve_preprocessing
+from ...models.specs import OPEN_CLIP, ModelFile, text_files
+from ...models.zero_shot import ZeroShot, kept_rows, prompts_of, scale_and_bias, with_prompts
 
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _MOST = 1 << 20  # bytes of a config
@@ -94,11 +94,11 @@ class _Folder:
         return {**values, "interpolation": interpolation, "crop_mode": _MODES[mode]}
 
 
-def load_open_clip(source: ModelFile, spec: str, options: InputOptions, headless: bool = False) -> Classifier:
-    """Load an image tower with a head of text. headless: without one. Raises CheckpointError or ModelError."""
+def load_open_clip(source: ModelFile, spec: str, options: InputOptions, features: bool) -> Classifier:
+    """Load an image tower with a head of text. features: without one. Raises CheckpointError or ModelError."""
     open_clip = import_extra("open_clip", "clip", spec)
     folder = _Folder.read(source.path)
-    prompts = prompts_of(options, spec, headless=headless)
+    prompts = prompts_of(options, spec, headless=features)
     file = next((source.path / name for name in _WEIGHTS if (source.path / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{source.path}: no weights; expected {' or '.join(_WEIGHTS)}")
@@ -137,7 +137,8 @@ def load_open_clip(source: ModelFile, spec: str, options: InputOptions, headless
         notes=checkpoint.notes + notes + attention_notes(*attention, options.attention, {}) + more,
         metadata={"open_clip": open_clip.__version__},
     )
-    return with_prompts(Classifier(network, identity), prompts)
+    made = with_prompts(Classifier(network, identity), prompts)
+    return as_features(made) if features else made
 
 
 @contextmanager

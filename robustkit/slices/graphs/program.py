@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.files import check_plain, first_line, json_in, reason_of
-from ..errors import CheckpointError, ModelError
-from .checkpoint import checkpoint_metadata, refuse_odd, sha256
+from ...common.files import check_plain, first_line, json_in, reason_of
+from ...errors import CheckpointError, ModelError
+from ...models.checkpoint import checkpoint_metadata, refuse_odd, sha256
+from ...models.identity import Classifier
+from ...models.input_config import InputOptions
+from ...models.outputs import chosen_output
+from ...models.specs import ModelFile
 from .exported import ExportedNetwork, exported_classifier, refuse_options
-from .identity import Classifier
-from .input_config import InputOptions
-from .outputs import chosen_output
-from .specs import ModelFile
 
 _NAMED = """
 _adaptive_avg_pool2d _assert_scalar _log_softmax _safe_softmax _softmax _to_copy _unsafe_index _unsafe_view
@@ -85,9 +85,9 @@ _FORMATS = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channel
 _FLOAT32, _STRIDED = 7, 7
 
 
-def load_program(source: ModelFile, spec: str, options: InputOptions) -> Classifier:
+def load_program(source: ModelFile, spec: str, options: InputOptions, features: bool) -> Classifier:
     """Return the classifier of a .pt2 file. Raises ModelError or CheckpointError, one line with the remedy."""
-    refuse_options(spec, options)
+    refuse_options(spec, options, features)
     path = source.path
     try:
         network, texts, notes = _read(path, options.output)

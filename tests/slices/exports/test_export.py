@@ -19,22 +19,23 @@ from manifests import whole
 from released_runs import HOSTILE, PGD, records, write_run
 
 from robustkit.cli.app import cli
-from robustkit.cli.commands.runs import _FORMATS
 from robustkit.common.figure import Figure
 from robustkit.common.finding import Finding
 from robustkit.common.intervals import mean_of, proportion, wilson
 from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
 from robustkit.report.card import write_cards
-from robustkit.report.export import FORMATS, before_submission, export
-from robustkit.report.export import _interval as interval_of
-from robustkit.report.export import _is_shown as is_shown
-from robustkit.report.export import _metric as written_metric
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
-from robustkit.results.every_eval_ever import Origin, joined
-from robustkit.results.published import read_published
+from robustkit.results.published import Origin, joined, read_published
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
+from robustkit.slices.exports import _FORMATS
+from robustkit.slices.exports.every_eval_ever import _interval as interval_of
+from robustkit.slices.exports.every_eval_ever import _is_shown as is_shown
+from robustkit.slices.exports.every_eval_ever import _metric as written_metric
+from robustkit.slices.exports.every_eval_ever import before_submission
+from robustkit.slices.exports.formats import FORMATS
+from robustkit.slices.exports.formats import export_run as export
 from robustkit.tasks.registry import metric_of, metrics
 
 EEE, RESULTS = "every-eval-ever", "evaluation_results"
@@ -684,8 +685,8 @@ def test_what_card_and_summary_write_is_the_same(run: Run, tmp_path: Path) -> No
 
 def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[Any] = []
-    monkeypatch.setattr("robustkit.report.export.parse_loggers", lambda specs: tuple(specs))
-    monkeypatch.setattr("robustkit.report.export.log_run", lambda *given: logged.append(given))
+    monkeypatch.setattr("robustkit.slices.exports.formats.parse_loggers", lambda specs: tuple(specs))
+    monkeypatch.setattr("robustkit.slices.exports.formats.log_run", lambda *given: logged.append(given))
     words = ["export", str(run.path), "--format", "mlflow", "--to", "sqlite:///x.db"]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0 and "logged: mlflow" in done.output
@@ -694,7 +695,7 @@ def test_a_tracker_gets_what_report_logs(run: Run, tmp_path: Path, monkeypatch: 
     rows = survey(run)
     assert list(logged[0][1]) == list(rows)
     assert list(logged[1][1]) == [row for row in rows if row.checkpoint == "other"]
-    assert set(_FORMATS) == set(FORMATS)
+    assert _FORMATS == FORMATS
 
 
 @pytest.mark.parametrize(
@@ -725,14 +726,16 @@ def test_a_figure_that_its_metric_cannot_have_is_not_shown() -> None:
 
 
 def test_a_run_without_a_figure_to_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: row.value == 0.1)  # clean, of the second
+    monkeypatch.setattr(
+        "robustkit.slices.exports.every_eval_ever._is_shown", lambda row: row.value == 0.1
+    )  # clean, of the second
     assert len(export(run, EEE)) == 1
     with pytest.raises(NothingEvaluated, match="no figure of vit is finite"):
         export(run, EEE, checkpoint="vit")
-    monkeypatch.setattr("robustkit.report.export._is_shown", lambda row: False)
+    monkeypatch.setattr("robustkit.slices.exports.every_eval_ever._is_shown", lambda row: False)
     with pytest.raises(NothingEvaluated, match="run has no results; run the audit again to make them"):
         export(run, EEE)
-    monkeypatch.setattr("robustkit.report.export.hub_metrics", lambda document: [])
+    monkeypatch.setattr("robustkit.slices.exports.formats.hub_metrics", lambda document: [])
     with pytest.raises(NothingEvaluated, match="vit has no top-1, which the Hub's"):
         export(run, "hf-eval-results", checkpoint="vit", dataset_id="a/b")
 

@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.environment import import_extra
-from ..common.files import bytes_of, check_plain, first_line, reason_of
-from ..errors import CheckpointError, ModelError
-from .checkpoint import checkpoint_metadata, sha256
+from ...common.environment import import_extra
+from ...common.files import bytes_of, check_plain, first_line, reason_of
+from ...errors import CheckpointError, ModelError
+from ...models.checkpoint import checkpoint_metadata, sha256
+from ...models.identity import Classifier
+from ...models.input_config import InputOptions
+from ...models.outputs import chosen_output
+from ...models.specs import ModelFile
 from .exported import ExportedNetwork, exported_classifier, refuse_options
-from .identity import Classifier
-from .input_config import InputOptions
-from .outputs import chosen_output
-from .specs import ModelFile
 
 _LARGEST = 2 << 30  # bytes of a file: protocol buffers hold no more
 _ROOM = 1 << 26  # bytes that weights may take beyond four times what the files hold
@@ -40,9 +40,9 @@ _IMAGES = "images (B, 3, H, W)"
 _NOTE = "an exported model without gradients: attacks and maps that need them do not apply"
 
 
-def load_onnx(source: ModelFile, spec: str, options: InputOptions) -> Classifier:
+def load_onnx(source: ModelFile, spec: str, options: InputOptions, features: bool) -> Classifier:
     """Return the classifier of an ONNX file. Raises ModelError or CheckpointError, one line with the remedy."""
-    refuse_options(spec, options)
+    refuse_options(spec, options, features)
     libraries = [import_extra(name, "onnx", spec) for name in ("onnx", "onnxruntime")]
     custom = None if options.custom_ops is None else Path(options.custom_ops)
     file = _File.read(source.path, libraries[0], options.output, any_operator=custom is not None)

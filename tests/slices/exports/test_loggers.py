@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from robustkit.common.figure import Figure
 from robustkit.errors import ProtocolError, RunError
-from robustkit.report.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
 from robustkit.report.run import Run
+from robustkit.slices.exports.formats import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
 
 PGD = "pgd(eps=1/255,steps=20)"
 
@@ -176,7 +176,7 @@ def test_no_library_is_imported_before_it_is_used() -> None:
     import subprocess
 
     code = (
-        "import sys, robustkit.report.loggers as l; l.LOGGERS['wandb']('', ''); "
+        "import sys, robustkit.slices.exports.formats as l; l.LOGGERS['wandb']('', ''); "
         f"bad = {set(LOGGERS)!r} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", f"{code}; assert not bad and 'torch' not in sys.modules, bad"], check=True)

@@ -23,7 +23,8 @@ from torch._export.serde import serialize
 
 import robustkit
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
-from robustkit.models.exported_program import (
+from robustkit.pipeline.audit import audit
+from robustkit.slices.graphs.program import (
     _DTYPES,
     _FLOAT32,
     _FORMATS,
@@ -37,7 +38,6 @@ from robustkit.models.exported_program import (
     _step,
     _Value,
 )
-from robustkit.pipeline.audit import audit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -585,7 +585,7 @@ def test_what_a_trace_expects_is_not_computed(members: Members, small: nn.Module
 def test_the_text_of_a_program_is_bounded(
     members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    monkeypatch.setattr("robustkit.models.exported_program._LARGEST", len(members[PROGRAM]) + more)
+    monkeypatch.setattr("robustkit.slices.graphs.program._LARGEST", len(members[PROGRAM]) + more)
     path = written(members, tmp_path / "m.pt2")
     with (
         nullcontext() if not more else pytest.raises(CheckpointError, match=r"'m/models/.*' has 0 MB of text; expected")

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import robustkit
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
-from robustkit.models import onnx_file
 from robustkit.models.checkpoint import sha256
 from robustkit.pipeline.audit import audit
 from robustkit.runs.description import why_not_repeated
+from robustkit.slices.graphs import onnx_file
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install .[onnx]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install .[onnx]")

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import ModelError
-from .identity import Classifier, ModelIdentity, display_name
-from .input_config import InputOptions, resolve_preprocessing
-from .outputs import with_logits
-from .specs import ModelFile
+from ...errors import ModelError
+from ...models.identity import Classifier, ModelIdentity, display_name
+from ...models.input_config import InputOptions, resolve_preprocessing
+from ...models.outputs import with_logits
+from ...models.specs import ModelFile
+from ...models.zero_shot import refuse_text
 
 _SETTINGS = ("mean", "std", "input_size", "interpolation", "crop_pct", "crop_mode", "class_names", "num_classes")
 
@@ -45,8 +46,12 @@ class ExportedNetwork(nn.Module, ABC):
         return self.logits(filled.contiguous())[: len(images)]
 
 
-def refuse_options(spec: str, options: InputOptions) -> None:
-    """Raise ModelError for options that build a network: an exported one is run as it is."""
+def refuse_options(spec: str, options: InputOptions, features: bool) -> None:
+    """Raise ModelError for options that build a network or its head: an exported one is run as it is. features: whether
+    it is to be without its head."""
+    refuse_text(options, spec)
+    if features:
+        raise ModelError(f"{spec}: an exported graph has no head to take off; expected the weights themselves")
     for option in ("arch", "attention", "num_classes"):
         if (value := getattr(options, option)) is not None:
             what = f"--{option.replace('_', '-')} {value} does not apply to {spec}"

@@ -1,6 +1,9 @@
-"""Log a run's results to TensorBoard, MLflow or Weights & Biases; each library is imported only when it is asked for.
+"""Write a run's results in the forms that others read: Every Eval Ever, the Hub's, CSV, or a tracker.
 
-A figure is named `<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, its number of
+All is made from records. The files are the same bytes for the same run, and hold no path of the machine that made it.
+
+TensorBoard, MLflow and Weights & Biases are imported only when they are asked for. There a figure is named
+`<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, its number of
 samples with `_n`, as far as the library takes such names. What figures must not be shown without is the text `flags`.
 Logging a run again replaces what was logged before.
 """
@@ -15,19 +18,156 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..common.environment import OFFLINE
-from ..common.figure import Figure
-from ..errors import ProtocolError, RunError, unknown
-from ..evaluations.presenting import unfinished_line
-from ..results.survey import doubts_of
-from ..runs.folder import RunFolder
+from ...common.environment import OFFLINE
+from ...common.figure import COLUMNS, Figure
+from ...errors import NothingEvaluated, ProtocolError, RunError, unknown
+from ...evaluations.presenting import unfinished_line
+from ...protocol.condition import CLEAN
+from ...report.card import MADE_BY as CARD
+from ...report.card import (
+    checkpoint_entry,
+    digest_named,
+    facts,
+    folder_of,
+    hub_metrics,
+    model_index,
+    results_of,
+    write_files,
+    yaml_text,
+)
+from ...results.survey import doubts_of, summary_csv
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ...tasks.task import task_of
+from .every_eval_ever import MADE_BY, check_id, every_eval_ever, start_of, without_command
 
-_LONGEST = 250  # characters of a name
+FILES = ("every-eval-ever", "hf-eval-results", "model-index", "csv")
+_LONGEST_NAME = 250  # characters of a name
+_UNITS = {"pixels": "pixels in [0, 1]", "normalised": "normalised units", "sigma": "standard deviations of a channel"}
+
+
+def export_run(
+    run: RunFolder,
+    format: str,
+    *,
+    out: Path | None = None,
+    checkpoint: str | None = None,
+    model_id: str | None = None,
+    dataset_id: str | None = None,
+    task_ids: Sequence[str] = (),
+    to: str | None = None,
+) -> list[Path]:
+    """Write the results of a run in one of `FORMATS`; return the paths of files, none for a tracker.
+
+    out: a folder; `export` in the run if left out. checkpoint: only this one. model_id: what the
+    model of one checkpoint is called, as `ORG/NAME`, for `every-eval-ever`. dataset_id: of the benchmark on the Hub, as
+    `ORG/NAME`, for `hf-eval-results`. task_ids: its tasks, as `CONDITION=ID`, or `ID` for clean samples; only these
+    conditions are written then. to: the folder, URI or project of a tracker, as after the colon of `report --log`.
+
+    Raises:
+        RunError: an unknown format or checkpoint, an option that the format has no use for or lacks, or a file that
+            exists and is not of robustkit. ProtocolError: a tracker that is not installed. NothingEvaluated: no figure.
+    """
+    if format not in FORMATS:
+        raise RunError(unknown("format", format, FORMATS))
+    if dataset_id is None and format == "hf-eval-results":
+        raise RunError(f"{format} needs the benchmark's data set on the Hub; give --dataset-id ORG/NAME")
+    idle = {
+        "--out": out is not None and format in LOGGERS,
+        "--to": to is not None and format in FILES,
+        "--model-id": model_id is not None and format != "every-eval-ever",
+        "--dataset-id": dataset_id is not None and format != "hf-eval-results",
+        "--task-id": bool(task_ids) and format != "hf-eval-results",
+    }
+    if option := next((name for name, is_idle in idle.items() if is_idle), None):
+        raise RunError(f"{option}: {format} has no use for it; leave it out")
+    only = None if checkpoint is None else checkpoint_entry(run, checkpoint).name
+    if format in LOGGERS:
+        loggers = parse_loggers([format if to is None else f"{format}:{to}"])
+        log_run(run, results_of(run, only), loggers)
+        return []
+    folder = folder_of(run, "export", out)
+    if format == "csv":
+        text = summary_csv(results_of(run, only))
+        return write_files(folder, {"results.csv": text}, ",".join(COLUMNS))
+    if format == "every-eval-ever":
+        return write_files(folder, every_eval_ever(run, checkpoint, model_id), MADE_BY)
+    described = checkpoint_entry(run, checkpoint)
+    document = facts(run, described, results_of(run, described.name))
+    if format == "model-index":
+        return write_files(folder, {"metadata.yml": model_index(document)}, CARD)
+    text = _hub_results(run.manifest, without_command(document), str(dataset_id), task_ids)
+    return write_files(folder, {".eval_results/robustkit.yaml": text}, MADE_BY)
+
+
+# The Hub's .eval_results
+
+
+def _hub_results(manifest: Manifest, document: Mapping[str, Any], dataset: str, task_ids: Sequence[str]) -> str:
+    """Return `.eval_results/*.yaml` as the Hub specifies it: for each condition the figure that its task leads with.
+    The Hub holds one value for each task of a benchmark; others are in the other formats."""
+    check_id("--dataset-id", dataset)
+    headline = task_of(manifest).headline_metric
+    leading = [each for each in hub_metrics(document) if headline.hub and each["type"] == headline.hub[0]]
+    figures = {each["args"]["condition"]: each for each in leading}  # of SEA's the last, which is the worst case
+    if not figures:
+        raise NothingEvaluated(f"{document['checkpoint']['name']} has no {headline.word}, which the Hub's results hold")
+    entries = [
+        {
+            "dataset": {"id": dataset, "task_id": task},
+            "value": figures[condition]["value"],
+            "date": start_of(manifest).isoformat(),
+            "notes": _notes(figures[condition], document),
+        }
+        for condition, task in _tasks(figures, task_ids).items()
+    ]
+    return f"# {MADE_BY}: goes into .eval_results of a model's repository on the Hub\n{yaml_text(entries)}"
+
+
+def _tasks(conditions: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str, str]:
+    """Return the id of the benchmark's task for each condition that is written."""
+    if not task_ids:
+        tasks = {text: re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") for text in conditions}
+    else:
+        pairs = [text.rpartition("=") for text in task_ids]
+        tasks = {condition or CLEAN.text: task for condition, _, task in pairs}
+        if len(tasks) < len(pairs):
+            raise RunError(f"--task-id is {', '.join(task_ids)}; expected one task for each condition")
+    for condition, task in tasks.items():
+        if condition not in conditions:
+            raise RunError(f"--task-id: {unknown('condition', condition, conditions)}")
+        if not task or [*tasks.values()].count(task) > 1:
+            problem = f"{condition} has the task id {task!r}"
+            raise RunError(f"{problem}; expected one for each condition, given as --task-id '{condition}=ID'")
+    return tasks
+
+
+def _notes(figure: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """Return how a figure was measured, its interval, and its flags."""
+    args = figure["args"]
+    bounds = f"95 % interval {args['ci_low']} to {args['ci_high']}" if {"ci_low", "ci_high"} <= args.keys() else ""
+    notes = [
+        figure["name"],
+        bounds,
+        f"eps in {_UNITS.get(args['space'], args['space'])}" if "space" in args else "",
+        f"protocol digest {document['protocol']['digest']}",
+        f"data {document['data']['name']}, digest {document['data']['digest']}",
+        *(f"{name.replace('_', ' ')} {digest}" for name, digest in digest_named(document).items()),
+        f"set-up: {document['setup']}",
+        f"self-reported with RobustKit {document['robustkit']}",
+        *(f"caveat: {caveat}" for caveat in args.get("caveats", ())),
+        *(f"flag: {flag}" for flag in args.get("flags", ())),
+    ]
+    return "; ".join(filter(None, notes))
+
+
+# Trackers
 
 
 @dataclass
@@ -72,6 +212,11 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
             raise ProtocolError(f"logging to {spec}: {name} is not installed; pip install {name}")
         loggers[spec] = LOGGERS[name](spec, where)
     return tuple(loggers.values())
+
+
+def logging_to(specs: Sequence[str]) -> Callable[[RunFolder, Sequence[Figure]], None]:
+    """Return what logs a run, after all of `specs` were checked as by `parse_loggers`."""
+    return partial(log_run, wanted=parse_loggers(specs))
 
 
 def log_run(run: RunFolder, results: Sequence[Figure], wanted: Sequence[Logger]) -> None:
@@ -135,9 +280,9 @@ def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
     legal: dict[str, tuple[str, ...]] = {}
     for parts in names:
         short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)
-        if len(short) > _LONGEST or short in legal:
+        if len(short) > _LONGEST_NAME or short in legal:
             digest = hashlib.sha256("/".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
-            short = f"{short[: _LONGEST - 9]}_{digest}"
+            short = f"{short[: _LONGEST_NAME - 9]}_{digest}"
         legal[short] = parts
     return list(legal)
 
@@ -248,3 +393,4 @@ class WeightsAndBiases(Logger):
 
 
 LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+FORMATS = (*FILES, *LOGGERS)
