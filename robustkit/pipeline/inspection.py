@@ -22,7 +22,7 @@ from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, to_unit_range
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
-from ..display.format import Cell, count, figure_cell, number, scaled
+from ..display.format import count, figure_cell, number, scaled
 from ..display.html import as_html
 from ..display.progress import Bars
 from ..display.table import Table
@@ -225,23 +225,15 @@ def setup_table(fits: Sequence[PartFit]) -> Table:
     for fit in fits:
         heads.append((len(rows), fit.part))
         for row in fit.rows[: 1 if fit.makes_no_difference else None]:
-            digits = _digits(row.nll)
+            digits = 3 if abs(row.nll) < 10 else 1
             gap = Figure(row.difference, row.n, row.ci_low, row.ci_high)
             apart = "" if row is fit.best else figure_cell(gap, 1, sign="+", digits=digits)
-            numbers = scaled(row.top1), _short(row.nll), apart
+            numbers = scaled(row.top1), number(row.nll, digits), apart
             rows.append((row.name, count(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
     note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
     title = "clean NLL, one part of the set-up varied at a time"
     return Table(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads)).said_once("n")
-
-
-def _short(value: float) -> Cell:
-    return number(value, _digits(value))
-
-
-def _digits(value: float) -> int:
-    return 3 if abs(value) < 10 else 1
 
 
 _FLAGS = {"labels_csv": "labels"}
