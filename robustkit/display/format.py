@@ -82,9 +82,9 @@ def loss_cell(figure: Figure | None) -> Cell:
     return MISSING if figure is None else number(figure.value)
 
 
-def percent(value: float, digits: int = 1) -> str:
+def percent(value: float, digits: int = 1) -> Cell:
     """Return `93.3 %`."""
-    return f"{number(100 * value, digits)} %"
+    return Cell(f"{number(100 * value, digits)} %", value)
 
 
 def share(figure: Figure) -> str:

@@ -357,7 +357,7 @@ def test_the_report_has_curves_changes_and_layers(run: Run) -> None:
     place = int(kept.values["largest_logits"].argmax())
     assert f"clean: largest logit {kept.values['largest_logits'][place]:.1f} in {kept.name(place)}" in said[1]
     plain = re.sub(r"<wbr>|</?a\b[^>]*>", "", part)
-    assert re.search(r'<th scope="row" class="plain">corruption\(fog,severity=3\)</th><td class="num">[+-]', plain)
+    assert re.search(r'<th scope="row" class="plain">corruption\(fog,severity=3\)</th><td class="num">[+−]', plain)
     assert part.count('<th scope="row" class="plain">blocks.') == 4
     assert "attention(" not in re.sub(r"(?s)<section aria-labelledby=\"reproduce\">.*", "", part)
 

@@ -73,7 +73,7 @@ def test_the_notebook_of_a_new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (shown,) = outputs
     assert shown.every[0] == shown.every[-1] == ""
     assert any("<progress" in html and "/20 samples" in html and "Sequential" in html for html in shown.every)
-    assert "<td>clean</td>" in run._repr_html_()
+    assert '<th scope="row" class="plain">clean</th>' in run._repr_html_()
     figure = eval(plot, names)
     assert figure._repr_png_().startswith(b"\x89PNG")
     titles = {text.get_text() for part in figure.subfigs for text in part.texts}
