@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pkgutil import resolve_name
@@ -18,7 +18,7 @@ from ..common.plugins import Registry, built_in, declared
 from ..errors import ProtocolError
 from ..protocol.card import parse_number
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters, split_list
-from .metrics import Metric, Term, metric_named
+from .metrics import Metric, lead_over_control, metric_named, scored_by
 
 BACKWARD = 1.5  # forwards that a backward takes as long as, on a ViT on a CPU; measured seconds soon replace it
 _REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
@@ -128,48 +128,49 @@ class PublishedNames:
     metrics: tuple[str, ...] = ()
 
 
+class Claims(NamedTuple):
+    """What a verdict says of a family: where a checkpoint is best, `{many}` being what samples are called, and that it
+    does better, or worse, than another one; families may share an area. Empty ones: it says neither."""
+
+    area: str
+    better: str = "does better"
+    worse: str = "does worse"
+
+
+UNDER_ATTACK = Claims("under attack", "is more robust", "is less robust")
+
+
 class Vocabulary:
     """The words of one family.
 
-    name: of the family, for people. presenter_in: the module next to this one that shows its results.
+    name: of the family, for people.
     named: the names that may stand first in the brackets of its conditions, such as corruptions.
     parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
-    in_sentence: how a sentence says that something is so under a condition, `{}` being its name there. area: where a
-    verdict says that a checkpoint is best, `{many}` being what samples are called; families may share one. claims: what
-    it says about a checkpoint that does better under a condition than another one, and about one that does worse.
-    in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
-    over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
-    expected: whether a sentence about a run mentions that none of its conditions was evaluated. results_only: kinds of
-    its conditions that are means of results. images_of_under: whether a condition takes the images of its `under`, of
-    the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
-    texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
-    which lists leave out.
-    published: what published tables call them.
-    terms: what the words of its tables mean, `{one}` and `{many}` in them standing for the task's samples; those of
-    robustkit's own families are in the TOML file next to them.
+    in_sentence: how a sentence says that something is so under a condition, `{}` being its name there. claims: of
+    verdicts. in_results: whether its conditions stand in the task's table of results. in_means: whether they are part
+    of means over conditions. metrics: its own numbers; a lead over the best control is known by its score.
+    images_of_under: whether a condition takes the images of its `under`, of the checkpoint `from` where it names one,
+    from the process that made them. levels: a regular expression of what the texts of conditions differ in that are
+    counted and shown as one group. published: what published tables call them.
+
+    What the words of its tables mean is the `meaning` of its metrics, and for robustkit's own families in the TOML file
+    next to them, `{one}` and `{many}` standing for the task's samples.
     """
 
     name: ClassVar[str] = ""
-    presenter_in: ClassVar[str] = "results"
     named: ClassVar[Iterable[str]] = ()
     parameters: ClassVar[Mapping[str, Value]] = {}
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
     in_sentence: ClassVar[str] = "under {}"
-    area: ClassVar[str] = "in other evaluations"
-    claims: ClassVar[tuple[str, str]] = ("does better", "does worse")
+    claims: ClassVar[Claims] = Claims("in other evaluations")
     in_results: ClassVar[bool] = False
     in_means: ClassVar[bool] = False
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    benchmark: ClassVar[str] = ""
-    expected: ClassVar[bool] = False
-    results_only: ClassVar[Container[str]] = ()
     images_of_under: ClassVar[bool] = False
     levels: ClassVar[str] = ""
-    derived_metrics: ClassVar[tuple[Metric, ...]] = ()
     published: ClassVar[PublishedNames] = PublishedNames()
-    terms: ClassVar[tuple[Term, ...]] = ()
 
     # Texts
 
@@ -208,7 +209,8 @@ class Vocabulary:
         return conditions
 
     def view(self, text: str) -> View | None:
-        """Return how the sample browser shows a condition; None where its records hold no predictions."""
+        """Return how the sample browser shows a condition; None where it has no records of predictions, as a mean over
+        conditions."""
         return View(text) if self.in_results or self.in_means else None
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
@@ -328,7 +330,7 @@ def name_of(text: str, place: Place, manifest: Named) -> str:
 def shows(text: str) -> bool:
     """Whether a condition shows images, on which others can be evaluated; one that only measures does not."""
     words = words_of(text)
-    return (words.in_results or words.in_means) and kind_of(text) not in words.results_only
+    return (words.in_results or words.in_means) and words.view(text) is not None
 
 
 SINGLES = 8  # single corruptions up to which each is looked at by itself
@@ -346,7 +348,10 @@ def results_and_singles(conditions: Iterable[str]) -> tuple[list[str], list[str]
 
 def metric_in(words: Vocabulary, name: str) -> Metric | None:
     """Return the metric of this name that a family has; None where it has none."""
-    return metric_named((*words.metrics, *words.derived_metrics), name)
+    if score := scored_by(name):
+        found = metric_named(words.metrics, score)
+        return None if found is None else lead_over_control(found)
+    return metric_named(words.metrics, name)
 
 
 def shares_of(text: str) -> dict[str, float]:

@@ -37,7 +37,7 @@ def terms_next_to(module: str) -> tuple[Term, ...]:
 
 def terms_of(owner: Any) -> Iterator[Term]:
     """Yield the terms of a task or a vocabulary: its own, and those next to the modules of its classes."""
-    yield from owner.terms
+    yield from getattr(owner, "terms", ())
     yield from (Term(metric.word, metric.meaning) for metric in owner.metrics if metric.meaning)
     for kind in reversed(type(owner).__mro__):
         yield from terms_next_to(kind.__module__)
@@ -115,6 +115,22 @@ class Metric:
     def word(self) -> str:
         """The label without a unit."""
         return re.sub(r",? %|, points$", "", self.label)
+
+
+_LEAD = "_over_control"
+
+
+def lead_over_control(score: Metric) -> Metric:
+    """Return the metric of the lead of a map's score over the best control: a larger one is better, whichever way the
+    score itself is."""
+    (low, high), better = score.difference_ends, abs(score.better)
+    plain = replace(score, better=better, paired=False, share=False, drafted=False, also=(), least=low, most=high)
+    return replace(plain, name=score.name + _LEAD, label=f"lead in {score.label}")
+
+
+def scored_by(name: str) -> str:
+    """Return the score that a lead over the best control is in; empty for another metric."""
+    return name.removesuffix(_LEAD) if name.endswith(_LEAD) else ""
 
 
 def of_samples(name: str, label: str, drafted: bool = False, hub: tuple[str, str] | None = None) -> Metric:

@@ -195,7 +195,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
     yield Chip(many, f"{results.manifest.data.n:,}".replace(",", "\u202f"), detail.lower(), section="reproduce")
     areas = dict[str, list[Asked]]()
     for entry in rows:
-        areas.setdefault(words_of(entry.condition).area.format(many=many), []).append(entry)
+        areas.setdefault(words_of(entry.condition).claims.area.format(many=many), []).append(entry)
     for area, (entry, *others) in areas.items():
         metric = metric_of(entry.metric)
         finite = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]

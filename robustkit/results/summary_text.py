@@ -84,7 +84,9 @@ def _among_known(results: Results, name: str) -> str:
             if places and 2 * (places[1] - places[0]) < len(present) + 1:
                 ends = (_PLACES[at - 1] if at <= len(_PLACES) else f"{at}th" for at in dict.fromkeys(places))
                 where = name_of(entry.condition, "sentence", manifest)
-                clauses.setdefault(words_of(entry.condition).area, f"{' to '.join(ends)} of {len(present) + 1} {where}")
+                clauses.setdefault(
+                    words_of(entry.condition).claims.area, f"{' to '.join(ends)} of {len(present) + 1} {where}"
+                )
         if clauses:
             return f"Among the checkpoints of {spec}, published on the same data: {listed([*clauses.values()])}."
         if met:
@@ -197,7 +199,7 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
     """Return the standing in each area that was tested, in the order of the first page."""
     names, areas = results.manifest.names, dict[str, list[ComparisonRow]]()
     for entry in asked_results(results):
-        area = words_of(entry.condition).area.format(many=results.manifest.protocol.samples.many)
+        area = words_of(entry.condition).claims.area.format(many=results.manifest.protocol.samples.many)
         areas.setdefault(area, []).extend(row for row in tests.of(entry.key) if math.isfinite(row.p_value))
     by_area = []
     for area, rows in areas.items():
@@ -266,7 +268,7 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
     best if there is one, and how many more samples would settle it if it is real; else what these could have shown."""
     many = results.manifest.protocol.samples.many
     decided = {each.area for each in standings(results, tests) if each.leaders or each.mixed}
-    areas = {entry.key: words_of(entry.condition).area.format(many=many) for entry in asked_results(results)}
+    areas = {entry.key: words_of(entry.condition).claims.area.format(many=many) for entry in asked_results(results)}
     pairs = [(row, areas[key]) for row in tests.rows if (key := (row.condition, row.metric)) in areas]
     pairs = [(row, area) for row, area in pairs if not row.significant and is_in_points(row.metric)]
     reaches = {id(row): _reach(row, tests) for row, _ in pairs}
@@ -338,7 +340,7 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
     where both do about the same on clean images, since no drop is tested; else `quest has a lower accuracy than`."""
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
     where = name_of(row.condition, "sentence", results.manifest)
-    better, worse = words_of(row.condition).claims
+    _, better, worse = words_of(row.condition).claims
     alike = row.condition == CLEAN.text or _alike_when_clean(row, results, tests)
     if row.verdict in ("better", "worse") and better and alike:
         predicate, figure = (

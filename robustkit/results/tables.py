@@ -13,7 +13,7 @@ from ..display.table import Table, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import ShortRow, name_of
 from ..evaluations.family import by_family
-from ..evaluations.metrics import Metric, is_finite
+from ..evaluations.metrics import Metric, is_finite, scored_by
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.labelled.parity import parity_tables
@@ -68,7 +68,7 @@ def _table(results: Results, rows: list[ShortRow]) -> Table:
 
 def _cell(cells: Mapping[tuple[str, str], Figure], condition: str, metric: Metric) -> Cell:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
-    sign = "+" if metric.name.endswith("_over_control") else ""
+    sign = "+" if scored_by(metric.name) else ""
     return figure_cell(cells.get((condition, metric.name)), metric.scale, sign=sign)
 
 

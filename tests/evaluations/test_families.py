@@ -62,6 +62,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
 
 
 PARTS = (Evaluator, Aggregator, Presenter)
+PRESENTERS = {"corruptions": "tables", "maps": "tables", "attention": "figures"}
 
 
 def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
@@ -82,7 +83,9 @@ def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
         assert written and not (unused := written - used), (family.name, unused)
         assert {type(part) for part in some if type(part).__module__.startswith(package)} <= written, family.name
         assert all(part.words is family.words and part.name == family.name for part in some)
-        for part, of, place in zip(some, PARTS, ("evaluate", "results", family.words.presenter_in), strict=True):
+        for part, of, place in zip(
+            some, PARTS, ("evaluate", "results", PRESENTERS.get(family.name, "results")), strict=True
+        ):
             there = {kind for kind in written if issubclass(kind, of) and kind.__module__ == f"{package}.{place}"}
             assert not there or type(part) in there, (
                 family.name,

@@ -22,6 +22,7 @@ from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, sample
 from ..condition import (
     ATTACK_NAMES,
     EVERY_FAMILY,
+    UNDER_ATTACK,
     Named,
     Place,
     PublishedNames,
@@ -139,14 +140,12 @@ def text_under(name: str, card: Card) -> str:
 
 class AttackWords(Vocabulary):
     name = "attacks"
-    area = "under attack"
-    claims = ("is more robust", "is less robust")
+    claims = UNDER_ATTACK
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
     in_results = True
     metrics: ClassVar[tuple[Metric, ...]] = (BROKEN, supported_name(TOP1), WEIGHT)
     published = PublishedNames((*ATTACKS, *DENSE_ATTACKS))
-    expected = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place == "axis" or manifest is None:

@@ -87,7 +87,6 @@ class AttentionWords(UnderWords):
 
     name = kind = "attention"
     usual = "clean"
-    presenter_in = "figures"
     metrics = METRICS
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:

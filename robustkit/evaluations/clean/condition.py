@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ...errors import ProtocolError
 from ...protocol.condition import ConditionPattern
-from ..condition import Named, Place, PublishedNames, Vocabulary
+from ..condition import Claims, Named, Place, PublishedNames, Vocabulary
 
 
 class CleanWords(Vocabulary):
     name = "clean"
-    area = "on clean {many}"
-    claims = ("is more accurate", "is less accurate")
+    claims = Claims("on clean {many}", "is more accurate", "is less accurate")
     in_sentence = "on {}"
     in_results = True
     in_means = True

@@ -16,7 +16,7 @@ from ...common.names import canonical
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
-from ..condition import ALSO, Named, Place, PublishedNames, View, Vocabulary, kind_of, words_of
+from ..condition import ALSO, Claims, Named, Place, PublishedNames, View, Vocabulary, kind_of, words_of
 from ..metrics import Metric, mean_share
 
 BENCHMARK = "in-c"  # the set that a rule means where it names none
@@ -399,17 +399,12 @@ def _is_fixed(name: str) -> bool:
 
 class CorruptionWords(Vocabulary):
     name = "corruptions"
-    area = "under corruption"
-    claims = ("is more robust", "is less robust")
-    presenter_in = "tables"
+    claims = Claims("under corruption", "is more robust", "is less robust")
     named = EVERY_CORRUPTION
     defaults: ClassVar[Mapping[str, str]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}
     telling = ("severity",)
     in_means = True
     metrics = METRICS
-    benchmark = BENCHMARK
-    expected = True
-    results_only = SETS
     levels = r",severity=[0-5](?=[,)])"
     published = PublishedNames(tuple(SETS), _is_fixed, as_published, ("mce_16",))
 
@@ -429,9 +424,10 @@ class CorruptionWords(Vocabulary):
             yield text, name, f"mean over {over}{which}" if len(shares_of(text)) > 1 else f"one severity{which}"
         yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
 
-    def view(self, text: str) -> View:
+    def view(self, text: str) -> View | None:
         part = parse_corrupted(text)
-        assert part is not None
+        if part is None:  # a mean over several
+            return None
         line = part.mean.text.removeprefix("corruption(").removesuffix(")")
         return View(line, str(part.severity or ""), "severity")
 

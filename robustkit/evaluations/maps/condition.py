@@ -14,8 +14,8 @@ from ...common.names import canonical
 from ...errors import ProtocolError, unknown
 from ...protocol.card import parse_number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
-from ..condition import Named, Place, PublishedNames, View, Vocabulary, name_of, vocabulary_of
-from ..metrics import WEIGHT, Metric, mean_share, plain_name, supported_name
+from ..condition import Claims, Named, Place, PublishedNames, View, Vocabulary, name_of, vocabulary_of
+from ..metrics import WEIGHT, Metric, mean_share, plain_name, scored_by, supported_name
 from .methods import (
     EVERY_EXPLAINER,
     METHOD_NAMES,
@@ -229,7 +229,6 @@ def explained_of(condition: Condition) -> MapSpec | None:
 
 
 BEST = "best control: "  # begins the flag of a lead over controls
-_OVER = "_over_control"
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
 
 
@@ -237,13 +236,6 @@ def only_boxes(manifest: Named) -> bool:
     """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
     option = manifest.arguments.get("boxes") is not None
     return option or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
-
-
-def _lead(score: Metric) -> Metric:
-    """Return the metric of the lead in a score: a larger one is better, whichever way the score itself is."""
-    (low, high), better = score.difference_ends, abs(score.better)
-    plain = replace(score, better=better, paired=False, share=False, drafted=False, also=(), least=low, most=high)
-    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}")
 
 
 def is_control(text: str) -> bool:
@@ -275,11 +267,8 @@ def _is_fixed(name: str) -> bool:
 class CamWords(Vocabulary):
     name = "maps"
     in_sentence = "in its maps ({})"
-    area = "on attribution maps"
-    claims = ("", "")
-    derived_metrics = tuple(map(_lead, CONTROLLED))
+    claims = Claims("on attribution maps", "", "")
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
-    presenter_in = "tables"
     named = EVERY_EXPLAINER
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
@@ -301,14 +290,14 @@ class CamWords(Vocabulary):
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         scores = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
-        if first := next((key for score in scores for key in values if key[1] == score + _OVER), None):
+        if first := next((key for score in scores for key in values if scored_by(key[1]) == score), None):
             yield (*first, "lead of the maps over the best control, which does not look at the image")
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [
             *shares_of(text),
             *([CLEAN.text] if plain_name(metric) else []),
-            *(condition for condition in conditions if _OVER in metric and condition.startswith("cam(")),
+            *(condition for condition in conditions if scored_by(metric) and condition.startswith("cam(")),
         ]
 
     def view(self, text: str) -> View:

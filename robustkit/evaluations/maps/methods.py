@@ -14,7 +14,7 @@ from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import format_number, parse_number
 from ...protocol.condition import Condition, ConditionPattern, split_condition
-from ..condition import Cost, Vocabulary
+from ..condition import Claims, Cost, Vocabulary
 
 if TYPE_CHECKING:
     import cam
@@ -129,7 +129,7 @@ def chosen_of(condition: Condition) -> Chosen:
 class MapWords(Vocabulary):
     """Conditions with a map, whose own options may stand with it. usual: the map where none is named."""
 
-    area = "on attribution maps"
+    claims = Claims("on attribution maps")
     usual: ClassVar[str] = "agcam"
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from ...common.names import canonical
 from ...errors import ProtocolError, unknown
-from ...evaluations.condition import Named, Place, Vocabulary
+from ...evaluations.condition import Claims, Named, Place, Vocabulary
 from ...evaluations.family import LazyFamily
 from ...protocol.condition import (
     Condition,
@@ -39,8 +39,7 @@ class DisturbanceWords(Vocabulary):
     """Noise, dropped steps and channels, warped time, rescaled channels."""
 
     name = "disturbances"
-    area = "under disturbance"
-    claims = ("is more robust", "is less robust")
+    claims = Claims("under disturbance", "is more robust", "is less robust")
     telling = ("sigma", "share")
     in_results = True
 

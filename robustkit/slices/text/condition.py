@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from ...errors import ProtocolError
-from ...evaluations.condition import Named, Place, PublishedNames, Vocabulary
+from ...evaluations.condition import Claims, Named, Place, PublishedNames, Vocabulary
 from ...evaluations.family import LazyFamily
 from ...protocol.condition import Condition, ConditionPattern, Value
 
@@ -24,8 +24,7 @@ class PerturbationWords(Vocabulary):
     """Conditions of changed words. rate: percent of the words of a document. kinds: of conditions."""
 
     name = "perturbations"
-    area = "with changed words"
-    claims = ("is more robust", "is less robust")
+    claims = Claims("with changed words", "is more robust", "is less robust")
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}

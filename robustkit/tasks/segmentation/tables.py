@@ -14,6 +14,7 @@ from ...display.table import CardPart, Table
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
 from ...evaluations.condition import is_over_groups, kind_of, words_of
+from ...evaluations.corruptions.condition import BENCHMARK
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, finite_or_none
 from ...protocol.condition import CLEAN
@@ -107,7 +108,7 @@ def _drawn(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: M
     attacks = (text for text in by_condition if text in claims and starts_from(text) == CLEAN.text)
     attacked = [text for text in attacks if math.isfinite(miou.get(text, math.nan))]
     sets = [condition for condition in by_condition if is_over_groups(condition)]
-    whole = [condition for condition in sets if kind_of(condition) == words_of(condition).benchmark]
+    whole = [condition for condition in sets if kind_of(condition) == BENCHMARK]
     chosen = [*([CLEAN.text] if CLEAN.text in by_condition else []), *(whole or sets)]
     return [*chosen, *([min(attacked, key=lambda condition: miou[condition])] if attacked else [])]
 

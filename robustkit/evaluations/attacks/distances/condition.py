@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import CLEAN, Condition, ConditionPattern, Value
-from ...condition import Named, Place, PublishedNames, Vocabulary, kind_of, parsed, words_of
+from ...condition import UNDER_ATTACK, Named, Place, PublishedNames, Vocabulary, kind_of, parsed, words_of
 from ...metrics import Metric, mean_share
 from ..condition import attack_name, attack_parts
 
@@ -34,8 +34,7 @@ WATCHED = f"attention({CLEAN.text})"  # the condition whose records have softmax
 
 class DistanceWords(Vocabulary):
     name = "distances"
-    area = "under attack"
-    claims = ("is more robust", "is less robust")
+    claims = UNDER_ATTACK
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
     by_queries: ClassVar[Mapping[str, Value]] = {"queries": 5000, "directions": 30, **defaults}

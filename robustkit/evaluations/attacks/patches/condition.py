@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
-from ...condition import Named, Place, Vocabulary
+from ...condition import UNDER_ATTACK, Named, Place, Vocabulary
 from ..condition import attack_parts
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
@@ -14,8 +14,7 @@ _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
 class PatchWords(Vocabulary):
     name = "patches"
-    area = "under attack"
-    claims = ("is more robust", "is less robust")
+    claims = UNDER_ATTACK
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",
         "size": 16,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...condition import Named, Place, Vocabulary, is_attack, kind_of, vocabulary_of, words_of
+from ...condition import UNDER_ATTACK, Named, Place, Vocabulary, is_attack, kind_of, vocabulary_of, words_of
 from ...metrics import Metric
 
 _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
@@ -44,8 +44,7 @@ SAME_VERDICT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, s
 
 class TransferWords(Vocabulary):
     name = "transfer"
-    area = "under attack"
-    claims = ("is more robust", "is less robust")
+    claims = UNDER_ATTACK
     metrics = (ACCURACY, SAME_VERDICT)
     telling = ("from",)
     images_of_under = True

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...condition import Named, Place, Vocabulary, words_of
+from ...condition import UNDER_ATTACK, Named, Place, Vocabulary, words_of
 from ...metrics import Metric
 
 _START = "two-phase("
@@ -53,8 +53,7 @@ def estimated(text: str, metric: str) -> str:
 
 class TwoPhaseWords(Vocabulary):
     name = "two phases"
-    area = "under attack"
-    claims = ("is more robust", "is less robust")
+    claims = UNDER_ATTACK
     metrics = (ESTIMATE, RIGHT)
     telling = ("m", "first")
 
