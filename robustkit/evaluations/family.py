@@ -137,13 +137,10 @@ class Aggregator(FamilyPart):
         """Return what its sections of the page gather from records, besides the results."""
         return ()
 
-    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
-        """Return findings on a condition whose samples, `read`, the task scores."""
-        return []
-
-    def numbers(self, read: pa.Table) -> Iterable[Figure]:
-        """Return what it measures besides the task, each with its metric. read: samples that could be read."""
-        return ()
+    def extras(self, reading: RecordReader, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
+        """Return what it adds to a condition whose samples the task scores: figures, each with its metric, and
+        findings. read: the samples that could be read."""
+        return [], []
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings

@@ -29,7 +29,7 @@ from robustkit.results.pairing import Side, comparison_findings
 from robustkit.runs.manifest import PluginEntry
 from robustkit.runs.merging import plugin_differences
 from robustkit.runs.untrusted import binding_fault
-from robustkit.tasks.labelled.metrics import checked_numbers
+from robustkit.tasks.labelled.metrics import checked_figures
 
 READ = pa.table({"kept": [True]})
 
@@ -53,8 +53,12 @@ class Turns(Family):
         self.metric, self.words = metric, Words()  # type: ignore[misc]
         self.words.made = made  # type: ignore[attr-defined]
 
-    def numbers(self, read: pa.Table) -> Any:
-        yield Figure(1.0, len(read), 1.0, 1.0, metric=self.metric) if self.metric else ("kept", 1.0)
+    def extras(self, reading: Any, condition: str, read: pa.Table) -> Any:
+        return [Figure(1.0, len(read), 1.0, 1.0, metric=self.metric) if self.metric else ("kept", 1.0)], []
+
+
+def figures_of(family: Turns) -> list[Figure]:
+    return list(checked_figures(family, "turn", family.extras(None, "turn", READ)[0]))
 
 
 @pytest.fixture(autouse=True)
@@ -109,13 +113,13 @@ def test_a_fault_in_a_family_s_module_is_not_taken_for_an_attack(monkeypatch: py
 @pytest.mark.parametrize("metric", ["top1", "never-declared"])
 def test_its_numbers_are_its_own(metric: str) -> None:
     plug(family := Turns())
-    assert [figure.metric for figure in checked_numbers(family, "turn", READ)] == ["kept"]
+    assert [figure.metric for figure in figures_of(family)] == ["kept"]
     with pytest.raises(
         PluginError, match=f"the family of turn gives {metric!r}; expected a Figure of one of the metrics"
     ):
-        list(checked_numbers(Turns(metric), "turn", READ))
+        figures_of(Turns(metric))
     with pytest.raises(PluginError, match=r"the family of turn gives \('kept', 1.0\); expected a Figure of one"):
-        list(checked_numbers(Turns(""), "turn", READ))
+        figures_of(Turns(""))
 
 
 def test_it_makes_conditions_of_its_own_kind() -> None:

@@ -356,13 +356,10 @@ class AttacksAggregator(Aggregator):
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (Stages,)
 
-    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
-        return raised_by(dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read)))
-
-    def numbers(self, read: pa.Table) -> Iterable[Figure]:
-        n = len(read)
-        for stage in stages_of(read):
-            yield proportion(stage.standing, n).named(f"{AFTER}{stage.name}")
+    def extras(self, reading: RecordReader, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
+        stages, n = stages_of(read), len(read)
+        findings = raised_by(dossier_of(reading.run, reading.checkpoint, condition, n, stages))
+        return [proportion(stage.standing, n).named(f"{AFTER}{stage.name}") for stage in stages], findings
 
 
 class AttacksPresenter(Presenter):

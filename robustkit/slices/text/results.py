@@ -96,11 +96,11 @@ class PerturbationsAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[Finding]:
+    def extras(self, reading: RecordReader, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
         card = reading.manifest.protocol
         if card.parameters.get("scoring", {}).get("targets") != "changed":
-            return []
-        return [Finding.of("text/targets-changed", card=card.name)]
+            return [], []
+        return [], [Finding.of("text/targets-changed", card=card.name)]
 
 
 class PerturbationsPresenter(Presenter):

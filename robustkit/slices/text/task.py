@@ -67,7 +67,8 @@ class Text(Task):
             read = readable_rows(table)
             if not len(read):
                 continue
-            flags = [*reading.findings(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
+            _, findings = family.aggregator.extras(reading, condition, read)
+            flags = [*reading.findings(condition, table), *notes, *findings]
             sums, n = sums_of(read), len(read)
             if broken := int(np.isnan(sums).any(axis=1).sum()):
                 flags.append(Finding.of("text/non-finite-logits", count=broken, n=n))

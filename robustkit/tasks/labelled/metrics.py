@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -63,10 +63,10 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         read = readable_rows(table)
         for taker in takers:
             taker.take(reading.checkpoint, condition, read)
-        flags = [*reading.findings(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
-        early = reading.manifest.stops_early(condition)
-        numbers = checked_numbers(family, condition, read) if len(read) else iter(())
-        figures = [*_classification(read, early), *numbers]
+        figures, findings = family.aggregator.extras(reading, condition, read)
+        flags = [*reading.findings(condition, table), *notes, *findings]
+        early, own = reading.manifest.stops_early(condition), figures if len(read) else []
+        figures = [*_classification(read, early), *checked_figures(family, condition, own)]
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
         for overview in overviews if figures else ():
             overview.take(condition, read, flags)
@@ -78,9 +78,9 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
     return rows, means, [row for summary in summaries.values() if summary for row in reading.figures(summary.finish())]
 
 
-def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterator[Figure]:
-    """Yield the numbers of a family. Raise PluginError for one that is not its own."""
-    for figure in family.aggregator.numbers(read):
+def checked_figures(family: AnyFamily, condition: str, figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Yield the figures of a family. Raise PluginError for one that is not its own."""
+    for figure in figures:
         name = figure.metric if isinstance(figure, Figure) else ""
         its_own = metric_named(family.words.metrics, name) is not None and metric_named(METRICS, name) is None
         if family_object(kind_of(condition)) is not None and not its_own:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from robustkit.common.figure import Figure
+from robustkit.common.finding import Finding
 from robustkit.common.intervals import bootstrap
 from robustkit.display.format import scaled, share
 from robustkit.display.svg import Plot
@@ -33,11 +34,11 @@ class Rotations(Family):
     def columns(self) -> Mapping[str, pa.DataType]:
         return {"agreement": pa.float32()}
 
-    def numbers(self, read: pa.Table) -> Iterator[Figure]:
+    def extras(self, reading: Any, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
         values, n = column_of(read, "agreement"), len(read)
         mean = float(values.mean())
         ends = bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
-        yield Figure(mean, n, *ends, "bootstrap", metric="agreement")
+        return [Figure(mean, n, *ends, "bootstrap", metric="agreement")], []
 
     def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
         for (condition, metric), row in cells.items():

@@ -105,7 +105,7 @@ class TwoPhaseSummary(Summary):
         losses = table.drop_columns("correct")  # losses are of those drawn
         claimed = f"{phases.attack.removesuffix(')')},only={phases.first})"  # the phase that all samples go through
         flags = [*self.reading.findings(condition, losses, claimed), *notes]
-        flags += attack.doubts(self.reading, claimed, second)
+        flags += attack.extras(self.reading, claimed, second)[1]
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.findings(claimed, table), *notes]))
         right = int(column_of(second, "correct").sum()) if drawn else 0
