@@ -24,7 +24,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 60_560, 6_700
+MOST_IN_CORE, MOST_IN_SLICES = 59_890, 7_430
 """Lines of all modules. They only fall, towards 50 000 of the core; a commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -63,12 +63,12 @@ LATE_MODULES = {
     ("robustkit.cli.commands.*", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.check", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
-    ("robustkit.cli.doctor", "robustkit.*"): "loads torch, whose lack is a finding",
     ("robustkit.cli.listing", "*"): "a list loads what it lists",
     ("robustkit.cli.options", "robustkit.common.*"): "only with --config or --plugin",
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.slices.doctor", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",
     ("robustkit.pipeline.request", "robustkit.*"): "--help reads its options, without torch",

@@ -34,7 +34,6 @@ OF_A_FAMILY = {
 NAMES_A_KIND = {
     "cli/options.py": "names an option",
     "cli/corrupt": "the command that writes corrupted trees",
-    "cli/doctor.py": "compares an attack with its known answers; names of packages",
     "cli/terminal.py": "what the demo evaluates",
     "common/plugins.py": "what one of a group is called",
     "data/shapes.py": "a square is a shape there",

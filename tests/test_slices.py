@@ -19,7 +19,7 @@ COMMANDS = {
     for folder in SLICES
     if (text := (folder / "entry_points.txt").read_text("utf-8"))
 }
-TASKS = [name for name, command in COMMANDS.items() if name == command]
+TASKS = [folder.name for folder in SLICES if "[robustkit.tasks]" in (folder / "entry_points.txt").read_text("utf-8")]
 WITHOUT = """
 import sys
 from click.testing import CliRunner

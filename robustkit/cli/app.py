@@ -22,23 +22,11 @@ from . import streams
 from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
 
-
-def _of_slices(evaluates: bool) -> dict[click.Command, str]:
-    """Return the commands of slices, and what the help says about each. evaluates: those that take checkpoints."""
-    commands = (entry.load() for entry in built_in("commands").values())
-    return {
-        command: command.short_help
-        for command in commands
-        if any(param.name == "checkpoints" for param in command.params) == evaluates
-    }
-
-
-COMMANDS: dict[str, dict[click.Command, str]] = {
+_OWN: dict[str, dict[click.Command, str]] = {
     "Evaluate": {
         evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
         evaluation.attack: "audit classifiers: clean and attacks only",
         evaluation.segment: "audit segmenters: clean, attacks, corruptions",
-        **_of_slices(evaluates=True),
         evaluation.cam: "draw and score attribution maps of classifiers",
         evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
@@ -47,7 +35,6 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.merge: "merge the parts of a run; write summary and report",
         runs.compare: "compare checkpoints, paired by sample",
         runs.table: "print a table for a paper: LaTeX, Markdown, CSV, HTML",
-        **_of_slices(evaluates=False),
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",
@@ -60,10 +47,21 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         tools.export_data: "write a condition's images as PNG, for another system",
         tools.list_: "list models, attacks, corruptions and more",
         tools.explain: "explain a finding: why it matters, what to do",
-        tools.doctor: "self-test this installation",
         tools.completion: "set up shell completion",
     },
 }
+_OF_SLICES = sorted((entry.load() for entry in built_in("commands").values()), key=lambda each: str(each.name))
+
+
+def _with_slices(own: dict[click.Command, str]) -> dict[click.Command, str]:
+    """Return the commands of a heading, each followed by those of slices that name it as their place, by name."""
+    lines = dict[click.Command, str]()
+    for command, line in own.items():
+        lines |= {command: line, **{each: each.short_help for each in _OF_SLICES if each.after == command.name}}
+    return lines
+
+
+COMMANDS = {heading: _with_slices(own) for heading, own in _OWN.items()}
 """Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
 
 

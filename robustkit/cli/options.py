@@ -6,6 +6,7 @@ Their values become arguments; options that would do nothing together with the o
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,9 +120,14 @@ class Context(click.Context):
 
 
 class Command(click.Command):
-    """A command whose --help lists its options under headings, if they are many."""
+    """A command whose --help lists its options under headings, if they are many. after: the command of the core that a
+    slice's own follows in `robustkit --help`."""
 
     context_class = Context
+
+    def __init__(self, *names: Any, after: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.after = after
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = [(getattr(param, "section", "General"), param.get_help_record(ctx)) for param in self.get_params(ctx)]
@@ -146,6 +152,12 @@ class Commands(click.Group):
             for command, line in commands.items():
                 command.short_help = line
                 self.add_command(command)
+        self.help = "\n".join(filter(self._exists, (self.help or "").splitlines()))
+
+    def _exists(self, line: str) -> bool:
+        """Whether a line of the help is no example of a command whose slice was deleted."""
+        example = re.match(r"\s*robustkit (\w+)", line)
+        return example is None or example[1] in self.commands
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, or None. Raises PluginError for one of a plug-in that cannot be used."""

@@ -1,4 +1,4 @@
-"""The commands without a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
+"""The commands without a run: inspect, corrupt, list, completion. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from ...common.files import write_whole
 from ...common.options import read_labels
 from ...display.console import print_as_it_is, print_line, print_tables
-from ...errors import ProtocolError, RobustkitError, unknown
+from ...errors import ProtocolError, unknown
 from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
 from ..completion import checkpoints as known_checkpoints
 from ..completion import codes, completion_script, kinds
@@ -39,7 +38,6 @@ _run_option, _model_option = partial(setting, section="Run"), partial(setting, s
 _SAMPLES = ("data", "limit", "ids")
 _SCENES = ("masks", "ignore", "reduce_zero_label")  # of a segmenter's images; --classes is also of a zero-shot model
 _FORMATS = click.Choice(["jpeg", "png"])
-MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -247,31 +245,3 @@ def completion(shell: str) -> None:
     robustkit completion fish > ~/.config/fish/completions/robustkit.fish
     """
     click.echo(completion_script(click.get_current_context().find_root().command, shell))
-
-
-@click.command(context_settings=CONTEXT)
-@setting("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
-@common
-def doctor(json_file: Path | None) -> None:
-    """Check this machine: versions, device, files, and known answers of everything that makes numbers.
-
-    Each line is a check: ok; warn where something works, but not wholly; or FAIL with its remedy, and then the exit
-    status is 2. Takes seconds; needs no network.
-
-    \b
-    robustkit doctor
-    robustkit doctor --json checks.json
-    """
-    from ..doctor import examine_machine
-
-    screen = console()
-    findings = examine_machine()
-    for finding in findings:
-        screen.print(f"{MARKS[finding.state]} ", end="")
-        print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
-    if json_file is not None:
-        checks = [{"name": finding.name, "state": finding.state, "text": finding.text} for finding in findings]
-        text = json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n"
-        write_whole(json_file, text.encode(), remedy="choose another file with --json")
-    if not all(finding.fine for finding in findings):
-        raise RobustkitError("some checks failed; see above")
