@@ -14,7 +14,6 @@ SLICES = [path.parent for path in (ROOT / "robustkit" / "slices").glob("*/entry_
 MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if path.parent not in SLICES]
 """Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {
-    "cli/corrupt": "the command that writes corrupted trees",
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "gate/draft.py": "proposes no rule on a control of maps",
@@ -33,7 +32,6 @@ OF_A_FAMILY = {
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
     "cli/options.py": "names an option",
-    "cli/corrupt": "the command that writes corrupted trees",
     "cli/terminal.py": "what the demo evaluates",
     "common/plugins.py": "what one of a group is called",
     "data/shapes.py": "a square is a shape there",
