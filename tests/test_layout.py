@@ -24,7 +24,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 59_000, 8_520
+MOST_IN_CORE, MOST_IN_SLICES = 58_480, 9_080
 """Lines of all modules. They only fall, towards 50 000 of the core; a commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -75,6 +75,7 @@ LATE_MODULES = {
     ("robustkit.report", "robustkit.report.refresh"): "a room that is a verb, too",
     ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
     ("robustkit.report.run", "robustkit.report.*"): "loads torch and jinja2",
+    ("robustkit.report.run", "robustkit"): "a function of a slice, which may be deleted",
     ("robustkit.*.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
 }
 """Who may import what of robustkit in a function, and why."""

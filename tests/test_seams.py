@@ -22,7 +22,6 @@ OF_A_FAMILY = {
     "report/card.py": "has a short table, without severities, and marks estimates of two phases",
     "report/samples.py": "lays a map over its image",
     "results/comparison.py": "says which corruptions are not those of a paper, and which were compared by their mean",
-    "results/paper.py": "calls an estimate of two phases by its attack",
     "results/pairing.py": "says that the evidence on an attack is missing",
     "results/published.py": "completes the attacks that a paper names from the card",
     "tasks/labelled/subject.py": "runs the attack that a condition names; decodes images, also corrupted ones",

@@ -34,7 +34,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
         runs.report: "rebuild a run's tables and report from its records",
         runs.merge: "merge the parts of a run; write summary and report",
         runs.compare: "compare checkpoints, paired by sample",
-        runs.table: "print a table for a paper: LaTeX, Markdown, CSV, HTML",
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",

@@ -14,7 +14,7 @@ from ...errors import RunError
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, after="table", short_help="write an index of all runs in a folder"
+    cls=Command, context_settings=CONTEXT, after="compare", short_help="write an index of all runs in a folder"
 )
 @click.argument("folder", type=Place(file_okay=False), required=False)
 @setting(
