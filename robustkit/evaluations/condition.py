@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from attacks.registry import ATTACKS, DENSE_ATTACKS
+from attacks.registry import ATTACKS, DENSE_ATTACKS, WITHOUT_RADIUS
 
 from ..common.figure import Figure
 from ..common.names import canonical, norm_name
@@ -142,10 +142,10 @@ class Vocabulary:
     over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
     expected: whether a sentence about a run mentions that none of its conditions was evaluated. results_only: kinds of
     its conditions that are means of results. images_of_under: whether a condition takes the images of its `under`, of
-    the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
-    texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
-    which lists leave out.
-    published: what published tables call them.
+    the checkpoint `from` where it names one, from the process that made them. has_distances: whether its records have
+    the `distance` from each sample to the nearest wrong point. levels: a regular expression of what the texts of
+    conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`, which
+    lists leave out. published: what published tables call them.
     terms: what the words of its tables mean, `{one}` and `{many}` in them standing for the task's samples; those of
     robustkit's own families are in the TOML file next to them.
     """
@@ -166,6 +166,7 @@ class Vocabulary:
     expected: ClassVar[bool] = False
     results_only: ClassVar[Container[str]] = ()
     images_of_under: ClassVar[bool] = False
+    has_distances: ClassVar[bool] = False
     levels: ClassVar[str] = ""
     derived_metrics: ClassVar[tuple[Metric, ...]] = ()
     published: ClassVar[PublishedNames] = PublishedNames()
@@ -235,7 +236,6 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
-    **dict.fromkeys(("fmn", "ddn", "hopskipjump"), "attacks.distances"),
     "patch": "attacks.patches",
     "transfer": "attacks.transfer",
     "two-phase": "attacks.two_phase",
@@ -243,7 +243,7 @@ FOLDERS = {
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 """The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""
-ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
+ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in WITHOUT_RADIUS)
 """Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
 

@@ -24,7 +24,7 @@ Or they come from a JSON file in the schema of Every Eval Ever, such as `robustk
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from ..attention.registry import FORMULAS
 from ..common.files import parse_toml, written_text
 from ..common.plugins import shipped_files
 from ..errors import RobustkitError, RunError, unknown
-from ..evaluations.attacks.condition import text_under
+from ..evaluations.attacks.condition import ABSENT, text_under
 from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
 from ..protocol.card import Card, card_names, load_card
 from ..runs.manifest import Manifest
@@ -162,10 +162,11 @@ def read_published(spec: str) -> Published:
 @cache
 def _shipped(name: str) -> Published:
     """Return figures of the package. Each audit looks at all of them, and checks of hundreds of names take time."""
-    return _parsed(shipped_files("robustkit.results", "references")[name].read_text("utf-8"), name)
+    return _parsed(shipped_files("robustkit.results", "references")[name].read_text("utf-8"), name, ABSENT)
 
 
-def _parsed(text: str, where: str) -> Published:
+def _parsed(text: str, where: str, absent: Container[str] = ()) -> Published:
+    """Return the figures in a text. absent: kinds of conditions that it may have, but that nothing here evaluates."""
     data = parse_toml(text, where, RunError)
     for name in _FIELDS:
         if not isinstance(data.get(name), str):
@@ -176,6 +177,8 @@ def _parsed(text: str, where: str) -> Published:
         if attention.partition("(")[0] not in attentions:
             kind, names = ("attention", attentions) if isinstance(table, dict) else ("field", [*_FIELDS])
             raise RunError(f"{where}: {unknown(kind, attention, names, remedy='correct it or leave it out')}")
+        if isinstance(table, dict):
+            table = tables[attention] = {text: of for text, of in table.items() if kind_of(text) not in absent}
         for condition, figures in _table(table, f"{where} [{attention}]").items():
             _check_figures(condition, figures, f"{where} [{attention}]")
     means: dict[str, dict[str, dict[str, float]]] = {}
