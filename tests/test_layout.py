@@ -24,12 +24,12 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 57_930, 9_630
+MOST_IN_CORE, MOST_IN_SLICES = 57_850, 9_710
 """Lines of all modules. They only fall, towards 50 000 of the core; a commit that raises one says why."""
 
 FEWEST_LINES = 120
 _LONELY = {
-    **{f"robustkit.evaluations.{name}.condition": "light: read by its name" for name in ("clean", "attacks.patches")},
+    **{f"robustkit.{name}.condition": "light: read by its name" for name in ("evaluations.clean", "slices.patches")},
     "corruptions.constants": "a table that other implementations are compared with",
     "robustkit.slices.text.results": "the results of its families: read by its name",
     "robustkit.slices.text.tokenizer_process": "is run, and imports nothing of robustkit",

@@ -236,7 +236,6 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
-    "patch": "attacks.patches",
     "transfer": "attacks.transfer",
     "two-phase": "attacks.two_phase",
 }

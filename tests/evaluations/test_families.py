@@ -39,7 +39,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     minimal = {name for name, attack in ATTACKS.items() if attack.minimal}
     assert minimal == {"fmn", "ddn", "hopskipjump"}
     without = {name for name, attack in ATTACKS.items() if not attack.radius}
-    assert {kind for kind, folder in FOLDERS.items() if folder == "attacks.patches"} == without == {"patch"}
+    assert without == {"patch"}
     assert {*WITHOUT_RADIUS} == minimal | without
     assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal - without} == {"attacks"}
     assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal - without
@@ -48,7 +48,6 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "corruptions",
         "maps",
         "attention",
-        "patches",
         "transfer",
         "two phases",
         *dict.fromkeys(entry.load().name for entry in built_in("families").values()),
@@ -56,7 +55,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     ]
     tables = {kind for kind in (*EVERY_FAMILY.entries, "pgd") if vocabulary_of(kind).in_results}
     measured = {"ledger", "region-noise", "two-object", "counterfactual", *minimal}
-    assert tables == {"clean", "pgd", "patch", *(built_in("families").keys() - measured)}
+    assert tables == {"clean", "pgd", *(built_in("families").keys() - measured)}
     assert kind_of("cam(agcam,mode=box)") == "cam"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
-from ....protocol.condition import ConditionPattern, Value
-from ...condition import Named, Place, Vocabulary
-from ..condition import attack_parts
+from ...evaluations.attacks.condition import attack_parts
+from ...evaluations.condition import Named, Place, Vocabulary
+from ...evaluations.family import LazyFamily
+from ...protocol.condition import ConditionPattern, Value
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -41,3 +42,4 @@ class PatchWords(Vocabulary):
 
 
 VOCABULARY = PatchWords()
+FAMILY = LazyFamily(VOCABULARY)
