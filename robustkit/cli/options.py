@@ -119,15 +119,18 @@ class Context(click.Context):
     formatter_class = HelpFormatter
 
 
-class Command(click.Command):
-    """A command whose --help lists its options under headings, if they are many. after: the command of the core that a
-    slice's own follows in `robustkit --help`."""
-
-    context_class = Context
+class SliceCommand(click.Command):
+    """A command that a slice may bring. after: the command of the core that it follows in `robustkit --help`."""
 
     def __init__(self, *names: Any, after: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.after = after
+
+
+class Command(SliceCommand):
+    """A command whose --help lists its options under headings, if they are many."""
+
+    context_class = Context
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = [(getattr(param, "section", "General"), param.get_help_record(ctx)) for param in self.get_params(ctx)]

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from ...cli.options import AT_LEAST_0, CONTEXT, Command, Place, common, setting
+from ...cli.options import AT_LEAST_0, CONTEXT, Place, SliceCommand, common, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_line
 from ...errors import RunError
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, after="compare", short_help="write an index of all runs in a folder"
+    cls=SliceCommand, context_settings=CONTEXT, after="compare", short_help="write an index of all runs in a folder"
 )
 @click.argument("folder", type=Place(file_okay=False), required=False)
 @setting(

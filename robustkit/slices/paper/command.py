@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ...cli.options import CONTEXT, Command, Place, common, setting
+from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_as_it_is
 
@@ -20,7 +20,7 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
 
 
 @click.command(
-    cls=Command,
+    cls=SliceCommand,
     context_settings=CONTEXT,
     after="compare",
     short_help="print a table for a paper: LaTeX, Markdown, CSV, HTML",
