@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,10 @@ class Lazy(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return resolve_name(self.data[name])
+
+    def without(self, names: Container[str]) -> Lazy:
+        """Return the others, still to be imported."""
+        return Lazy({name: place for name, place in self.data.items() if name not in names})
 
 
 ATTACKS: Mapping[str, type[Attack]] = Lazy(
@@ -32,6 +36,8 @@ ATTACKS: Mapping[str, type[Attack]] = Lazy(
     hopskipjump="attacks.queries:HopSkipJump",
     patch="attacks.pgd:Patch",
 )
+WITHOUT_RADIUS = ("fmn", "ddn", "hopskipjump", "patch")
+"""Those that look for the smallest change, or change a part of the image freely, instead of all of it within a ball."""
 DENSE_ATTACKS: Mapping[str, type[DenseAttack]] = Lazy(
     fgsm="attacks.dense:DenseFGSM",
     pgd="attacks.dense:DensePGD",

@@ -14,8 +14,8 @@ from .report.refresh import merge as merge
 from .report.refresh import report as report
 from .report.run import Run as Run
 from .results.compared import compare as compare
-from .results.paper import table as table
 from .slices.features.plan import features as features
+from .slices.paper.table import table as table
 from .slices.series.plan import series as series
 from .slices.text.plan import text as text
 

@@ -14,7 +14,6 @@ SLICES = [path.parent for path in (ROOT / "robustkit" / "slices").glob("*/entry_
 MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if path.parent not in SLICES]
 """Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {
-    "cli/corrupt": "the command that writes corrupted trees",
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "gate/draft.py": "proposes no rule on a control of maps",
@@ -23,7 +22,6 @@ OF_A_FAMILY = {
     "report/card.py": "has a short table, without severities, and marks estimates of two phases",
     "report/samples.py": "lays a map over its image",
     "results/comparison.py": "says which corruptions are not those of a paper, and which were compared by their mean",
-    "results/paper.py": "calls an estimate of two phases by its attack",
     "results/pairing.py": "says that the evidence on an attack is missing",
     "results/published.py": "completes the attacks that a paper names from the card",
     "tasks/labelled/subject.py": "runs the attack that a condition names; decodes images, also corrupted ones",
@@ -33,8 +31,6 @@ OF_A_FAMILY = {
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
     "cli/options.py": "names an option",
-    "cli/corrupt": "the command that writes corrupted trees",
-    "cli/doctor.py": "compares an attack with its known answers; names of packages",
     "cli/terminal.py": "what the demo evaluates",
     "common/plugins.py": "what one of a group is called",
     "data/shapes.py": "a square is a shape there",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ COMMANDS = {
     for folder in SLICES
     if (text := (folder / "entry_points.txt").read_text("utf-8"))
 }
-TASKS = [name for name, command in COMMANDS.items() if name == command]
+TASKS = [folder.name for folder in SLICES if "[robustkit.tasks]" in (folder / "entry_points.txt").read_text("utf-8")]
 WITHOUT = """
 import sys
 from click.testing import CliRunner
@@ -27,8 +28,11 @@ import robustkit
 from robustkit.cli.app import cli
 from robustkit.common.plugins import GROUPS, every_plugin
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.attacks.evaluate import parse_condition
+from robustkit.evaluations.condition import EVERY_FAMILY
 from robustkit.evaluations.family import families
 from robustkit.protocol.card import card_names, load_card
+from robustkit.results.published import read_published, reference_names
 from robustkit.runs.description import making_commands
 from robustkit.tasks.registry import metrics
 from robustkit.tasks.task import task_named
@@ -38,7 +42,7 @@ def said(*words, status=0):
     assert done.exit_code == status, done.output
     return done.output
 
-gone, left = (names.split() for names in sys.argv[1:])
+gone, left, kinds = (names.split() for names in sys.argv[1:])
 assert not every_plugin()
 for name in gone:
     assert not hasattr(robustkit, name) and name not in dir(robustkit)
@@ -51,8 +55,17 @@ for name in gone:
 for name in left:
     assert name in dir(robustkit) and f"\\n  {name} " in said("--help") and name in making_commands()
     assert "--protocol" in said(name, "--help")
+for kind in kinds:
+    assert kind not in EVERY_FAMILY
+    try:
+        parse_condition(kind, load_card("standard"))
+    except ProtocolError as fault:
+        assert f"unknown attack '{kind}'" in str(fault)
+    else:
+        raise AssertionError(kind)
 assert {load_card(name).task for name in card_names()} == {"classification", "segmentation", *left}
 assert families() and "top1" in metrics()
+assert all(read_published(name).figures for name in reference_names())
 if left:
     sys.exit()
 assert '"pgd"' in said("list", "attacks", "--json") and said("list", "plugins", "--json").split() == ["[]"]
@@ -80,7 +93,9 @@ def copy_of(root: Path) -> Path:
 )
 def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
     left = [name for name in TASKS if name not in gone]
-    run_without(gone, tmp_path, WITHOUT, " ".join(COMMANDS[name] for name in gone), " ".join(left))
+    places = [ROOT / "robustkit" / "slices" / name / "entry_points.txt" for name in gone]
+    kinds = re.findall(r"^(\S+) = \S+:FAMILY$", "\n".join(place.read_text("utf-8") for place in places), re.MULTILINE)
+    run_without(gone, tmp_path, WITHOUT, *map(" ".join, ([COMMANDS[name] for name in gone], left, kinds)))
 
 
 def run_without(gone: list[str], folder: Path, code: str, *words: str) -> None:

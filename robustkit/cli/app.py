@@ -22,25 +22,11 @@ from . import streams
 from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
 
-
-def _of_slices(heading: str) -> dict[click.Command, str]:
-    """Return the commands of slices under a heading, and what the help says about each. Those that take checkpoints
-    evaluate; of the others, those that write elsewhere than in a run release."""
-    commands = (entry.load() for entry in built_in("commands").values())
-    named = {command: {parameter.name for parameter in command.params} for command in commands}
-    headings = {
-        command: "Evaluate" if "checkpoints" in names else "Release" if "out" in names else "Read results"
-        for command, names in named.items()
-    }
-    return {command: command.short_help for command, each in headings.items() if each == heading}
-
-
-COMMANDS: dict[str, dict[click.Command, str]] = {
+_OWN: dict[str, dict[click.Command, str]] = {
     "Evaluate": {
         evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
         evaluation.attack: "audit classifiers: clean and attacks only",
         evaluation.segment: "audit segmenters: clean, attacks, corruptions",
-        **_of_slices("Evaluate"),
         evaluation.cam: "draw and score attribution maps of classifiers",
         evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
@@ -48,24 +34,31 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.report: "rebuild a run's tables and report from its records",
         runs.merge: "merge the parts of a run; write summary and report",
         runs.compare: "compare checkpoints, paired by sample",
-        runs.table: "print a table for a paper: LaTeX, Markdown, CSV, HTML",
-        **_of_slices("Read results"),
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",
         runs.card: "write a model card, results as JSON, and a badge",
-        **_of_slices("Release"),
     },
     "Tools": {
         tools.inspect: "show a checkpoint's contents and detect its attention formula",
-        tools.corrupt: "corrupt images, or write a tree of corrupted images",
         tools.export_data: "write a condition's images as PNG, for another system",
         tools.list_: "list models, attacks, corruptions and more",
         tools.explain: "explain a finding: why it matters, what to do",
-        tools.doctor: "self-test this installation",
         tools.completion: "set up shell completion",
     },
 }
+_OF_SLICES = sorted((entry.load() for entry in built_in("commands").values()), key=lambda each: str(each.name))
+
+
+def _with_slices(own: dict[click.Command, str]) -> dict[click.Command, str]:
+    """Return the commands of a heading, each followed by those of slices that name it as their place, by name."""
+    lines = dict[click.Command, str]()
+    for command, line in own.items():
+        lines |= {command: line, **{each: each.short_help for each in _OF_SLICES if each.after == command.name}}
+    return lines
+
+
+COMMANDS = {heading: _with_slices(own) for heading, own in _OWN.items()}
 """Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
 
 

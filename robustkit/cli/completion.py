@@ -98,10 +98,6 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
             from ..results.published import reference_names
 
             return reference_names()
-        case "--rows" | "--columns":
-            from ..results.paper import SETS as NAMED
-
-            return ["checkpoints", "conditions", *NAMED]
     return _FIXED[option]
 
 
@@ -131,8 +127,6 @@ COMPLETERS: dict[str, Completer] = {
     **{option: _completer(option, several=True) for option in ("--attacks", "--corruptions", "--cams")},
     **{option: _completer(option, "else") for option in ("--protocol", "--reference")},
     "--data-dir": _completer("--data-dir", "first"),
-    **{
-        option: _completer(option) for option in ("--attention", "--layout", "--engine", "--rows", "--columns", *_FIXED)
-    },
+    **{option: _completer(option) for option in ("--attention", "--layout", "--engine", *_FIXED)},
 }
 """By the option's long name."""

@@ -6,6 +6,7 @@ Their values become arguments; options that would do nothing together with the o
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,7 +119,15 @@ class Context(click.Context):
     formatter_class = HelpFormatter
 
 
-class Command(click.Command):
+class SliceCommand(click.Command):
+    """A command that a slice may bring. after: the command of the core that it follows in `robustkit --help`."""
+
+    def __init__(self, *names: Any, after: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.after = after
+
+
+class Command(SliceCommand):
     """A command whose --help lists its options under headings, if they are many."""
 
     context_class = Context
@@ -146,6 +155,12 @@ class Commands(click.Group):
             for command, line in commands.items():
                 command.short_help = line
                 self.add_command(command)
+        self.help = "\n".join(filter(self._exists, (self.help or "").splitlines()))
+
+    def _exists(self, line: str) -> bool:
+        """Whether a line of the help is no example of a command whose slice was deleted."""
+        example = re.match(r"\s*robustkit (\w+)", line)
+        return example is None or example[1] in self.commands
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, or None. Raises PluginError for one of a plug-in that cannot be used."""

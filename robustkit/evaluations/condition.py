@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from attacks.registry import ATTACKS, DENSE_ATTACKS
+from attacks.registry import ATTACKS, DENSE_ATTACKS, WITHOUT_RADIUS
 
 from ..common.figure import Figure
 from ..common.names import canonical, norm_name
@@ -129,7 +129,7 @@ class PublishedNames:
 
 
 class Claims(NamedTuple):
-    """What a verdict says of a family: where a checkpoint is best, `{many}` being what samples are called, and that it
+    """What a verdict says about a family: where a checkpoint is best, `{many}` being what samples are called, and that it
     does better, or worse, than another one; families may share an area. Empty ones: it says neither."""
 
     area: str
@@ -151,7 +151,8 @@ class Vocabulary:
     verdicts. in_results: whether its conditions stand in the task's table of results. in_means: whether they are part
     of means over conditions. metrics: its own numbers; a lead over the best control is known by its score.
     images_of_under: whether a condition takes the images of its `under`, of the checkpoint `from` where it names one,
-    from the process that made them. levels: a regular expression of what the texts of conditions differ in that are
+    from the process that made them. has_distances: whether its records have the `distance` from each sample to the
+    nearest wrong point. levels: a regular expression of what the texts of conditions differ in that are
     counted and shown as one group. published: what published tables call them.
 
     What the words of its tables mean is the `meaning` of its metrics, and for robustkit's own families in the TOML file
@@ -169,6 +170,7 @@ class Vocabulary:
     in_means: ClassVar[bool] = False
     metrics: ClassVar[tuple[Metric, ...]] = ()
     images_of_under: ClassVar[bool] = False
+    has_distances: ClassVar[bool] = False
     levels: ClassVar[str] = ""
     published: ClassVar[PublishedNames] = PublishedNames()
 
@@ -237,15 +239,13 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
-    **dict.fromkeys(("fmn", "ddn", "hopskipjump"), "attacks.distances"),
-    "patch": "attacks.patches",
     "transfer": "attacks.transfer",
     "two-phase": "attacks.two_phase",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 """The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""
-ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
+ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in WITHOUT_RADIUS)
 """Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
 

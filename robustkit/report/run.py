@@ -14,7 +14,6 @@ from ..display.text import finite_json
 from ..errors import RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
-from ..results.paper import PaperTable, table
 from ..results.slice_tables import columns_asked, frame_rows
 from ..results.summary_text import summary_sentences
 from ..results.survey import looks_of, survey
@@ -49,9 +48,15 @@ class Run(RunFolder):
 
         return pd.DataFrame([figure.to_plain() for figure in survey(self)], columns=list(COLUMNS))
 
-    def tabulate(self, **options: Any) -> PaperTable:
-        """Return `robustkit.table` of this run: what it shows, in LaTeX by `to_latex`."""
-        return table(self, **options)
+    def tabulate(self, **options: Any) -> Any:
+        """Return `robustkit.table` of this run, a `PaperTable`: what it shows, in LaTeX by `to_latex`.
+
+        Raises:
+            AttributeError: the slice that makes such tables was deleted.
+        """
+        import robustkit
+
+        return robustkit.table(self, **options)
 
     @property
     def bibtex(self) -> str:

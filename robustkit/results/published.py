@@ -24,7 +24,7 @@ these.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ from ..common.finding import Finding
 from ..common.plugins import of_slice, shipped_files
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RunError, unknown
-from ..evaluations.attacks.condition import text_under
+from ..evaluations.attacks.condition import ABSENT, text_under
 from ..evaluations.condition import is_attack, kind_of, pattern_of, vocabularies, vocabulary_of, words_of
 from ..protocol.card import Card, card_names, load_card, parse_number
 from ..runs.manifest import DataEntry, Manifest
@@ -187,10 +187,11 @@ def read_published(spec: str) -> Published:
 @cache
 def _shipped(name: str) -> Published:
     """Return figures of the package. Each audit looks at all of them, and checks of hundreds of names take time."""
-    return _parsed(shipped_files("robustkit.results", "references")[name].read_text("utf-8"), name)
+    return _parsed(shipped_files("robustkit.results", "references")[name].read_text("utf-8"), name, ABSENT)
 
 
-def _parsed(text: str, where: str) -> Published:
+def _parsed(text: str, where: str, absent: Container[str] = ()) -> Published:
+    """Return the figures in a text. absent: kinds of conditions that it may have, but that nothing here evaluates."""
     data = parse_toml(text, where, RunError)
     for name in _FIELDS:
         if not isinstance(data.get(name), str):
@@ -201,6 +202,8 @@ def _parsed(text: str, where: str) -> Published:
         if attention.partition("(")[0] not in attentions:
             kind, names = ("attention", attentions) if isinstance(table, dict) else ("field", [*_FIELDS])
             raise RunError(f"{where}: {unknown(kind, attention, names, remedy='correct it or leave it out')}")
+        if isinstance(table, dict):
+            table = tables[attention] = {text: of for text, of in table.items() if kind_of(text) not in absent}
         for condition, figures in _table(table, f"{where} [{attention}]").items():
             _check_figures(condition, figures, f"{where} [{attention}]")
     means: dict[str, dict[str, dict[str, float]]] = {}

@@ -38,9 +38,11 @@ def stubs() -> dict[Path, str]:
         request = resolve_name(f"robustkit.slices.{name}.plan:{name}").request
         text = _stub(f"robustkit/slices/{name}/request.py", {f"{name.capitalize()}Options": request})
         made[PACKAGE / "slices" / name / "keywords.pyi"] = text
-    lines = "".join(f"from .slices.{name}.plan import {name} as {name}\n" for name in SLICES)
     top = PACKAGE / "__init__.pyi"
-    made[top] = _OF_SLICE.sub("", top.read_text("utf-8")).replace("\n\n__version__", f"\n{lines}\n__version__")
+    text = top.read_text("utf-8")
+    others = [line for line in _OF_SLICE.findall(text) if ".plan import " not in line]
+    lines = sorted([*others, *(f"from .slices.{name}.plan import {name} as {name}\n" for name in SLICES)])
+    made[top] = _OF_SLICE.sub("", text).replace("\n\n__version__", f"\n{''.join(lines)}\n__version__")
     return made
 
 

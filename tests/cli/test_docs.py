@@ -50,7 +50,7 @@ def parse(words: list[str]) -> None:
 def page_of_commands() -> str:
     """The page, without the commands of slices that were deleted."""
     page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
-    for name in DELETED:
+    for name in {*re.findall(r"^## robustkit (\S+)$", page, re.MULTILINE)} - cli.commands.keys() if DELETED else ():
         page = re.sub(rf"^- \[robustkit {name}\][^\n]*\n", "", page, flags=re.MULTILINE)
         page = re.sub(rf"^## robustkit {name}\n.*?(?=^## |\Z)", "", page, flags=re.MULTILINE | re.DOTALL)
     return page

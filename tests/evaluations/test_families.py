@@ -15,7 +15,7 @@ from page_runs import make_run
 from places import DELETED
 from rich.console import Console
 
-from attacks.registry import ATTACKS, DENSE_ATTACKS
+from attacks.registry import ATTACKS, DENSE_ATTACKS, WITHOUT_RADIUS
 from robustkit.common.plugins import built_in
 from robustkit.display.console import print_tables
 from robustkit.display.table import Table
@@ -37,10 +37,10 @@ def test_words_of_all_families_load_no_torch() -> None:
 def test_each_kind_has_its_family_and_its_words() -> None:
     assert {kind for kind, folder in FOLDERS.items() if folder == "corruptions"} == {"corruption", *SETS}
     minimal = {name for name, attack in ATTACKS.items() if attack.minimal}
-    assert {kind for kind, folder in FOLDERS.items() if folder == "attacks.distances"} == minimal
     assert minimal == {"fmn", "ddn", "hopskipjump"}
     without = {name for name, attack in ATTACKS.items() if not attack.radius}
-    assert {kind for kind, folder in FOLDERS.items() if folder == "attacks.patches"} == without == {"patch"}
+    assert without == {"patch"}
+    assert {*WITHOUT_RADIUS} == minimal | without
     assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal - without} == {"attacks"}
     assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal - without
     assert [one.name for one in families()] == [
@@ -48,16 +48,14 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "corruptions",
         "maps",
         "attention",
-        "distances",
-        "patches",
         "transfer",
         "two phases",
         *dict.fromkeys(entry.load().name for entry in built_in("families").values()),
         "attacks",
     ]
     tables = {kind for kind in (*EVERY_FAMILY.entries, "pgd") if vocabulary_of(kind).in_results}
-    research = {"ledger", "region-noise", "two-object", "counterfactual"}
-    assert tables == {"clean", "pgd", "patch", *(built_in("families").keys() - research)}
+    measured = {"ledger", "region-noise", "two-object", "counterfactual", *minimal}
+    assert tables == {"clean", "pgd", *(built_in("families").keys() - measured)}
     assert kind_of("cam(agcam,mode=box)") == "cam"
 
 

@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, merge, compare, table, check, card. They need no model."""
+"""The commands that read run folders: report, merge, compare, check, card. They need no model."""
 
 from __future__ import annotations
 
@@ -111,42 +111,6 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     with usable(*runs):
         compare_runs(runs, **options, console=console())
         say_unfinished([RunFolder.existing(path) for path in dict.fromkeys(runs)])
-
-
-@click.command(context_settings=CONTEXT)
-@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@setting("--format", type=click.Choice(["latex", "markdown", "csv", "html"]), default="latex", help="Output format.")
-@setting(
-    "--rows",
-    help="Rows: checkpoints, or names of some; conditions, quest, or a list such as pgd,in-c:mce; default: "
-    "checkpoints.",
-)
-@setting("--columns", help="Columns, in the same form; default: the other of checkpoints and conditions.")
-@setting("--intervals", is_flag=True, help="Show 95 % intervals.")
-@setting("--turned", is_flag=True, help="Swap rows and columns.")
-@common
-def table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
-    """Print a table for a paper: checkpoints by conditions, from records only.
-
-    The best of each figure is bold, and underlined is what no paired test tells from it, with Holm's correction over
-    the table. The caption has protocol, n and eps. `quest` is the table of the QUEST paper: clean, FGSM, PGD, SPSA,
-    AutoAttack, ImageNet-C and scores of AG-CAM, as far as the runs have them. Doubts are printed on standard error.
-
-    \b
-    robustkit table runs/zoo > zoo.tex
-    robustkit table runs/standard runs/quest --columns quest --intervals
-    robustkit table runs/zoo --rows clean,pgd,in-c:mce --format markdown
-    """
-    from ...evaluations.presenting import unfinished_line
-    from ...results.paper import table as table_of
-    from ...runs.folder import RunFolder
-
-    with usable(*runs):
-        opened = [RunFolder.existing(path) for path in runs]
-        made = table_of(*opened, **options)
-        unfinished = [f"{run.path}: {line}" for run in opened if (line := unfinished_line(run))]
-    print_as_it_is(console(stderr=True), *(f"⚑ {line}" for line in (*unfinished, *made.flags)))
-    print_as_it_is(console(), *made.to(format).splitlines())
 
 
 _AUDIT = (

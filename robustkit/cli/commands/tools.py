@@ -1,4 +1,4 @@
-"""The commands without a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
+"""The commands without a run: inspect, list, completion. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from ...common.files import write_whole
 from ...common.options import read_labels
 from ...display.console import print_as_it_is, print_line, print_tables
-from ...errors import ProtocolError, RobustkitError, unknown
+from ...errors import ProtocolError, unknown
 from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
 from ..completion import checkpoints as known_checkpoints
 from ..completion import codes, completion_script, kinds
@@ -22,9 +21,7 @@ from ..options import (
     CONTEXT,
     Command,
     Place,
-    Whole,
     common,
-    constants_instead,
     images_option,
     loading,
     option_names,
@@ -38,8 +35,6 @@ from ..terminal import console
 _run_option, _model_option = partial(setting, section="Run"), partial(setting, section="Model")
 _SAMPLES = ("data", "limit", "ids")
 _SCENES = ("masks", "ignore", "reduce_zero_label")  # of a segmenter's images; --classes is also of a zero-shot model
-_FORMATS = click.Choice(["jpeg", "png"])
-MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -97,53 +92,6 @@ def _refuse_other(segments: bool) -> None:
         refuse_idle(option_names(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
     else:
         refuse_idle(_SCENES, "only for a segmenter's images, and this is a classifier; leave it out")
-
-
-@click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("images", nargs=-1, metavar="[IMAGE]...")
-@setting("--write", type=Place(writes=True), help="Write a tree of corrupted images to this folder.")
-@setting("--drift", "drift_from", type=Place(), help="Compare this tree with corruptions computed here.")
-@images_option("Clean images for --write and --drift: folder, zip, or embedded:shapes.", required=False)
-@setting("--out", section="Output", type=Place(writes=True), help="Contact sheet to write, or a folder for several.")
-@setting(
-    "--corruptions",
-    section="Corruptions",
-    help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
-)
-@request_options(ClassificationRequest, "constants", "variant", "frost_dir")
-@click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
-@setting(
-    "--format", "image_format", section="Output", type=_FORMATS, help="Format of the files of --write; default: jpeg."
-)
-@setting(
-    "--json", "json_file", section="Output", type=Place(writes=True), help="Write the figures of --drift to this file."
-)
-@_model_option("--img-size", type=Whole(max=4096), help="Size after the crop; default: 224, or 32 for 32x32 images.")
-@_model_option("--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 for 32x32 images.")
-@_model_option(
-    "--interpolation",
-    default="bilinear",
-    help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos, box, hamming.",
-)
-@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Batch size.")
-@_run_option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one per core.")
-@request_options(ClassificationRequest, "device", "seed", *_SAMPLES)
-@common
-def corrupt(images: tuple[str, ...], **options: Any) -> None:
-    """Show a picture under the common corruptions, write a corrupted tree, or compare one.
-
-    With IMAGE: a contact sheet of each, every corruption at severities 1 to 5, as <stem>-corruptions.png. With --write:
-    the data set as the benchmark was made; rerun the same command to resume an interrupted run. With --drift:
-    how far a released tree is from corrupting the same images here.
-
-    \b
-    robustkit corrupt cat.jpg
-    robustkit corrupt --write imagenet-c --data-dir imagenet/val --corruptions in-c,in-c-extra --limit 1000
-    robustkit corrupt --drift imagenet-c --data-dir imagenet/val --limit 100 --json drift.json
-    """
-    from ..corrupt import carry_out_corrupt
-
-    carry_out_corrupt(images, **options, console=console(), side=console(stderr=True))
 
 
 @click.command("list", context_settings=CONTEXT)
@@ -247,31 +195,3 @@ def completion(shell: str) -> None:
     robustkit completion fish > ~/.config/fish/completions/robustkit.fish
     """
     click.echo(completion_script(click.get_current_context().find_root().command, shell))
-
-
-@click.command(context_settings=CONTEXT)
-@setting("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
-@common
-def doctor(json_file: Path | None) -> None:
-    """Check this machine: versions, device, files, and known answers of everything that makes numbers.
-
-    Each line is a check: ok; warn where something works, but not wholly; or FAIL with its remedy, and then the exit
-    status is 2. Takes seconds; needs no network.
-
-    \b
-    robustkit doctor
-    robustkit doctor --json checks.json
-    """
-    from ..doctor import examine_machine
-
-    screen = console()
-    findings = examine_machine()
-    for finding in findings:
-        screen.print(f"{MARKS[finding.state]} ", end="")
-        print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
-    if json_file is not None:
-        checks = [{"name": finding.name, "state": finding.state, "text": finding.text} for finding in findings]
-        text = json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n"
-        write_whole(json_file, text.encode(), remedy="choose another file with --json")
-    if not all(finding.fine for finding in findings):
-        raise RobustkitError("some checks failed; see above")

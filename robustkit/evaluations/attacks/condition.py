@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from attacks.registry import ATTACKS, DENSE_ATTACKS
+from attacks.registry import ATTACKS, DENSE_ATTACKS, WITHOUT_RADIUS, Lazy
 
 from ...common.plugins import Registry, subclass_of
 from ...display.format import amount
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     import attacks
 
 _TAKEN = (*EVERY_FAMILY.entries, *ATTACK_NAMES)
+ABSENT = {*WITHOUT_RADIUS} - EVERY_FAMILY.entries.keys()
+"""Attacks whose family is a slice that was deleted: nothing could tell what they found."""
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
-    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
+    "attacks", cast("Lazy", ATTACKS).without(ABSENT), subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
     "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), _TAKEN, same_name=False
@@ -92,6 +94,15 @@ def attack_parts(text: str) -> tuple[str, dict[str, str]]:
     """Return the name of an attack and its own parameters, as its text names them."""
     name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
     return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+
+
+def attack_norm(text: str) -> str:
+    return attack_parts(text)[1].get("norm", "linf")
+
+
+def distance_norm(text: str) -> str:
+    """Return the norm of the `distance` in a condition's records; empty where they have none."""
+    return attack_norm(text) if words_of(text).has_distances else ""
 
 
 def _parse(text: str, card: Card) -> Condition:

@@ -27,8 +27,7 @@ from ..condition import kind_of
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Outcomes, aligned_outcomes, sign_test
-from .condition import BROKEN, TOP1, starts_from, supporting
-from .distances.condition import distance_norm
+from .condition import BROKEN, TOP1, distance_norm, starts_from, supporting
 from .gradient_masking import Sign
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ...cli.options import CONTEXT, Place, common, setting
+from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
 from ...cli.terminal import console, say_unfinished, usable
 from ...display.console import print_as_it_is
 
@@ -16,7 +16,12 @@ _FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorb
 """As `formats` has them, which is loaded late."""
 
 
-@click.command(context_settings=CONTEXT, short_help="write results for Every Eval Ever, the Hub, CSV, a tracker")
+@click.command(
+    cls=SliceCommand,
+    context_settings=CONTEXT,
+    after="card",
+    short_help="write results for Every Eval Ever, the Hub, CSV, a tracker",
+)
 @click.argument("run", type=Place(file_okay=False))
 @setting("--format", type=click.Choice(_FORMATS), required=True, help="Form of the results.")
 @setting("--out", type=Place(writes=True), help="Output folder of files; default: RUN/export.")

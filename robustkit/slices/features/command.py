@@ -12,7 +12,10 @@ from .request import FeatureRequest
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, short_help="audit backbones without a head: k-NN, probe, few-shot"
+    cls=Command,
+    context_settings=CONTEXT,
+    after="segment",
+    short_help="audit backbones without a head: k-NN, probe, few-shot",
 )
 @checkpoints_argument
 @run_options(FeatureRequest)

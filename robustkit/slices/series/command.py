@@ -12,7 +12,10 @@ from .request import SeriesRequest
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, short_help="audit time-series classifiers: clean, attacks, disturbances"
+    cls=Command,
+    context_settings=CONTEXT,
+    after="segment",
+    short_help="audit time-series classifiers: clean, attacks, disturbances",
 )
 @checkpoints_argument
 @run_options(SeriesRequest, shared=False)

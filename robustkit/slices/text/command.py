@@ -12,7 +12,10 @@ from .request import TextRequest
 
 
 @click.command(
-    cls=Command, context_settings=CONTEXT, short_help="audit language models: clean and with perturbed words"
+    cls=Command,
+    context_settings=CONTEXT,
+    after="segment",
+    short_help="audit language models: clean and with perturbed words",
 )
 @checkpoints_argument
 @run_options(TextRequest, shared=False)

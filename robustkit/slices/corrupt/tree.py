@@ -1,14 +1,7 @@
-"""Trees of corrupted images, for `robustkit corrupt`.
-
---write makes one as the benchmark was (resize, crop, corrupt, save), and resumes where it stopped:
+"""Trees of corrupted images, made as the benchmark was: resize, crop, corrupt, save; resumed where it stopped.
 
 corruptions.json                          what the tree was made of, and how
 <corruption>/<1-5>/<id of the sample>     its image, .JPEG of quality 85 or .png
-
---drift measures how far a released one is from what corrupting the same images here gives. A corruption without random
-numbers must give the same picture, except for changes by JPEG and another library's resize. With random numbers two
-trees never agree pixel by pixel; then they must not differ by more than two draws of our own do, and must change the
-clean picture as strongly.
 """
 
 from __future__ import annotations
@@ -16,35 +9,33 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from corruptions.base import SMALLEST
 
-from ..common.determinism import SampleRng
-from ..common.environment import usual_workers
-from ..common.files import check_plain, json_of, reason_of, write_whole
-from ..common.preprocessing import INTERPOLATIONS, Preprocessing
-from ..data.dataset import Dataset, Sample
-from ..data.images import read_image, to_pixels
-from ..display.table import Table
-from ..errors import BadImageError, DataError, ProtocolError, RunError, unknown
-from ..evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted, asked_texture
-from ..evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
-from ..evaluations.corruptions.tree import CorruptedTree, stem_of, tree_pixels
-from ..models.device import pick_device
+from ...common.determinism import SampleRng
+from ...common.environment import usual_workers
+from ...common.files import check_plain, json_of, reason_of, write_whole
+from ...common.preprocessing import INTERPOLATIONS, Preprocessing
+from ...data.dataset import Dataset, Sample, open_dataset
+from ...data.images import to_pixels
+from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError, unknown
+from ...evaluations.corruptions.condition import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, expand
+from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_constants, native_size, texture_digest
+from ...evaluations.corruptions.tree import stem_of
+from ...models.device import pick_device
 
 FORMATS = {"jpeg": ".JPEG", "png": ".png"}
 JPEG_QUALITY = 85  # of the released ImageNet-C
@@ -93,16 +84,68 @@ class Recipe:
         return clean, bad
 
 
+@dataclass(frozen=True)
+class CorruptOptions:
+    """What is corrupted, and how: the options of `robustkit corrupt`, with their defaults."""
+
+    corruptions: str | None = None
+    """Sets or names, such as `in-c` or `fog(severity=3),snow`; None for the usual ones."""
+    constants: str = "auto"
+    """What severities mean: `auto` by the size of images, or one of `PRESETS`."""
+    variant: str = "hendrycks"
+    """The implementation: `hendrycks` or `bethgelab`."""
+    frost_dir: str | Path | None = None
+    """The folder with the photographs of frost."""
+    img_size: int | None = None
+    """The side after the crop; None for 224, or 32 for images of 32x32."""
+    crop_pct: float | None = None
+    """The share of the resized image that the crop keeps; None for 0.875, or 1 for images of 32x32."""
+    interpolation: str = "bilinear"
+    batch_size: int = 16
+    workers: int | None = None
+    """Threads that decode and encode images; None for one a core."""
+    device: str = "auto"
+    seed: int = 0
+    limit: int | None = None
+    """At most so many images, class-balanced."""
+    ids: str | Path | Sequence[str] | None = None
+    """The exact ids of samples, or a file of them."""
+    layout: str | None = None
+    labels_csv: str | Path | None = None
+    real_labels: str | Path | None = None
+
+    @property
+    def photographs(self) -> str | None:
+        return None if self.frost_dir is None else str(self.frost_dir)
+
+    def opened(self, data_dir: str | Path) -> Dataset:
+        """Return all samples of a data set, unlabelled where nothing says how it is labelled: no label is needed."""
+        layout, labels_csv, real_labels = self.layout, self.labels_csv, self.real_labels
+        try:
+            return open_dataset(data_dir, layout=layout, labels_csv=labels_csv, real_labels=real_labels)
+        except DataError:
+            if layout or labels_csv or real_labels:
+                raise
+            return open_dataset(data_dir, layout="unlabelled")
+
+    def chosen(self, whole: Dataset) -> Dataset:
+        """Return the samples that are asked for. Raises NothingEvaluated where there are none."""
+        ids = Path(self.ids) if isinstance(self.ids, str) else self.ids
+        chosen = whole.select(limit=self.limit, ids=ids, seed=self.seed)
+        if not chosen.samples:
+            raise NothingEvaluated(f"{whole.root}: no sample is left; relax --limit or --ids")
+        return chosen
+
+
 def settle(
-    native: tuple[int, int] | None, options: Mapping[str, Any], texture: str = "", img_size: int | None = None
+    native: tuple[int, int] | None, options: CorruptOptions, texture: str = "", img_size: int | None = None
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe for images of this (height, width), and lines for the user. Without img_size and crop_pct it is
     the benchmark's 224 and 0.875, or images of 32x32 as they are. Raises ProtocolError for a setting out of range."""
-    names = ("constants", "variant", "seed", "frost_dir", "crop_pct", "interpolation")
-    constants, variant, seed, frost_dir, crop_pct, interpolation = (options[name] for name in names)
-    frost_dir, device = None if frost_dir is None else str(frost_dir), pick_device(options["device"])
-    texture = texture or asked_texture(options["corruptions"] or "") or "photographs"
-    img_size = options["img_size"] if img_size is None else img_size
+    constants, variant, crop_pct = options.constants, options.variant, options.crop_pct
+    interpolation, device = options.interpolation, pick_device(options.device)
+    texture = texture or asked_texture(options.corruptions or "") or "photographs"
+    img_size = options.img_size if img_size is None else img_size
     for what, value, allowed in (
         ("constants", constants, ("auto", *PRESETS)),
         ("variant", variant, VARIANTS),
@@ -128,7 +171,8 @@ def settle(
     except ValueError as fault:  # bethgelab has no constants for 32x32
         raise ProtocolError(str(fault)) from None
     preprocessing = Preprocessing(input_size=(size, size), interpolation=interpolation, crop_pct=crop)
-    return Recipe(preprocessing, constants, variant, seed, frost_dir, texture, device), tuple(filter(None, lines))
+    recipe = Recipe(preprocessing, constants, variant, options.seed, options.photographs, texture, device)
+    return recipe, tuple(filter(None, lines))
 
 
 def encode(pixels: Tensor, image_format: str) -> bytes:
@@ -144,13 +188,70 @@ def encode(pixels: Tensor, image_format: str) -> bytes:
 
 MANIFEST = "corruptions.json"
 _PROBED = 16  # images that identify a source
-Wanted = Mapping[str, tuple[int, ...]]
+Severities = Mapping[str, tuple[int, ...]]  # by corruption
+Watch = Callable[[Sequence[str], int], AbstractContextManager[Callable[[int], None]]]
+"""Takes notes and the number of files before the work; inside, what it returns takes numbers of files that are done."""
+
+
+def unwatched(notes: Sequence[str], total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda files: None)
+
+
+@dataclass(frozen=True)
+class TreeFiles:
+    """What a tree has for some images: files that were made now, and others. unreadable: why images were skipped."""
+
+    made: int
+    existing: int
+    unreadable: tuple[str, ...]
+    images: int
+    corruptions: Severities
+
+
+def corrupt_tree(
+    out: str | Path, data_dir: str | Path, *, image_format: str = "jpeg", watch: Watch = unwatched, **options: Any
+) -> TreeFiles:
+    """Write a corrupted copy of a data set, as the benchmark was made; what exists already is not made again.
+
+    Args:
+        out: the folder of the tree, new or that of an earlier call with the same settings.
+        data_dir: the clean images: a folder, a zip, or `embedded:shapes`.
+        image_format: of the files: `jpeg`, as the benchmark's, or `png`.
+        watch: see `Watch`; by default nothing is shown.
+        options: fields of `CorruptOptions`. Without corruptions it is `in-c`.
+
+    Returns:
+        How many files were made and existed, and why images could not be read, which does not stop the others.
+
+    Raises:
+        DataError: no such data, two samples that would be one file, or a tree inside its own source.
+        ProtocolError: an unknown corruption, or a setting that is out of range.
+        RunError: the folder holds something else, or a tree of other settings.
+
+    Example:
+        >>> from robustkit.slices.corrupt import corrupt_tree
+        >>> corrupt_tree("shapes-c", "embedded:shapes", corruptions="fog(severity=3)", limit=4).made
+        4
+    """
+    asked, out = CorruptOptions(**options), Path(out)
+    if image_format not in FORMATS:
+        raise ProtocolError(unknown("format", image_format, FORMATS))
+    corruptions = expand(asked.corruptions or "in-c")
+    whole = asked.opened(data_dir)
+    dataset = asked.chosen(whole)
+    recipe, lines = settle(native_size(dataset), asked)
+    photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in corruptions else None
+    prepare(out, dataset, whole, corruptions, recipe, image_format, photographs)
+    with watch([*dataset.notes, *lines], sum(map(len, corruptions.values())) * len(dataset)) as tell:
+        speed = asked.batch_size, asked.workers
+        made, existing, bad = write_tree(out, dataset, corruptions, recipe, image_format, *speed, tell)
+    return TreeFiles(made, existing, tuple(bad), len(dataset), corruptions)
 
 
 def write_tree(
     out: Path,
     dataset: Dataset,
-    wanted: Wanted,
+    corruptions: Severities,
     recipe: Recipe,
     image_format: str,
     batch_size: int,
@@ -159,8 +260,8 @@ def write_tree(
 ) -> tuple[int, int, list[str]]:
     """Write the files that do not exist yet, each whole, after `prepare`. Return how many were made, how many were
     there, and why images could not be read. tell: takes numbers of files that are done. Raises RunError."""
-    made, found, bad = 0, 0, list[str]()
-    folders = [(name, severity) for name, severities in wanted.items() for severity in severities]
+    made, existing, bad = 0, 0, list[str]()
+    folders = [(name, severity) for name, severities in corruptions.items() for severity in severities]
     with ThreadPoolExecutor(workers or usual_workers()) as pool:
         ahead: list[Future[None]] = []
         for start in range(0, len(dataset.samples), batch_size):
@@ -174,7 +275,7 @@ def write_tree(
                 for name, severity in folders
             }
             there = len(folders) * len(batch) - sum(map(len, lacking.values()))
-            found += there
+            existing += there
             tell(there)
             needed = [sample for sample in batch if any(sample.id in ids for ids in lacking.values())]
             clean, unread = recipe.decoded(dataset, needed, pool)
@@ -194,11 +295,17 @@ def write_tree(
                 tell(len(todo))
         for saved in ahead:
             saved.result()
-    return made, found, bad
+    return made, existing, bad
 
 
 def prepare(
-    out: Path, dataset: Dataset, whole: Dataset, wanted: Wanted, recipe: Recipe, image_format: str, frost: str | None
+    out: Path,
+    dataset: Dataset,
+    whole: Dataset,
+    corruptions: Severities,
+    recipe: Recipe,
+    image_format: str,
+    frost: str | None,
 ) -> None:
     """Write `corruptions.json`, or extend it by what is asked for now. whole: all samples of the source, which
     `--limit` may not change. frost: digest of its photographs. Raises RunError where the folder holds something else or
@@ -233,7 +340,7 @@ def prepare(
     if before and frost and before != frost:
         raise RunError(f"{path}: the tree was made with different frost photographs; choose another folder")
     made = {name: set(severities) for name, severities in old.get("corruptions", {}).items()}
-    for name, severities in wanted.items():
+    for name, severities in corruptions.items():
         made.setdefault(name, set()).update(severities)
     manifest = {
         "deciding": deciding,
@@ -312,174 +419,3 @@ def _save(image: Tensor, path: Path, image_format: str) -> None:
         temporary.replace(path)
     except OSError as fault:
         raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --write") from None
-
-
-LEVELS = 1.0  # of 255, the most that JPEG and resize may change a picture that is not random
-SHARE = 0.1  # of our own figure: the most by which draw or strength may differ
-FEWEST = 5  # fewest images to judge a random corruption by
-DRIFT_RULE = (
-    f"no difference found on these images: without random numbers, released and ours are within {LEVELS:g} grey "
-    "level of "
-    f"each other; with them, they differ by at most {SHARE:.0%} more than two draws of our own do, and are as far from "
-    f"the clean image to {SHARE:.0%} ({LEVELS / 2:g} grey levels if more), plus twice the standard error over images"
-)
-
-
-class Distance(NamedTuple):
-    """Mean absolute differences over one image, in grey levels. apart: released and ours. own: ours with this seed and
-    with the next one. released, ours: to the clean image."""
-
-    apart: float
-    own: float
-    released: float
-    ours: float
-
-
-@dataclass
-class Drift:
-    """Distances by (corruption, severity), each by sample id; lines on what could not be compared."""
-
-    distances: dict[tuple[str, int], dict[str, Distance]] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row per corruption (severity None: each image's mean over severities), then one per severity."""
-        rows = []
-        for name in dict.fromkeys(name for name, _ in self.distances):
-            severities = [severity for other, severity in self.distances if other == name]
-            by_image: dict[str, list[Distance]] = {}
-            for severity in severities:
-                for sample_id, distance in self.distances[name, severity].items():
-                    by_image.setdefault(sample_id, []).append(distance)
-            each = [_row(name, s, [s], list(self.distances[name, s].values())) for s in severities]
-            whole = _row(name, None, severities, list(map(_mean, by_image.values())))
-            odd = [str(row["severity"]) for row in each if row["verdict"] == "differs"]
-            if odd and len(odd) < len(severities):  # severities in another order have the same mean
-                whole["verdict"] = f"differs at {'+'.join(odd)}"
-            elif odd:
-                whole["verdict"] = "differs"
-            rows += [whole, *each]
-        return rows
-
-
-def measure(
-    tree: CorruptedTree,
-    dataset: Dataset,
-    wanted: Wanted,
-    recipe: Recipe,
-    batch_size: int,
-    workers: int | None,
-    tell: Callable[[int], None],
-) -> Drift:
-    """Compare the tree's files with the images corrupted here, saved as JPEG first where the tree's are; what it lacks
-    is left out and reported. Raises DataError where the tree's images have another size than the recipe's."""
-    drift = Drift()
-    cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
-    for name, severity in list(cells):
-        missing = set(tree.missing(dataset.samples, name, severity))
-        if missing:
-            count = "no files of these images" if len(missing) == len(dataset) else f"{len(missing)} files are missing"
-            there = (name, severity) in tree.folders
-            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; skipped")
-            tell(len(missing))
-        if len(missing) == len(dataset):
-            cells.remove((name, severity))
-    with ThreadPoolExecutor(workers or usual_workers()) as pool:
-        for start in range(0, len(dataset.samples), batch_size):
-            clean, unread = recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool)
-            drift.lines += (f"{why}; excluded" for why in unread.values())
-            for name, severity in cells:
-                distances = _compare(tree, clean, name, severity, recipe, drift.lines)
-                drift.distances.setdefault((name, severity), {}).update(distances)
-                tell(len(distances))
-    return drift
-
-
-def _compare(
-    tree: CorruptedTree,
-    clean: Sequence[tuple[Sample, Tensor]],
-    name: str,
-    severity: int,
-    recipe: Recipe,
-    lines: list[str],
-) -> dict[str, Distance]:
-    released: list[tuple[Sample, Tensor, Tensor, str]] = []
-    for sample, pixels in clean:
-        path = tree.path(sample.id, name, severity)
-        if path is None:
-            continue
-        try:
-            image = read_image(tree.read(sample.id, name, severity), path)
-        except BadImageError as fault:
-            lines.append(f"{fault}; excluded")
-            continue
-        height, width = recipe.preprocessing.input_size
-        if image.size != (width, height):
-            raise DataError(f"{path} is {image.size[1]}x{image.size[0]}; give --img-size {image.size[1]}")
-        image_format = "jpeg" if path.lower().endswith((".jpeg", ".jpg")) else "png"
-        released.append((sample, pixels, tree_pixels(image, recipe.preprocessing), image_format))
-    if not released:
-        return {}
-    ids = [sample.id for sample, *_ in released]
-    batch = torch.stack([pixels for _, pixels, *_ in released])
-    ours, other = (recipe.corrupt(batch, ids, name, severity, seed=recipe.seed + more) for more in (0, 1))
-    distances = {}
-    for (sample, pixels, theirs, image_format), first, second in zip(released, ours, other, strict=True):
-        mine, again = first, second
-        if image_format == "jpeg":  # after saving them likewise
-            saved = (read_image(encode(picture, image_format), "our own") for picture in (first, second))
-            mine, again = (torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in saved)
-        pairs = ((theirs, mine), (mine, again), (theirs, pixels), (mine, pixels))
-        distances[sample.id] = Distance(*(float((a.int() - b.int()).abs().double().mean()) for a, b in pairs))
-    return distances
-
-
-def _mean(distances: Sequence[Distance]) -> Distance:
-    return Distance(*(sum(column) / len(distances) for column in zip(*distances, strict=True)))
-
-
-def _row(name: str, severity: int | None, severities: Sequence[int], images: Sequence[Distance]) -> dict[str, Any]:
-    return {
-        "corruption": name,
-        "severity": severity,
-        "severities": list(severities),
-        "images": len(images),
-        **(_mean(images)._asdict() if images else {}),
-        "verdict": verdict(images),
-    }
-
-
-def verdict(images: Sequence[Distance]) -> str:
-    """Return `same`, `differs` or `too few images`, by `DRIFT_RULE`."""
-    if not images:
-        return "too few images"
-    mean = _mean(images)
-    if mean.own == 0:
-        return "same" if mean.apart <= LEVELS else "differs"
-    if len(images) < FEWEST:
-        return "too few images"
-    excess = [image.apart - image.own for image in images]
-    strength = [image.released - image.ours for image in images]
-    errors = [float(np.std(values, ddof=1)) / math.sqrt(len(values)) for values in (excess, strength)]
-    drawn = mean.apart - mean.own - 2 * errors[0] <= max(SHARE * mean.own, LEVELS / 2)
-    strong = abs(mean.released - mean.ours) - 2 * errors[1] <= max(SHARE * mean.ours, LEVELS / 2)
-    return "same" if drawn and strong else "differs"
-
-
-def drift_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    shown = [
-        (
-            row["corruption"],
-            "1-5" if len(row["severities"]) == 5 else "+".join(map(str, row["severities"])),
-            str(row["images"]),
-            f"{row['apart']:.2f}",
-            f"{row['own']:.2f}" if row["own"] else "not random",
-            f"{row['released']:.2f}",
-            f"{row['ours']:.2f}",
-            row["verdict"],
-        )
-        for row in rows
-        if row["severity"] is None and row["images"]
-    ]
-    means = ("released − ours", "ours, two draws", "released − clean", "ours − clean")
-    return Table("", ("corruption", "severities", "images", *means, "verdict"), tuple(shown), spare=("images",))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
-from ....protocol.condition import ConditionPattern, Value
-from ...condition import UNDER_ATTACK, Named, Place, Vocabulary
-from ..condition import attack_parts
+from ...evaluations.attacks.condition import attack_parts
+from ...evaluations.condition import UNDER_ATTACK, Named, Place, Vocabulary
+from ...evaluations.family import LazyFamily
+from ...protocol.condition import ConditionPattern, Value
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -40,3 +41,4 @@ class PatchWords(Vocabulary):
 
 
 VOCABULARY = PatchWords()
+FAMILY = LazyFamily(VOCABULARY)

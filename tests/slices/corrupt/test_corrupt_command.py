@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +21,10 @@ from torch import Tensor
 
 import corruptions
 from robustkit.cli import app as cli
-from robustkit.cli import corrupt_tree
-from robustkit.cli.corrupt import Layout
 from robustkit.common.determinism import SampleRng
+from robustkit.errors import ProtocolError
+from robustkit.slices.corrupt import compare_tree, corrupt_tree, drift, write_sheets
+from robustkit.slices.corrupt.sheet import Layout
 
 SMALL = ("--img-size", "32", "--device", "cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -210,7 +212,7 @@ def test_a_killed_writer_goes_on_and_the_bytes_are_the_same(photos: Path, tmp_pa
     assert run("--write", tmp_path / "whole", *words).status == 0
     whole = tree_files(tmp_path / "whole")
     code = (  # stops for good after the hundredth file, in the middle of writing one
-        "import sys, time, robustkit.cli.corrupt_tree as w\n"
+        "import sys, time, robustkit.slices.corrupt.tree as w\n"
         "from pathlib import Path\n"
         "from robustkit.cli.app import main\n"
         "write, count = Path.write_bytes, [0]\n"
@@ -313,27 +315,27 @@ def test_an_unreadable_image_is_counted_and_decides_the_exit_status(photos: Path
 # ---- drift
 
 
-def distance(apart: float, own: float, released: float = 10.0, ours: float = 10.0) -> corrupt_tree.Distance:
-    return corrupt_tree.Distance(apart, own, released, ours)
+def distance(apart: float, own: float, released: float = 10.0, ours: float = 10.0) -> drift.Distance:
+    return drift.Distance(apart, own, released, ours)
 
 
 def test_the_verdict_follows_its_rule() -> None:
     certain = [distance(1.0, 0), distance(1.0, 0)]
-    assert corrupt_tree.verdict(certain) == "same"
-    assert corrupt_tree.verdict([*certain, distance(1.01, 0)]) == "differs"
-    assert corrupt_tree.verdict([distance(20.9, 20)] * 4) == "too few images"
-    assert corrupt_tree.verdict([]) == "too few images"
-    assert corrupt_tree.verdict([distance(22.0, 20)] * 5) == "same"
-    assert corrupt_tree.verdict([distance(22.1, 20)] * 5) == "differs"
-    assert corrupt_tree.verdict([distance(0.0, 20)] * 5) == "same"  # the same draws
-    assert corrupt_tree.verdict([distance(20, 20, 11.0, 10.0)] * 5) == "same"
-    assert corrupt_tree.verdict([distance(20, 20, 11.1, 10.0)] * 5) == "differs"
-    assert corrupt_tree.verdict([distance(20, 20, 8.9, 10.0)] * 5) == "differs"
-    assert corrupt_tree.verdict([distance(0.6, 0.1)] * 5) == "same"  # half a level is nothing
-    assert corrupt_tree.verdict([distance(0.61, 0.1)] * 5) == "differs"
+    assert drift.verdict(certain) == "same"
+    assert drift.verdict([*certain, distance(1.01, 0)]) == "differs"
+    assert drift.verdict([distance(20.9, 20)] * 4) == "too few images"
+    assert drift.verdict([]) == "too few images"
+    assert drift.verdict([distance(22.0, 20)] * 5) == "same"
+    assert drift.verdict([distance(22.1, 20)] * 5) == "differs"
+    assert drift.verdict([distance(0.0, 20)] * 5) == "same"  # the same draws
+    assert drift.verdict([distance(20, 20, 11.0, 10.0)] * 5) == "same"
+    assert drift.verdict([distance(20, 20, 11.1, 10.0)] * 5) == "differs"
+    assert drift.verdict([distance(20, 20, 8.9, 10.0)] * 5) == "differs"
+    assert drift.verdict([distance(0.6, 0.1)] * 5) == "same"  # half a level is nothing
+    assert drift.verdict([distance(0.61, 0.1)] * 5) == "differs"
     spread = [distance(20 + more, 20) for more in (-4.0, -4.0, 5.0, 14.0, 14.0)]  # 5 on average, standard error 4.02
-    assert corrupt_tree.verdict(spread) == "same"
-    assert corrupt_tree.verdict(spread * 16) == "differs"  # 5 on average, standard error 0.91
+    assert drift.verdict(spread) == "same"
+    assert drift.verdict(spread * 16) == "differs"  # 5 on average, standard error 0.91
 
 
 def test_drift_tells_the_same_tree_from_another(photos: Path, tmp_path: Path, run: Command) -> None:
@@ -347,7 +349,7 @@ def test_drift_tells_the_same_tree_from_another(photos: Path, tmp_path: Path, ru
         done = run("--drift", tmp_path / tree, *words, "--json", tmp_path / f"{tree}.json", *more)
         assert done.status == 0, done.err
         report = json.loads((tmp_path / f"{tree}.json").read_text())
-        assert report["rule"] == corrupt_tree.DRIFT_RULE and report["rule"] in done.out
+        assert report["rule"] == drift.DRIFT_RULE and report["rule"] in done.out
         assert report["preprocessing"]["input_size"] == [32, 32]  # the tree's own
         return {(row["corruption"], row["severity"]): row for row in report["rows"]}
 
@@ -468,3 +470,36 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         assert done.status == 2 and len(lines) == 1, (words, done.err)
         assert lines[0].startswith("error: ") and message in lines[0], (words, done.err)
         assert tree_files(tmp_path) == before, words
+
+
+def test_python_does_what_the_command_does(photos: Path, tmp_path: Path, run: Command) -> None:
+    by_command, here = tmp_path / "command", tmp_path / "here"
+    settings = {"corruptions": "shot_noise(severity=3),contrast(severity=5)", "img_size": 32, "device": "cpu"}
+    words = ("--data-dir", photos, "--corruptions", settings["corruptions"], *SMALL)
+    assert run("--write", by_command, *words).status == 0
+    notes, files = list[str](), list[int]()
+
+    @contextmanager
+    def watch(some: Sequence[str], total: int) -> Iterator[Callable[[int], None]]:
+        notes.extend(some)
+        yield files.append
+        assert sum(files) == total
+
+    done = corrupt_tree(here, photos, watch=watch, **settings)
+    assert (done.made, done.existing, done.images, done.unreadable) == (20, 0, 10, ())
+    assert notes[0] == "layout folders: 10 images"
+    assert tree_files(here) == tree_files(by_command)
+    done = corrupt_tree(here, str(photos), ids=["a/0.JPEG", "b/1.png"], **settings)
+    assert (done.made, done.existing, done.images) == (0, 4, 2)
+    with pytest.raises(ProtocolError, match="unknown format 'gif'"):
+        corrupt_tree(tmp_path / "gif", photos, image_format="gif", **settings)
+    result = compare_tree(here, photos, device="cpu")
+    verdicts = {row["corruption"]: row["verdict"] for row in result.rows()}
+    assert verdicts == {"contrast": "same", "shot_noise": "same"}
+    figures = tmp_path / "d.json"
+    assert run("--drift", by_command, "--data-dir", photos, "--json", figures, "--device", "cpu").status == 0
+    report = json.loads(figures.read_text())
+    assert report["rows"] == json.loads(json.dumps(result.rows())) and report["notes"] == result.lines
+    (sheet,) = write_sheets([photos / "a/2.png"], tmp_path, corruptions="contrast", device="cpu")
+    assert sheet[0] == tmp_path / "2-corruptions.png" and sheet[0].is_file()
+    assert sheet[1] == "2.png under 1 corruption"

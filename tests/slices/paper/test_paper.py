@@ -23,7 +23,7 @@ import robustkit
 from robustkit.cli.app import cli
 from robustkit.errors import ProtocolError
 from robustkit.report.run import Run
-from robustkit.results.paper import SETS, escape_latex
+from robustkit.slices.paper.table import SETS, escape_latex
 
 NAMES = ("vit_b & 50%", "other", "third")
 RIGHT = {"clean": (36, 35, 10), PGD: (20, 20, 19)}
@@ -95,7 +95,7 @@ def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(table.to_json())["figures"][0]["p_holm"] is None and "p ≥ .05" in table.to_json()
     p_value = table.cells[2][0].p_value
     for level, mark in ((p_value, "close"), (math.nextafter(p_value, 1), "")):
-        monkeypatch.setattr("robustkit.results.paper.LEVEL", level)
+        monkeypatch.setattr("robustkit.slices.paper.table.LEVEL", level)
         assert run.tabulate().cells[2][0].mark == mark
 
 

@@ -12,24 +12,24 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
-from ....common.figure import BOOTSTRAP, FEWEST, ORDER, Figure
-from ....common.finding import Finding
-from ....common.intervals import Floats, bootstrap, mean_of, share_of
-from ....display.format import Cell, amount, figure_cell, number, percent, size_text
-from ....display.svg import Plot, labels, legend, list_some, panels, shorten_name
-from ....display.table import Section, Table, side_by_side, with_flags
-from ....errors import DamagedRecord, RunError
-from ....protocol.card import parse_number
-from ....protocol.condition import CLEAN
-from ....runs.manifest import Manifest
-from ...aggregate import EXCEEDS, RecordReader, column_of, readable_rows
-from ...condition import ShortRow, words_of
-from ...family import Aggregator, Overview, Presenter, Summary
-from ...metrics import Metric, by_checkpoint
-from ...presenting import finding_lines, of_family
-from ...records import Outcomes, common_places, decode_layers, head_name, not_paired
-from ..condition import starts_from
-from ..ranking import Strengths, distances_of, evaluated
+from ...common.figure import BOOTSTRAP, FEWEST, ORDER, Figure
+from ...common.finding import Finding
+from ...common.intervals import Floats, bootstrap, mean_of, share_of
+from ...display.format import Cell, amount, figure_cell, number, percent, size_text
+from ...display.svg import Plot, labels, legend, list_some, panels, shorten_name
+from ...display.table import Section, Table, side_by_side, with_flags
+from ...errors import DamagedRecord, RunError
+from ...evaluations.aggregate import EXCEEDS, RecordReader, column_of, readable_rows
+from ...evaluations.attacks.condition import attack_norm, starts_from
+from ...evaluations.attacks.ranking import Strengths, distances_of, evaluated
+from ...evaluations.condition import ShortRow, words_of
+from ...evaluations.family import Aggregator, Overview, Presenter, Summary
+from ...evaluations.metrics import Metric, by_checkpoint
+from ...evaluations.presenting import finding_lines, of_family
+from ...evaluations.records import Outcomes, common_places, decode_layers, head_name, not_paired
+from ...protocol.card import parse_number
+from ...protocol.condition import CLEAN
+from ...runs.manifest import Manifest
 from .condition import (
     ACCURACY,
     AREA,
@@ -44,15 +44,14 @@ from .condition import (
     VOCABULARY,
     WATCHED,
     budget_of,
-    norm_of,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ...aggregate import Results
-    from ...family import Looks
-    from ...records import Bools, CheckpointRecords, Layer, Pairings, PerSample
+    from ...evaluations.aggregate import Results
+    from ...evaluations.family import Looks
+    from ...evaluations.records import Bools, CheckpointRecords, Layer, Pairings, PerSample
 
 _LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 
@@ -63,7 +62,7 @@ def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[Fi
     for other, eps, distances, right in _others(reading, condition, read):
         missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
         if missed > max(1.0, _LEAST * len(right)):
-            radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
+            radius = amount(eps, attack_norm(condition), reading.manifest.protocol.space)
             values = {"other": other, "count": missed, "n": len(right), "radius": radius}
             flags.append(Finding.of("attack/too-weak", budget=budget_of(condition), **values))
     return flags
@@ -92,7 +91,7 @@ def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Ite
     """Yield the attacks on clean images of a fixed radius in a condition's norm: text, radius in the units of records,
     and, of the samples that both have, the distances in `read` and what is right under them.
     """
-    manifest, norm = reading.manifest, norm_of(condition)
+    manifest, norm = reading.manifest, attack_norm(condition)
     if read is None or manifest.protocol.space == "normalised":
         return
     for other, claim in manifest.claims.items():
@@ -232,7 +231,7 @@ class DistanceSummary(Summary):
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
-        figures = list(distance_numbers(distances, norm_of(condition)))
+        figures = list(distance_numbers(distances, attack_norm(condition)))
         if self._slopes is not None:
             figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
         return [figure.of(condition, figure.metric, flags) for figure in figures]
@@ -282,7 +281,7 @@ _OF_SLOPES = (
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
     lines = list[tuple[str, str, Cell]]()
     for condition, rows in conditions.items():
-        norm, name = norm_of(condition), VOCABULARY.label(condition)
+        norm, name = attack_norm(condition), VOCABULARY.label(condition)
         called = {
             MEDIAN.name: "median distance",
             OPTIMALITY.name: "optimality among all attacks of this norm, %",
@@ -344,7 +343,7 @@ def distance_figures(results: Sequence[Figure], looks: Looks) -> Iterator[Plot]:
 
 
 def _figure(text: str, curves: Mapping[str, list[tuple[float, Figure]]], looks: Looks) -> Plot:
-    norm, names = norm_of(text), labels(curves)
+    norm, names = attack_norm(text), labels(curves)
     unit = 255 if norm == "linf" else 1
     axis = {"linf": "radius (linf) in 1/255", "l0": "values that may change (l0)"}.get(norm, f"radius ({norm})")
 
@@ -396,7 +395,7 @@ class DistancesAggregator(Aggregator):
             right = distances > 0
             return read.ids.filter(pa.array(right)), np.log(distances[right])
         if metric == AREA.name:
-            furthest = FURTHEST[norm_of(condition)]
+            furthest = FURTHEST[attack_norm(condition)]
             return read.ids, np.minimum(distances, furthest) / furthest
         if metric.startswith(ACCURACY.name) and metric.endswith(")"):
             return read.ids, (distances > float(parse_number(_radius(metric)))).astype(np.float64)
@@ -420,7 +419,7 @@ class DistancesPresenter(Presenter):
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            in_levels = norm_of(text) == "linf"
+            in_levels = attack_norm(text) == "linf"
             metric = replace(MEDIAN, scale=255.0) if in_levels else MEDIAN
             label = f"{VOCABULARY.label(text, 'table', manifest)}: median{', 1/255' * in_levels}"
             yield ShortRow("smallest adversarial perturbation, higher is better", label, text, metric)

@@ -14,8 +14,8 @@ from small_audit import audit, furnish
 
 from robustkit.cli.app import cli
 from robustkit.common.differences import of_ranks
-from robustkit.evaluations.attacks.distances.results import distance_numbers, median_interval
 from robustkit.report.run import Run
+from robustkit.slices.distances.results import distance_numbers, median_interval
 
 WEAK = "fmn(steps=1,alpha=0.0001)"
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

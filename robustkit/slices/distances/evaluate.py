@@ -11,13 +11,13 @@ import torch
 
 from attacks.threat import Norm, distance
 
-from ....common.determinism import SampleRng
-from ....protocol.card import Card
-from ....protocol.condition import Condition
-from ...condition import Cost
-from ...family import Evaluator
-from ...subject import Batch, EvaluatedModel, Evaluation, show_attacked
-from ..evaluate import evaluate_shown
+from ...common.determinism import SampleRng
+from ...evaluations.attacks.evaluate import evaluate_shown
+from ...evaluations.condition import Cost
+from ...evaluations.family import Evaluator
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, show_attacked
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .condition import VOCABULARY
 
 

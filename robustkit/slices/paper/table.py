@@ -16,26 +16,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..common.differences import holm
-from ..common.figure import Figure
-from ..common.finding import Finding
-from ..common.plugins import plugin_session
-from ..display.format import amount, figure_cell
-from ..display.text import Made, escape_markdown, no_controls, no_formula, one_line
-from ..display.text import markdown_table as markdown_table
-from ..errors import DamagedRecord, ProtocolError, RunError, unknown
-from ..evaluations.aggregate import Results
-from ..evaluations.attacks.two_phase.condition import estimated
-from ..evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
-from ..evaluations.metrics import is_finite
-from ..evaluations.presenting import Concerned, raised_once
-from ..evaluations.records import check_plugins
-from ..protocol.condition import ON, samples_named, split_list
-from ..runs.folder import RunFolder
-from ..tasks.registry import metric_of, metrics
-from ..tasks.task import task_of
-from .comparison import HELD, LEVEL, Asked, asked_results
-from .pairing import Side, comparison_findings, paired_difference, refuse_incomparable
+from ...common.differences import holm
+from ...common.figure import Figure
+from ...common.finding import Finding
+from ...common.plugins import plugin_session
+from ...display.format import amount, figure_cell
+from ...display.text import Made, escape_markdown, no_controls, no_formula, one_line
+from ...display.text import markdown_table as markdown_table
+from ...errors import DamagedRecord, ProtocolError, RunError, unknown
+from ...evaluations.aggregate import Results
+from ...evaluations.attacks.two_phase.condition import estimated
+from ...evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
+from ...evaluations.metrics import is_finite
+from ...evaluations.presenting import Concerned, raised_once
+from ...evaluations.records import check_plugins
+from ...protocol.condition import ON, samples_named, split_list
+from ...results.comparison import HELD, LEVEL, Asked, asked_results
+from ...results.pairing import Side, comparison_findings, paired_difference, refuse_incomparable
+from ...runs.folder import RunFolder
+from ...tasks.registry import metric_of, metrics
+from ...tasks.task import task_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,10 @@ from sealing import put, seal
 import robustkit
 from robustkit.errors import DamagedRecord
 from robustkit.evaluations.aggregate import RecordReader, Results
-from robustkit.evaluations.attacks.distances.results import (
+from robustkit.evaluations.condition import words_of
+from robustkit.evaluations.records import Layer
+from robustkit.report.run import Run
+from robustkit.slices.distances.results import (
     DistancesPresenter,
     DistanceSummary,
     Slopes,
@@ -26,9 +29,6 @@ from robustkit.evaluations.attacks.distances.results import (
     slopes_of,
     spearman,
 )
-from robustkit.evaluations.condition import words_of
-from robustkit.evaluations.records import Layer
-from robustkit.report.run import Run
 
 stats = pytest.importorskip("scipy.stats")
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from attacks.pgd import PatchResult
 
-from ....common.determinism import SampleRng
-from ....protocol.card import Card
-from ....protocol.condition import Condition
-from ...condition import Cost
-from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import AttacksEvaluator, evaluate_shown
+from ...common.determinism import SampleRng
+from ...evaluations.attacks.evaluate import AttacksEvaluator, evaluate_shown
+from ...evaluations.condition import Cost
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .condition import VOCABULARY
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from ....protocol.condition import CLEAN, Condition, ConditionPattern, Value
-from ...condition import UNDER_ATTACK, Named, Place, PublishedNames, Vocabulary, kind_of, parsed, words_of
-from ...metrics import Metric, mean_share
-from ..condition import attack_name, attack_parts
+from ...evaluations.attacks.condition import attack_name, attack_norm, attack_parts
+from ...evaluations.condition import UNDER_ATTACK, Named, Place, PublishedNames, Vocabulary, kind_of, parsed
+from ...evaluations.family import LazyFamily
+from ...evaluations.metrics import Metric, mean_share
+from ...protocol.condition import CLEAN, Condition, ConditionPattern, Value
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
@@ -38,13 +39,14 @@ class DistanceWords(Vocabulary):
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
     by_queries: ClassVar[Mapping[str, Value]] = {"queries": 5000, "directions": 30, **defaults}
+    has_distances = True
     metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
     published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(", "hopskipjump(")))
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         name, parameters = attack_parts(text)
         budget = next((parameters.pop(key) for key in ("steps", "queries") if key in parameters), "")
-        words = [f"{attack_name(name)}-{budget}" if budget else attack_name(name), norm_of(text)]
+        words = [f"{attack_name(name)}-{budget}" if budget else attack_name(name), attack_norm(text)]
         return " ".join(words + [f"{key} {value}" for key, value in parameters.items() if key != "norm"])
 
     def parse(self, text: str) -> Condition:
@@ -57,18 +59,10 @@ class DistanceWords(Vocabulary):
         yield from ("--attacks", pattern.text)
 
 
-def norm_of(text: str) -> str:
-    return attack_parts(text)[1].get("norm", "linf")
-
-
 def budget_of(text: str) -> str:
     """Return what limits the attack of a condition: `steps` or `queries`."""
     return "queries" if kind_of(text) == "hopskipjump" else "steps"
 
 
-def distance_norm(text: str) -> str:
-    """Return the norm of the `distance` in a condition's records; empty where they have none."""
-    return norm_of(text) if words_of(text) is VOCABULARY else ""
-
-
 VOCABULARY = DistanceWords()
+FAMILY = LazyFamily(VOCABULARY)

@@ -21,15 +21,15 @@ import attacks
 from attacks import PGD, ThreatModel
 from cam import AGCAM, AGCAMFull
 
-from ..attention.apply import set_attention
-from ..attention.registry import FORMULAS
-from ..common.determinism import SampleRng, float32
-from ..data import shapes
-from ..data.images import to_unit_range
-from ..models.classifier import load
-from ..models.device import has_float64
-from ..models.specs import embedded, embedded_file
-from .doctor import UnexpectedAnswer, on_all_devices
+from ...attention.apply import set_attention
+from ...attention.registry import FORMULAS
+from ...common.determinism import SampleRng, float32
+from ...data import shapes
+from ...data.images import to_unit_range
+from ...models.classifier import load
+from ...models.device import has_float64
+from ...models.specs import embedded, embedded_file
+from . import UnexpectedAnswer, on_all_devices
 
 Floats = npt.NDArray[np.float64]
 Nudge = tuple[int, int, int, float]

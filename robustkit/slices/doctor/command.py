@@ -1,26 +1,32 @@
-"""Check whether this machine's numbers can be trusted: versions, names, device, files, and known answers.
+"""The command that checks whether this machine's numbers can be trusted: versions, names, device, files, known answers.
 
-The checks that take more than a literal are in `known_answers`.
+The checks that take more than a literal are in `known_answers`. Heavy imports happen inside each check, since a library
+that cannot be imported is a finding.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from ..common.files import write_whole
-from ..errors import CheckpointError, RunError
-from ..runs.folder import RunFolder
-from ..runs.untrusted import read_rows
+import click
+
+from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
+from ...cli.terminal import console
+from ...common.files import write_whole
+from ...display.console import print_line
+from ...errors import CheckpointError, RobustkitError, RunError
+from . import UnexpectedAnswer, on_all_devices
 
 if TYPE_CHECKING:
     import torch
@@ -31,35 +37,13 @@ class Caution(str):
     """What a check says where something works, but not wholly."""
 
 
-class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
-    """Something differs from what it must be; the message says what was found."""
-
-
-def on_all_devices(check: Callable[[Any], str]) -> Callable[[], str]:
-    """Return a check of all devices of this machine, from that of one; its line names several."""
-
-    @wraps(check)
-    def checked() -> str:
-        from ..models.device import devices
-
-        present = devices()
-        for device in present:
-            try:
-                line = check(device)
-            except UnexpectedAnswer as fault:
-                raise UnexpectedAnswer(f"on {device}: {fault}") from None
-        return line if len(present) == 1 else f"{line}, on {' and '.join(map(str, present))}"
-
-    return checked
-
-
 OURS = "robustkit-audit"
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
 
 
 def check_owners() -> str:
     """Say whether another distribution has our names. Raises UnexpectedAnswer where what is imported is not ours."""
-    house, claims = Path(__file__).parents[2], metadata.packages_distributions()
+    house, claims = Path(__file__).parents[3], metadata.packages_distributions()
     shared, foreign = list[str](), list[str]()
     for name in PACKAGES:
         others = [
@@ -151,7 +135,7 @@ def _device() -> str:
     """Describe the device. A missing GPU or a single thread is slow, not wrong: a warning, not a fault."""
     import torch
 
-    from ..models.device import device_name, devices
+    from ...models.device import device_name, devices
 
     threads = torch.get_num_threads()
     text = f"CPU, {threads} thread{'s' * (threads > 1)}"
@@ -199,6 +183,9 @@ def _frost() -> str:
 def _records() -> str:
     import pyarrow as pa
 
+    from ...runs.folder import RunFolder
+    from ...runs.untrusted import read_rows
+
     rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
     table = pa.table(rows).replace_schema_metadata({"protocol": "doctor"})
     with tempfile.TemporaryDirectory() as folder:
@@ -234,7 +221,7 @@ def _draws(device: torch.device) -> str:
     """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream."""
     import torch
 
-    from ..common.determinism import SampleRng, splitmix64, to_signed
+    from ...common.determinism import SampleRng, splitmix64, to_signed
 
     states = [to_signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
     words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
@@ -289,9 +276,15 @@ def _expect_close(what: str, actual: list[float], expected: list[float]) -> None
         raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} instead of {expected}")
 
 
-def _known_answer(name: str) -> Callable[[], str]:
+def _known_answer(choose: Callable[[ModuleType], Callable[[], str]]) -> Callable[[], str]:
     """Return a check of `known_answers`, which is imported when the check runs: without torch, each says so."""
-    return lambda: str(getattr(import_module(".known_answers", __package__), name)())
+
+    def check() -> str:
+        from . import known_answers
+
+        return choose(known_answers)()
+
+    return check
 
 
 DEVICE_FILES = Path("/dev")
@@ -316,15 +309,50 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("draws", _draws, f"runs from here cannot be compared: {OTHER_TORCH}"),
     ("fgsm", _fgsm, OTHER_TORCH),
     ("projection", _projection, OTHER_TORCH),
-    ("formulas", _known_answer("formulas"), f"attention formulas cannot be trusted here: {OTHER_TORCH}, or of timm"),
-    ("agcam", _known_answer("agcam"), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
-    ("corruptions", _known_answer("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
+    (
+        "formulas",
+        _known_answer(lambda answers: answers.formulas),
+        f"attention formulas cannot be trusted here: {OTHER_TORCH}, or of timm",
+    ),
+    ("agcam", _known_answer(lambda answers: answers.agcam), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
+    (
+        "corruptions",
+        _known_answer(lambda answers: answers.corrupted),
+        "try other versions of numpy, opencv-python-headless and pillow",
+    ),
     (
         "checkpoints",
-        _known_answer("shipped_checkpoints"),
+        _known_answer(lambda answers: answers.shipped_checkpoints),
         f"{AGAIN}; where only predictions differ, try another version of torch",
     ),
-    ("no radius", _known_answer("no_radius"), OTHER_TORCH),
-    ("monotone", _known_answer("monotone"), f"attacks cannot be trusted here: {OTHER_TORCH}"),
+    ("no radius", _known_answer(lambda answers: answers.no_radius), OTHER_TORCH),
+    ("monotone", _known_answer(lambda answers: answers.monotone), f"attacks cannot be trusted here: {OTHER_TORCH}"),
 )
 """Name, check, and the remedy where it fails."""
+MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
+
+
+@click.command(cls=SliceCommand, context_settings=CONTEXT, after="explain", short_help="self-test this installation")
+@setting("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
+@common
+def doctor(json_file: Path | None) -> None:
+    """Check this machine: versions, device, files, and known answers of everything that makes numbers.
+
+    Each line is a check: ok; warn where something works, but not wholly; or FAIL with its remedy, and then the exit
+    status is 2. Takes seconds; needs no network.
+
+    \b
+    robustkit doctor
+    robustkit doctor --json checks.json
+    """
+    screen = console()
+    findings = examine_machine()
+    for finding in findings:
+        screen.print(f"{MARKS[finding.state]} ", end="")
+        print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
+    if json_file is not None:
+        checks = [{"name": finding.name, "state": finding.state, "text": finding.text} for finding in findings]
+        text = json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n"
+        write_whole(json_file, text.encode(), remedy="choose another file with --json")
+    if not all(finding.fine for finding in findings):
+        raise RobustkitError("some checks failed; see above")

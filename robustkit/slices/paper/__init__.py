@@ -1,0 +1,1 @@
+"""Make tables for papers from finished runs."""
