@@ -44,6 +44,8 @@ class Table:
     """Which shares are dark: `low` or `high` ones."""
     folded: bool = False
     """Whether a page shows it only when asked for."""
+    places: Row = ("terminal", "page", "card")
+    """Where it is shown."""
 
     @property
     def numeric(self) -> set[int]:
@@ -160,6 +162,11 @@ def _counted(things: Iterable[T]) -> list[tuple[T, int]]:
         counted.append((thing, seen[thing]))
         seen[thing] += 1
     return counted
+
+
+def tables_for(place: str, tables: Iterable[Table]) -> list[Table]:
+    """Return the tables that are shown in a place."""
+    return [table for table in tables if place in table.places]
 
 
 def with_flags(tables: Sequence[Table], flags: Row) -> list[Table]:

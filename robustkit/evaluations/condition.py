@@ -129,8 +129,8 @@ class PublishedNames:
 
 
 class Claims(NamedTuple):
-    """What a verdict says about a family: where a checkpoint is best, `{many}` being what samples are called, and that it
-    does better, or worse, than another one; families may share an area. Empty ones: it says neither."""
+    """What a verdict says about a family: where a checkpoint is best, `{many}` being what samples are called, and that
+    it does better, or worse, than another one; families may share an area. Empty ones: it says neither."""
 
     area: str
     better: str = "does better"

@@ -124,7 +124,7 @@ def support_tables(results: Results, is_meant: Callable[[str], bool]) -> list[Ta
     called = short_names(results.manifest.names)
     every = support_rows(results, is_meant)
     lines = tuple((called[name], *row) for name, rows in every.items() for row in rows)
-    return [Table(TITLE, ("checkpoint", *HEADINGS), lines, note=NOTE)] if lines else []
+    return [Table(TITLE, ("checkpoint", *HEADINGS), lines, note=NOTE, places=("terminal",))] if lines else []
 
 
 def support_grids(results: Results, is_meant: Callable[[str], bool]) -> list[Table]:

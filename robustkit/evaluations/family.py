@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..common.determinism import SampleRng
     from ..common.plugins import Plugin
     from ..display.svg import Style
-    from ..display.table import CardPart, Section, Table
+    from ..display.table import Section, Table
     from ..protocol.card import Card
     from ..protocol.condition import Condition
     from ..runs.manifest import Manifest
@@ -179,13 +179,9 @@ class Presenter(FamilyPart):
         texts = dict.fromkeys(text for text, _ in keys)
         return ((text, name) for text in texts for name in names if (text, name) in keys)
 
-    def tables(self, results: Results) -> Sequence[Table]:
-        """Return the tables of its rows of the summary."""
+    def tables(self, results: Results) -> Iterable[Table]:
+        """Return the tables of its rows of the summary, whose flags are shown apart; each says where it is shown."""
         return ()
-
-    def terminal(self, results: Results) -> Iterable[Table]:
-        """Return its tables for a terminal; flags of rows of the summary are shown apart."""
-        return self.tables(results)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
@@ -199,17 +195,10 @@ class Presenter(FamilyPart):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
-        from ..display.table import of_tables
+        from ..display.table import of_tables, tables_for
 
-        if tables := self.tables(results):
+        if tables := tables_for("page", self.tables(results)):
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
-
-    def card(self, results: Results) -> Iterable[CardPart]:
-        """Return its parts of the model card of one checkpoint: by default, its tables."""
-        from ..display.table import CardPart
-
-        if tables := self.tables(results):
-            yield CardPart(self.name.capitalize(), "", tables)
 
 
 P = TypeVar("P", bound=FamilyPart)

@@ -6,19 +6,20 @@ Terminal, page and comparison show them in these words and in this order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..common.figure import INCOMPLETE, Figure
 from ..common.finding import Finding, Severity
 from ..display.svg import labels
+from ..display.table import CardPart, Table, tables_for
 from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
 from .condition import by_words, group_of, kind_of, name_of, shares_of
-from .family import family_of
+from .family import families_of, family_of
 from .metrics import LEFT_OUT, Cells
 
 _NAMED = 3  # conditions and checkpoints that a flag names
@@ -82,6 +83,22 @@ def finding_lines(results: Results, of: Callable[[str], bool] = lambda condition
 def note_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
     """Return what is worth knowing and raises no doubt, such as misclassified images without a map score."""
     return tuple(each.line for each in findings_of(results, of, "note"))
+
+
+def tables_of_families(results: Results) -> Iterator[Table]:
+    """Yield the tables of all families of a run for a terminal."""
+    for family in families_of(results.manifest, results):
+        yield from (table.said_once("n") for table in tables_for("terminal", family.presenter.tables(results)))
+
+
+def card_parts_of(checkpoint: str, results: Results) -> Iterator[CardPart]:
+    """Yield the parts of the families of a run on the model card of a checkpoint, whose results are given."""
+    for family in families_of(results.manifest, results):
+        if tables := tables_for("card", family.presenter.tables(results)):
+            notes = dict.fromkeys(filter(None, (table.note for table in tables)))
+            titles = [table.title.removeprefix(f"{checkpoint}: ") for table in tables]
+            named = [replace(t, title=name[:1].upper() + name[1:]) for t, name in zip(tables, titles, strict=True)]
+            yield CardPart(family.name.capitalize(), " ".join(notes), named)
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -108,7 +108,8 @@ def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
     names = [section.name for section in sections_of(run, rows)]
     used = families_of(run.manifest)
     assert [family.name for family in used] == ["clean", "corruptions", "maps", "attacks"]  # attention is not watched
-    monkeypatch.setattr("robustkit.tasks.labelled.task.families_of", lambda manifest, rows=(): [*used, Turned()])
+    for module in ("tasks.labelled.task", "evaluations.presenting"):
+        monkeypatch.setattr(f"robustkit.{module}.families_of", lambda manifest, rows=(): [*used, Turned()])
     assert names == [name for name in SECTIONS if name in names]
     assert [section.name for section in sections_of(run, rows)] == [*names, "turned"]
     refresh(run)

@@ -519,9 +519,8 @@ def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_pat
     results, condition = survey(run), "cam(grad-cam,faithfulness=none,mode=mask)"
     every = [
         name_of(condition, "table", run.manifest),
-        *(table.title for table in family_of("cam").presenter.terminal(results)),
+        *(table.title for table in family_of("cam").presenter.tables(results)),
     ]
-    every += [table.title for part in family_of("cam").presenter.card(results) for table in part.tables]
     every += [entry.score for entry in map_scores(results, only_boxes(run.manifest))]
     every += [row.label for row in family_of("cam").presenter.short([condition], run.manifest, METRICS[0])]
     text = "\n".join(

@@ -149,6 +149,6 @@ def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
 def test_the_card_of_a_release_has_it(run: Run, tmp_path: Path) -> None:
     card, metadata, *_ = write_cards(run.path, checkpoint="two", out=tmp_path / "card")
     text = card.read_text("utf-8")
-    assert "### Rotations" in text and "predictions that stay" in text and f"`{TURNED[1]}`" in text
+    assert "### Rotations" in text and "Predictions that stay" in text and f"`{TURNED[1]}`" in text
     (result,) = yaml.safe_load(metadata.read_text("utf-8"))["model-index"][0]["results"]
     assert [one["value"] for one in result["metrics"] if one["type"] == "agreement"] == [0.666667, 0.666667]

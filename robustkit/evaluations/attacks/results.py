@@ -380,14 +380,17 @@ class AttacksPresenter(Presenter):
         yield from _least(on_clean, cells, manifest, headline)
         yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
-    def terminal(self, results: Results) -> Iterable[Table]:
-        if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
+    def tables(self, results: Results) -> Iterable[Table]:
+        """Yield those of a terminal; a page shows the same in other sections."""
+        staged = any(row.metric.startswith(AFTER) for row in results)
+        every = [(f"{name}, {condition}", *texts) for name, condition, texts in stage_rows(results)] if staged else []
+        if every:
             title = "stages: each attacks what earlier stages left correct"
-            table = Table(title, ("", *STAGE_HEADINGS), tuple(every))
+            table = Table(title, ("", *STAGE_HEADINGS), tuple(every), places=("terminal",))
             yield table.under_heads([unit for unit, *_ in every])
-        if rows := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
+        if rows := [(f"{name}, {condition}", *texts) for name, condition, texts in strength_rows(results)]:
             headings = ("", *STRENGTH_HEADINGS[1:])
-            yield Table("attack strength", headings, tuple(rows), note=STRENGTH_NOTE)
+            yield Table("attack strength", headings, tuple(rows), note=STRENGTH_NOTE, places=("terminal",))
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

@@ -13,7 +13,7 @@ import numpy as np
 from ...common.intervals import Floats
 from ...display.format import number, percent
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
-from ...display.table import CardPart, Section, Table, join_tables, with_flags
+from ...display.table import Section, Table, join_tables, with_flags
 from ...runs.manifest import Manifest
 from ..aggregate import Results
 from ..condition import ShortRow, name_of, words_of
@@ -178,9 +178,6 @@ class HeadsPresenter(Presenter):
     """What heads do: figures that say how a model computes, not how well."""
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()
-
-    def card(self, results: Results) -> Iterable[CardPart]:
         return ()
 
     def section_values(self, results: Results, by_layer: Iterable[Table]) -> dict[str, Any]:

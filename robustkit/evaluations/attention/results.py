@@ -292,7 +292,7 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> T
         rows.append((under, *([count(counts[under])] if several else []), *cells))
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
-    return Table(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
+    return Table(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint, places=("terminal", "page"))
 
 
 def _cell(change: Figure | None, value: Figure | None, factor: int, decimals: int) -> Cell:

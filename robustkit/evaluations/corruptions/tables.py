@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
 from ...display.format import MISSING, count, figure_cell, loss_cell, percent, scaled, share
-from ...display.table import CardPart, Section, Table, side_by_side, with_flags
+from ...display.table import Section, Table, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..condition import Clause, ShortRow, kind_of, name_of
 from ..family import Presenter
@@ -274,23 +274,19 @@ class CorruptionsPresenter(Presenter):
         elif worst is not None:
             yield Clause(f"under corruption{_at(worst, headline, f' it is{so_far} lowest under')}")
 
-    def card(self, results: Results) -> Iterable[CardPart]:
-        for part in corruption_tables(results):
-            means = [replace(part.means, title="Means over sets")] if part.means.rows else []
-            tables = [*means, replace(part.errors, title="By severity")]
-            yield CardPart("Corruptions", f"Error in %, {part.source}.", tables)
-
-    def terminal(self, results: Results) -> Iterable[Table]:
-        for part in corruption_tables(results):
+    def tables(self, results: Results) -> Iterable[Table]:
+        """Yield those of a terminal and a card; the page has those of all checkpoints side by side."""
+        places = ("terminal", "card")
+        for part in corruption_tables(results) if any(row.metric in ("top1", "mean_error") for row in results) else ():
             errors, checkpoint = part.errors, part.errors.checkpoint
             title = f"{checkpoint}: error in % by corruption and severity, {part.source}"
             rows = tuple((f"{kind}:", *row) for kind, row in zip(part.kinds, errors.rows, strict=True))
-            table = Table(title, ("", *errors.headings), rows, spare=("ECE %", "NLL", "CE %"))
+            table = Table(title, ("", *errors.headings), rows, spare=("ECE %", "NLL", "CE %"), places=places)
             yield table.under_heads([row[0] for row in rows])
             if part.means.rows:
-                title = f"{checkpoint}: means over sets of corruptions"
                 spare = ("ECE %", "NLL", "n", "relative mCE %")
-                yield replace(part.means, title=title, spare=spare).said_once("n")
+                title = f"{checkpoint}: means over sets of corruptions"
+                yield replace(part.means, title=title, spare=spare, places=places)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         means = [metric_named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []

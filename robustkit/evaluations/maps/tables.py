@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...common.figure import Figure
 from ...display.format import Cell, count, figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
-from ...display.table import CardPart, Section, Table, side_by_side, with_flags
+from ...display.table import Section, Table, side_by_side, with_flags
 from ..condition import Clause, ShortRow, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
@@ -221,20 +221,11 @@ def _scores(
         leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
         if leads:
             best = {metric: control_of(row) for metric, row in leads.items()}
-            rows.append((_BEST, "", *(best.get(metric, "") for metric in used)))
+            rows.append((_BEST, "", *(Cell(best.get(metric, "")) for metric in used)))
             ahead = (figure_cell(leads[m], scales[m], sign="+") if m in leads else "" for m in used)
             rows.append((_LEAD, "", *ahead))
     columns = (headings[metric] + " %" * (scales[metric] == 100) for metric in used)
     yield Table(title, ("method", "n", *columns), tuple(rows), checkpoint=checkpoint)
-
-
-def _in_pieces(table: Table, most: int) -> Iterator[Table]:
-    """Yield the table with at most so many scores at a time."""
-    first = 2 if "n" in table.headings else 1
-    for start in range(first, len(table.headings), most):
-        cut = [(*row[:first], *row[start : start + most]) for row in (table.headings, *table.rows)]
-        rows = [row for row in cut[1:] if any(row[first:])]
-        yield replace(table, headings=cut[0], rows=tuple(rows))
 
 
 def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
@@ -279,6 +270,7 @@ CONTROLS_IN_WORDS = {
 LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
 _SHORT = (("abpc", ""), *((f"cam_{score}", "mask") for score in ("pixel_accuracy", "iou", "dice")), ("cam_iou", "box"))
+_NOTE = "Controls ignore the image; below each method is its lead over the best of them."
 _HEADING = "maps: scores in % and ABPC, higher is better"
 
 
@@ -330,16 +322,10 @@ class MapsPresenter(Presenter):
             words = {verb: " and ".join(filter(None, [", ".join(some[:-1]), some[-1]])) for verb, some in verbs.items()}
             yield Clause(f"{method} {', '.join(f'{verb} on {scores}' for verb, scores in words.items())}")
 
-    def card(self, results: Results) -> Iterable[CardPart]:
-        if maps := map_tables(results, only_boxes(results.manifest)):
-            note = "Controls ignore the image; below each method is its lead over the best of them."
-            parts = [replace(table, title=f"{table.title[:1].upper()}{table.title[1:]}") for table in maps]
-            yield CardPart("Maps", note, parts)
-
-    def terminal(self, results: Results) -> Iterable[Table]:
+    def tables(self, results: Results) -> Iterable[Table]:
+        """Yield those of a terminal and a card; the page has those of all checkpoints side by side."""
         for table in map_tables(results, only_boxes(results.manifest)):
-            titled = replace(table, title=f"{table.checkpoint}: {table.title}").said_once("n")
-            yield from _in_pieces(titled, 3) if titled.headings[0] == "method" else [titled]
+            yield replace(table, title=f"{table.checkpoint}: {table.title}", note=_NOTE, places=("terminal", "card"))
         yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:

@@ -75,7 +75,8 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> T
         rows.append((under, *cells[:4], count(changed.n if changed else 0), *cells[4:]))
     headings = ("condition", *(m.label for m in METRICS[:4]), "n", *(m.label for m in METRICS[4:]))
     n = max(row.n for figures in conditions.values() for row in figures.values())
-    return Table(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
+    title, places = f"{checkpoint}: logit ledger, n = {n}", ("terminal", "page")
+    return Table(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint, places=places)
 
 
 def layer_table(books: Heads, title: str) -> Table:

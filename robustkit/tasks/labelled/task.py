@@ -13,7 +13,7 @@ from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.condition import words_of
 from ...evaluations.family import families_of
-from ...evaluations.presenting import finding_lines
+from ...evaluations.presenting import card_parts_of, finding_lines, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
@@ -76,8 +76,7 @@ class Labelled(Task):
         for parity in parity_tables(results):
             if parity.checkpoint == checkpoint:
                 yield CardPart("Parity", parity.note, [parity])
-        for family in families_of(results.manifest, results):
-            yield from family.presenter.card(results)
+        yield from card_parts_of(checkpoint, results)
 
     def badge_word(self, is_clean: bool) -> str:
         return self.headline_metric.word if is_clean else ""
@@ -86,8 +85,7 @@ class Labelled(Task):
         table = ConditionTable.of(self, results, results.manifest)
         yield from [table.terminal(("top5", "ece", CHANGE, "n"), mark=True)] if table.figures else []
         yield from parity_tables(results)
-        for family in families_of(results.manifest, results):
-            yield from family.presenter.terminal(results)
+        yield from tables_of_families(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         def grids() -> Mapping[str, Any]:

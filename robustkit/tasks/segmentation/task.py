@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...common.differences import Difference
 from ...common.figure import Figure
 from ...display.format import percent, share
-from ...display.table import CardPart, Section, Table, join_tables, of_tables, with_flags
+from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, words_of
 from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
-from ...evaluations.presenting import finding_lines, left_out_lines, of_family
+from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings, common_ids
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
@@ -116,18 +116,14 @@ class Segmentation(Task):
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         table = ConditionTable.of(self, results, results.manifest)
         yield from card_parts(checkpoint, table, scene_tables(results))
-        for family in families_of(results.manifest, results):
-            if family.presenter.tables(results):
-                yield from family.presenter.card(results)
+        yield from card_parts_of(checkpoint, results)
 
     def terminal(self, results: Results) -> Iterable[Table]:
         table = ConditionTable.of(self, results, results.manifest)
         if table.figures:
             yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
         yield from terminal_scenes(scene_tables(results))
-        for family in families_of(results.manifest, results):
-            if family.presenter.tables(results):
-                yield from family.presenter.terminal(results)
+        yield from tables_of_families(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from .pictures import sheet_uri
@@ -156,7 +152,7 @@ class Segmentation(Task):
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})
         for family in families_of(results.manifest, results):
-            if tables := tuple(family.presenter.tables(results)):
+            if tables := tuple(tables_for("page", family.presenter.tables(results))):
                 yield of_tables(family.name, family.name.capitalize(), tables)
 
 
