@@ -1,1 +1,1 @@
-"""What stands on top of the core: text, time series, features, training, MAITE. A folder each, which nobody imports."""
+"""What stands on top of the core: tasks, families, commands, training, MAITE. A folder each, which nobody imports."""
