@@ -26,7 +26,7 @@ import sys
 from click.testing import CliRunner
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.common.plugins import GROUPS, every_plugin
+from robustkit.common.plugins import GROUPS, built_in, every_plugin
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.condition import EVERY_FAMILY
@@ -64,6 +64,13 @@ for kind in kinds:
     else:
         raise AssertionError(kind)
 assert {load_card(name).task for name in card_names()} == {"classification", "segmentation", *left}
+if not built_in("clusters"):
+    try:
+        robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", limit=4, ray="local", out="cluster")
+    except ProtocolError as fault:
+        assert "--ray: this installation is without the slice robustkit/slices/cluster" in str(fault)
+    else:
+        raise AssertionError("ray")
 assert families() and "top1" in metrics()
 assert all(read_published(name).figures for name in reference_names())
 if left:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from ..errors import ProtocolError
@@ -10,14 +9,6 @@ from ..errors import ProtocolError
 NONE = "none"
 NORMS: Mapping[str, str] = {"inf": "linf", "infinity": "linf", "2": "l2", "1": "l1", "0": "l0"}
 """Norms by what else they are called."""
-
-
-_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-
-
-def is_device(name: str) -> bool:
-    """Whether Windows takes the name of a file for a device, whatever follows the first dot."""
-    return _DEVICE.fullmatch(name) is not None
 
 
 def plain(text: object) -> str:

@@ -31,7 +31,6 @@ import msgspec
 from ..common.environment import path_limit
 from ..common.figure import Figure
 from ..common.files import bytes_of, json_in, text_of, write_whole
-from ..common.names import is_device
 from ..errors import DamagedRecord, RunError
 from .manifest import Manifest, digest_of, encode_manifest, made_with, manifest_of
 from .untrusted import (
@@ -98,6 +97,7 @@ def _refusal(link: Path) -> RunError:
 
 
 _LONGEST = 1000  # characters of why an audit was refused
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # what Windows takes for a device
 Folder = TypeVar("Folder", bound="RunFolder")
 
 
@@ -106,9 +106,9 @@ def folder_name(text: str, longest: int = 120) -> str:
     by a digest. longest: characters before that."""
     plain = text.replace("/", "_")
     safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:longest]
-    if safe == plain and not safe.endswith(".") and not is_device(safe):
+    if safe == plain and not safe.endswith(".") and not _DEVICE.fullmatch(safe):
         return safe
-    start = safe.replace(".", "-") if is_device(safe) else safe
+    start = safe.replace(".", "-") if _DEVICE.fullmatch(safe) else safe
     return f"{start}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

@@ -1,2 +1,2 @@
-"""What stands on top of the core: tasks, families, formats of checkpoints and results. A folder each, which nobody
-imports."""
+"""What stands on top of the core: tasks, families, commands, readers of checkpoints, training. A folder each, which
+nobody imports."""

@@ -14,10 +14,10 @@ import pytest
 import small_audit
 from processes import called, everything
 
+import robustkit.slices.cluster as cluster
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.setup import CHECK
-from robustkit.pipeline import scheduler
-from robustkit.pipeline.pending import pending_work
+from robustkit.pipeline.pending import announce, pending_work
 from robustkit.pipeline.plan import Plan
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.progress import Silent
@@ -71,17 +71,17 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
 ) -> None:
     """All of it without Ray: what it would send to workers is carried out here, last task first."""
     monkeypatch.chdir(tmp_path)
-    done: list[scheduler.ClusterTask] = []
+    done: list[cluster.ClusterTask] = []
     lines: list[str] = []
 
     def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Any) -> Any:
         every = pending_work(plan, 2)
-        reporter = scheduler.announce(plan, Ranks(), progress, say, every)
-        order = scheduler._Order(plan.request, plan.run.manifest.to_plain(), str(mortal), (), 1, "cpu")
+        reporter = announce(plan, Ranks(), progress, say, every)
+        order = cluster._Order(plan.request, plan.run.manifest.to_plain(), str(mortal), (), 1, "cpu")
         by_text = {condition.text: condition for condition in plan.conditions}
-        for tasks in scheduler._rounds(plan, every):
+        for tasks in cluster._rounds(plan, every):
             for task in tasks[::-1]:
-                said, heard = scheduler.carry_out_task(order, task)
+                said, heard = cluster.carry_out_task(order, task)
                 done.append(task)
                 lines.extend(said)
                 for name, samples, seconds in heard:
@@ -96,13 +96,13 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
     assert len(done) == 17 + len(again) and done[-len(again) :] == again
     assert len([line for line in lines if "channels" in line]) == 1  # what the check of the set-up has to say
     assert Path.cwd() == mortal  # where the command was started
-    scheduler._kept.clear()
+    cluster._states.clear()
 
 
 def test_what_a_task_took_is_told_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    ears = scheduler._Ears()
+    ears = cluster._Ears()
     for name, samples, seconds in ((CHECK, 16, 2.0), ("clean", 8, 3.0)):
         ears.start("net", name, samples)
         now[0] += seconds
@@ -117,7 +117,7 @@ def test_a_task_computes_on_the_device_that_it_was_lent(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_gpu_ids=lambda: [lent]))  # type: ignore[arg-type]
-    assert scheduler._lent("cuda") == device and scheduler._lent("cpu") == "cpu"
+    assert cluster._lent("cuda") == device and cluster._lent("cpu") == "cpu"
 
 
 def test_what_is_no_address_is_refused_and_a_foreign_one_is_not_repeated(place: Path, tmp_path: Path) -> None:
