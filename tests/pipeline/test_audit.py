@@ -155,7 +155,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
 
     def doubts(first: Run, second: Run) -> list[str]:
         (pair,) = compare_sides(checkpoint_pairs([first, second])).pairs
-        return [flag for flag in pair.flags if not flag.startswith("both are the same file")]
+        return [each.text for each in pair.findings if each.code != "compare/same-file"]
 
     first = go("first", "standard")
     shutil.copytree(tmp_path / "first", tmp_path / "grown")

@@ -220,8 +220,6 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
     assert "| fog | 10.0 | 20.0 | 30.0 | 40.0 | 50.0 | 30.0 |" in card.read_text("utf-8")
     text = card.read_text("utf-8")
     assert "Error in % by corruption and severity, corrupted in memory after resize and crop:" in text
-        "utf-8"
-    )
     metrics = yaml.safe_load(front.read_text("utf-8"))["model-index"][0]["results"][0]["metrics"]
     assert [(m["type"], m["args"]["condition"]) for m in metrics][2:] == [("mean_error", "corruption(fog)")]
     assert metrics[2]["value"] == 0.3
