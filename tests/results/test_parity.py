@@ -213,6 +213,14 @@ def test_what_is_no_prediction_agrees_with_nothing(tmp_path: Path) -> None:
         assert (row.value, row.n) == (share, 20) and DIFFERS not in [finding.code for finding in row.findings]
 
 
+def test_what_only_watches_images_has_no_agreement_of_its_own(tmp_path: Path) -> None:
+    """Records of watched attention hold predictions, too: those of the condition that they watch."""
+    texts = ["clean", FGSM, f"transfer({FGSM},from=plain)", "attention(clean)", f"attention({FGSM})"]
+    run = made(tmp_path / "run", {text: {"other": 0.75} for text in texts})
+    rows = agreement_results(RecordReader(run, run.manifest, "other", {}), texts)
+    assert [row.condition for row in rows] == texts[:3] and {row.value for row in rows} == {0.75}
+
+
 def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for(tmp_path: Path) -> None:
     run = made(tmp_path / "a", {"clean": {"plain": 0.75, "other": 0.25}, FOG[0]: {"other": 0.75}})
     flags = {
