@@ -305,14 +305,14 @@ def _radius(metric: str) -> str:
 def _correlations(rows: Mapping[str, Figure]) -> Iterator[tuple[str, Cell]]:
     of = {metric: row for metric, row in rows.items() if row.is_finite}
     if (row := of.get(CORRELATION.name)) is not None:
-        yield CORRELATION.label, figure_cell(row, 1, sign="+", digits=2).followed_by(f", n = {row.n}")
+        yield CORRELATION.label, figure_cell(row, 1, digits=2).followed_by(f", n = {row.n}")
     for metric, row in of.items():
         if metric.startswith(OF_HEAD.name) and BY_CHANCE.name in of:
             head = metric.removeprefix(OF_HEAD.name).removesuffix(")")
             chance = of[BY_CHANCE.name].value
             yield (
                 f"{CORRELATION.label}, largest of all heads",
-                number(row.value, 2, "+").followed_by(f" ({head}; chance {number(chance, 2)})"),
+                number(row.value, 2).followed_by(f" ({head}; chance {number(chance, 2)})"),
             )
 
 
