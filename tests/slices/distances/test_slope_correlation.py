@@ -142,7 +142,7 @@ def test_a_run_with_both_has_it_for_each_distance_and_on_the_page(run: Run) -> N
     (shown,) = DistancesPresenter().tables(Results.of(run, run.summary()))
     lines = [(what, value) for _, what, value in shown.rows if what.startswith("slope")]
     assert [what for what, _ in lines] == ["slope correlation", "slope correlation, largest of all heads"] * 2
-    assert lines[2][1].startswith(f"{expected:+.2f} [") and lines[2][1].endswith(f"], n = {len(far)}")
+    assert lines[2][1].startswith(f"{expected:.2f} [") and lines[2][1].endswith(f"], n = {len(far)}")
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))
     assert "rank last, ties share their rank" in page and "largest of all heads" in page
     assert words_of(FMN).needs(FMN, name, []) == [FMN, WATCHED] and words_of(FMN).needs(FMN, "ln_distance", []) == [FMN]
