@@ -194,12 +194,14 @@ class AttackType(ABCMeta):
             for key in keywords:
                 if key not in accepted:
                     raise refuse(name, key, [*names, *accepted])
-        return super().__call__(*args, **keywords, **({"threat": cls._threat(short)} if short else {}))
+        if args or "threat" in keywords or (not short and cls._usual() is MISSING):
+            return super().__call__(*args, **keywords)
+        return super().__call__(**keywords, threat=cls._threat(short))
 
     @property
     def __signature__(cls) -> inspect.Signature:
         parameters = cls._own_parameters()
-        usual = cls._usual() if parameters and parameters[0].name == "threat" else None
+        usual = cls._threat({}) if parameters and parameters[0].name == "threat" else None
         names = [key for key in cls._of_threat() if usual is not None and key not in [each.name for each in parameters]]
         more = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=getattr(usual, key)) for key in names]
         last = [each for each in parameters if each.kind is each.VAR_KEYWORD]

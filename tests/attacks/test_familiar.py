@@ -37,9 +37,9 @@ def test_every_attack_is_made_of_the_parts_of_a_threat_model(registry: Mapping[s
 
 def test_what_is_left_out_is_usual() -> None:
     assert PGD(steps=3) == PGD(ThreatModel(), steps=3) and PGD(norm="l2").threat == ThreatModel("l2")
-    assert attacks.DDN(steps=3).threat == ThreatModel() and attacks.DDN(steps=3, bounds=None).threat == ThreatModel(
-        "l2", math.inf, None
-    )
+    assert attacks.DDN(steps=3, bounds=None).threat == ThreatModel("l2", math.inf, None)
+    assert attacks.DDN(steps=3).threat == ThreatModel("l2", math.inf)  # also where no part of it is said
+    assert attacks.PGD().threat == ThreatModel("linf", 1 / 255)
     assert attacks.Patch(size=8).threat == ThreatModel("patch", math.inf, size=8)
     with pytest.raises(TypeError, match=r"PGD has no size; did you mean step_size\? it takes eps, norm, bounds"):
         PGD(size=8)
