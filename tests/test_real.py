@@ -326,10 +326,10 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
             found[f"cam({method},faithfulness=none,mode={mode})", f"cam_{name}"]
             for name in ("pixel_accuracy", "iou", "dice")
         ]
-        assert [row["value"] for row in rows] == pytest.approx(figures, abs=within)
-        assert {row["n"] for row in rows} == {145}
+        assert [row.value for row in rows] == pytest.approx(figures, abs=within)
+        assert {row.n for row in rows} == {145}
     for method, figure in (("agcam", 130 / 145), ("agcam-full", 128 / 145), ("centre", 128 / 145)):
-        assert found[f"cam({method},faithfulness=none)", "pointing_game"]["value"] == pytest.approx(figure, abs=1e-6)
+        assert found[f"cam({method},faithfulness=none)", "pointing_game"].value == pytest.approx(figure, abs=1e-6)
     names = first_by_name(200)
     right = robustkit.Run(tmp_path / "run-200")
     rows = right.table(right.manifest.checkpoints[0].name, "cam(agcam,faithfulness=none)").to_pylist()
@@ -339,7 +339,7 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
     measured_abpc = {"agcam": (0.319, 0.002), "agcam-full": (0.335, 0.002), "centre": (0.216, 0.01)}
     for method, (figure, within) in (measured_abpc | {"random": (0.016, 0.03)}).items():
         row = found[f"cam({method})", "abpc"]
-        assert (row["value"], row["n"]) == (pytest.approx(figure, abs=within), 60)
+        assert (row.value, row.n) == (pytest.approx(figure, abs=within), 60)
 
 
 @pytest.mark.slow
