@@ -14,7 +14,6 @@ from ...common.intervals import share_of
 from ...display.format import count, figure_cell, percent, scaled
 from ...display.table import Table
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
-from ...evaluations.attacks.transfer.condition import passed_of
 from ...evaluations.condition import name_of, shows, words_of
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import short_names
@@ -53,7 +52,8 @@ def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[
 
 def _has_predictions(condition: str) -> bool:
     """Whether the predictions under a condition are its own; watched attention has those of what it watches."""
-    return shows(condition) or passed_of(condition) is not None
+    words = words_of(condition)
+    return shows(condition) or (words.images_of_under and words.metrics[0].binary)  # its first number is an accuracy
 
 
 def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple[Figure, Difference] | None:
