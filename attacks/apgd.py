@@ -307,8 +307,8 @@ class AutoAttack(Attack):
         if self.only and self.version == "rand":
             raise ValueError("only requires a deterministic model; leave it out of version rand")
         stages = self.stage_names
-        if self.only and (odd := [name for name in self.only.split("+") if name not in stages]):
-            raise ValueError(f"only names {odd[0]!r}; expected some of {'+'.join(stages)}")
+        if self.only and (unknown_stages := [name for name in self.only.split("+") if name not in stages]):
+            raise ValueError(f"only names {unknown_stages[0]!r}; expected some of {'+'.join(stages)}")
 
     @classmethod
     def _of_model(cls, model: object, *args: Any, **keywords: Any) -> StandardEvaluation:

@@ -154,12 +154,12 @@ def refuse(name: str, key: str, parameters: Iterable[str]) -> TypeError:
     parameters = list(parameters)
     if key in _LATER:
         return TypeError(f"{name} has no {key}: {_LATER[key]}")
-    called = next((here for here in _THEIRS.get(key, ()) if here in parameters), None)
-    if called is not None:
+    name_here = next((here for here in _THEIRS.get(key, ()) if here in parameters), None)
+    if name_here is not None:
         unit = {"rel_stepsize": ", in the unit of the images: rel_stepsize * eps", "clip_min": ", such as (0, 1)"}.get(
             key, ""
         )
-        return TypeError(f"{name} has no {key}; it is called {called} here{unit}")
+        return TypeError(f"{name} has no {key}; it is called {name_here} here{unit}")
     close = difflib.get_close_matches(key, parameters, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
     return TypeError(f"{name} has no {key}; {guess}it takes {', '.join(parameters)}")

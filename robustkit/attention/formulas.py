@@ -514,8 +514,10 @@ def make(family: str, arguments: str) -> Formula:
         except (ValueError, KeyError):
             what = repr(text) if equals else "without a value"
             raise ModelError(f"attention {family}: {key} {what}; expected {options[key].expected}") from None
-    odd = [f"{key}={value_text(values[key])}" for key, option in options.items() if values[key] != option.usual]
-    return build(f"{family}({','.join(odd)})" if odd else family, values)
+    unusual_options = [
+        f"{key}={value_text(values[key])}" for key, option in options.items() if values[key] != option.usual
+    ]
+    return build(f"{family}({','.join(unusual_options)})" if unusual_options else family, values)
 
 
 def value_text(value: Value) -> str:

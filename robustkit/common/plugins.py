@@ -226,10 +226,10 @@ def _installed(group: str) -> tuple[Plugin, ...]:
 @cache
 def built_in(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group that robustkit's own slices name, in the `entry_points.txt` of each."""
-    own = ConfigParser(delimiters="=", interpolation=None)
-    own.read(sorted(Path(__file__).parents[1].glob("slices/*/entry_points.txt")), encoding="utf-8")
+    declared_entries = ConfigParser(delimiters="=", interpolation=None)
+    declared_entries.read(sorted(Path(__file__).parents[1].glob("slices/*/entry_points.txt")), encoding="utf-8")
     section = f"robustkit.{group}"
-    named = own.items(section) if own.has_section(section) else ()
+    named = declared_entries.items(section) if declared_entries.has_section(section) else ()
     return {name: EntryPoint(name, value, section) for name, value in named}
 
 

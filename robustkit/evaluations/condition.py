@@ -349,8 +349,8 @@ def results_and_singles(conditions: Iterable[str]) -> tuple[list[str], list[str]
 def metric_in(words: Vocabulary, name: str) -> Metric | None:
     """Return the metric of this name that a family has; None where it has none."""
     if score := scored_by(name):
-        found = metric_named(words.metrics, score)
-        return None if found is None else lead_over_control(found)
+        metric = metric_named(words.metrics, score)
+        return None if metric is None else lead_over_control(metric)
     return metric_named(words.metrics, name)
 
 

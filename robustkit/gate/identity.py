@@ -27,10 +27,10 @@ def compare_identity(statement: Identity, manifest: Manifest, checkpoint: Checkp
     }[subject]
     if subject in ("settings", "heads"):  # which may be long: only what differs is named
         parts, allowed = (str(text or "").split(", ") for text in (actual, expected))
-        odd = [part for part in parts if part not in allowed]
+        unexpected = [part for part in parts if part not in allowed]
         gone = [part for part in allowed if part not in parts]
-        difference = f"{', '.join(odd) or 'none of these'}, expected {', '.join(gone) or 'nothing more'}"
-        return not (odd or gone), f"{subject}: {difference if odd or gone else actual}"
+        difference = f"{', '.join(unexpected) or 'none of these'}, expected {', '.join(gone) or 'nothing more'}"
+        return not (unexpected or gone), f"{subject}: {difference if unexpected or gone else actual}"
     is_digest = subject.endswith(("digest", "sha256"))
     same = actual == expected or (is_digest and str(actual).lower() == expected.lower())
     return same, f'{subject} is "{actual}"'

@@ -80,9 +80,9 @@ class Prompts:
             if isinstance(value, tuple):
                 _check_words(name, value)
         words = classes or "of the checkpoint", prompts or "simple"
-        called, template_source = ("given" if isinstance(word, tuple) else word for word in words)
+        template_words, template_source = ("given" if isinstance(word, tuple) else word for word in words)
         names = tuple(usual) if classes is None else read_classes(classes)
-        return cls(names, read_templates("simple" if prompts is None else prompts), called, template_source)
+        return cls(names, read_templates("simple" if prompts is None else prompts), template_words, template_source)
 
     @property
     def digest(self) -> str:

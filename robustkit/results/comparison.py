@@ -324,11 +324,11 @@ def asked_results(results: Results) -> list[Asked]:
     """Return what the first page shows, in its order; of results that some checkpoint has."""
     manifest, headline = results.manifest, task_of(results.manifest).headline_metric
     keys = list(dict.fromkeys((row.condition, row.metric) for row in results))
-    asked = []
+    entries = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
-        asked += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
-    return _strongest_first(asked, results, headline.name)
+        entries += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
+    return _strongest_first(entries, results, headline.name)
 
 
 def _strongest_first(asked: list[Asked], results: Results, headline: str) -> list[Asked]:

@@ -94,9 +94,9 @@ def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] |
         findings += [Finding.of(code, name=name, first=one, second=other) for name, one, other in both if one != other]
     texts = [text for text in before.files if text in after.files] if conditions is None else conditions
     cards = ((text, before.cards.get(text, ""), after.cards.get(text, "")) for text in texts)
-    odd = [(text, there[:8], here[:8]) for text, there, here in cards if there != here]
-    for text, there, here in odd[:1]:
-        findings.append(Finding.of("compare/card", conditions=f"{text}{_more(odd)}", first=there, second=here))
+    other_cards = [(text, there[:8], here[:8]) for text, there, here in cards if there != here]
+    for text, there, here in other_cards[:1]:
+        findings.append(Finding.of("compare/card", conditions=f"{text}{_more(other_cards)}", first=there, second=here))
     changed = [text for text in texts if before.files.get(text, "") != after.files.get(text, "")]
     return [*findings, *(Finding.of("compare/files", conditions=f"{text}{_more(changed)}") for text in changed[:1])]
 

@@ -24,13 +24,13 @@ _KEPT = {True: "scored", False: "left out"}
 def disagreements(other: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
     """Return in words what decides records and differs between two manifests; what only one of them has is no
     difference. conditions: those that must use the same part of both cards; by default those of `other`."""
-    odd = [*plugin_differences(other, here)]
+    differences = [*plugin_differences(other, here)]
     pairs = _pairs(other, here, other.conditions if conditions is None else conditions)
-    odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
-    odd = odd or [*_other_answers(other, here)]
-    if not odd and digest_of_run(other) != digest_of_run(here):
-        odd.append("its run.json names different samples, shards or card parameters")
-    return odd
+    differences += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
+    differences = differences or [*_other_answers(other, here)]
+    if not differences and digest_of_run(other) != digest_of_run(here):
+        differences.append("its run.json names different samples, shards or card parameters")
+    return differences
 
 
 def join_manifests(other: Manifest, here: Manifest) -> Manifest:
@@ -136,11 +136,15 @@ def card_difference(other: Manifest, here: Manifest, conditions: Iterable[str]) 
     """Return in words which conditions use other parts of two cards, and what each run has; None where none does."""
     tags = other.deciding.protocol, here.deciding.protocol
     parts = {text: (other.card_digest(text, here), here.card_digest(text, other)) for text in conditions}
-    odd = [text for text, (before, after) in parts.items() if before != after]
-    if not odd:
+    differences = [text for text, (before, after) in parts.items() if before != after]
+    if not differences:
         return None
-    before, after = (f"{tag} (part {part[:8]})" for tag, part in zip(tags, parts[odd[0]], strict=True))
-    return f"protocol of {odd[0]}{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}", before, after
+    before, after = (f"{tag} (part {part[:8]})" for tag, part in zip(tags, parts[differences[0]], strict=True))
+    return (
+        f"protocol of {differences[0]}{f' and {len(differences) - 1} more' if len(differences) > 1 else ''}",
+        before,
+        after,
+    )
 
 
 def list_differences(name: str, other: Any, here: Any, where: str = "there") -> str:
@@ -228,12 +232,12 @@ def _of_all(parts: Sequence[RunFolder]) -> Manifest:
     first = parts[0]
     conditions = dict.fromkeys(text for part in parts for text in part.manifest.conditions)
     for part in parts[1:]:
-        odd = disagreements(first.manifest, part.manifest, conditions)
+        differences = disagreements(first.manifest, part.manifest, conditions)
         if first.manifest.pictures != part.manifest.pictures:
-            odd.append("the samples whose images are kept (--browse) differ")
-        if odd:
+            differences.append("the samples whose images are kept (--browse) differ")
+        if differences:
             raise RunError(
-                f"{part.path} is not part of the run in {first.path}: {'; '.join(odd)} ({first.path} is there, "
+                f"{part.path} is not part of the run in {first.path}: {'; '.join(differences)} ({first.path} is there, "
                 f"{part.path} here); give parts of the same command"
             )
     return reduce(join_manifests, (part.manifest for part in parts))

@@ -68,9 +68,9 @@ def parted(text: str, values: Mapping[str, str], names: Container[str]) -> tuple
         if of_it:
             raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
         return dict(values), None
-    called = f"{_KIND}({','.join([values[UNDER], *of_it])})"
+    corruption = f"{_KIND}({','.join([values[UNDER], *of_it])})"
     try:
-        under = vocabulary_of(_KIND).parse(called)
+        under = vocabulary_of(_KIND).parse(corruption)
     except ProtocolError as fault:
         raise ProtocolError(f"condition {text!r}: {fault}") from None
     if under.released:
@@ -162,7 +162,7 @@ class AttackWords(Vocabulary):
         if place == "axis" or manifest is None:
             return text
         claim, (name, pairs), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
-        called, version = attack_name(name), pairs.get("version", "standard")
+        title, version = attack_name(name), pairs.get("version", "standard")
         if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
             budget = next((pairs[key] for key in ("steps", "queries") if key in pairs and name != "autoattack"), None)
@@ -170,7 +170,7 @@ class AttackWords(Vocabulary):
             on = pairs.pop(ON, "")
             modified = pairs.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
             words = ["modified"] * bool(modified)
-            words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
+            words += [title + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
             words += ["normalised"] if space == "normalised" else []
             return " ".join(filter(None, words)) + beneath(text, manifest) + (f", {on} samples" if on else "")
@@ -186,7 +186,7 @@ class AttackWords(Vocabulary):
             if (key, value) != ("version", "standard"):
                 words.append(f"{value} {word}" if counted else f"{key} {value}")
         rest = ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
-        return f"{called} ({rest})" if place == "sentence" else ", ".join(filter(None, (called, rest)))
+        return f"{title} ({rest})" if place == "sentence" else ", ".join(filter(None, (title, rest)))
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the strongest attack at each radius, clean and on each corruption; of equally strong ones the last."""

@@ -125,10 +125,10 @@ class HeadSums:
             raise DamagedRecord(f"{self.where}: records with different layers than the rest; delete them and run again")
         values = np.stack([figures[name] for name in self.lists])
         finite = np.isfinite(values)
-        odd, counted = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
+        infinite_heads, counted = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
         self.n += values.shape[1]
-        self.lost += int(odd.any(axis=1).sum())
-        self._broken += odd.sum(axis=0)
+        self.lost += int(infinite_heads.any(axis=1).sum())
+        self._broken += infinite_heads.sum(axis=0)
         self._counts += finite.sum(axis=1)
         highest = np.where(finite, values, -math.inf).max(axis=1)
         self._sums = np.where(self._largest[:, None], np.maximum(self._sums, highest), self._sums + counted.sum(axis=1))

@@ -64,8 +64,8 @@ PREDICTED, LABEL = Target("predicted"), Target("label")
 def brief(spec: MapSpec) -> str:
     """Return the heading of a map: its method, and what differs from the published protocol."""
     differing = [key for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)]
-    odd = [*option_texts(spec.options), *(f"{key}={getattr(spec, key)}" for key in differing)]
-    return f"{spec.method}({','.join(odd)})" if odd else spec.method
+    differences = [*option_texts(spec.options), *(f"{key}={getattr(spec, key)}" for key in differing)]
+    return f"{spec.method}({','.join(differences)})" if differences else spec.method
 
 
 Heat = NDArray[np.float32]

@@ -165,7 +165,7 @@ def _compare(root: Path, data_dir: str, json_file: Path | None, options: Mapping
 
 
 def drift_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    shown = [
+    lines = [
         (
             row["corruption"],
             "1-5" if len(row["severities"]) == 5 else "+".join(map(str, row["severities"])),
@@ -180,7 +180,7 @@ def drift_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if row["severity"] is None and row["images"]
     ]
     means = ("released − ours", "ours, two draws", "released − clean", "ours − clean")
-    return Table("", ("corruption", "severities", "images", *means, "verdict"), tuple(shown), spare=("images",))
+    return Table("", ("corruption", "severities", "images", *means, "verdict"), tuple(lines), spare=("images",))
 
 
 @contextmanager

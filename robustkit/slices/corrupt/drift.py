@@ -68,10 +68,10 @@ class Drift:
                     by_image.setdefault(sample_id, []).append(distance)
             each = [_row(name, s, [s], list(self.distances[name, s].values())) for s in severities]
             whole = _row(name, None, severities, list(map(_mean, by_image.values())))
-            odd = [str(row["severity"]) for row in each if row["verdict"] == "differs"]
-            if odd and len(odd) < len(severities):  # severities in another order have the same mean
-                whole["verdict"] = f"differs at {'+'.join(odd)}"
-            elif odd:
+            differing = [str(row["severity"]) for row in each if row["verdict"] == "differs"]
+            if differing and len(differing) < len(severities):  # severities in another order have the same mean
+                whole["verdict"] = f"differs at {'+'.join(differing)}"
+            elif differing:
                 whole["verdict"] = "differs"
             rows += [whole, *each]
         return rows
@@ -93,21 +93,21 @@ def compare_tree(root: str | Path, data_dir: str | Path, *, watch: Watch = unwat
         DataError: no such tree or data, or none of its images could be compared.
         ProtocolError: an unknown corruption, or a setting that is out of range.
     """
-    asked, tree = CorruptOptions(**options), CorruptedTree.open(Path(root))
-    corruptions: Severities = tree.present if asked.corruptions is None else expand(asked.corruptions)
-    whole = asked.opened(data_dir)
+    recipe_options, tree = CorruptOptions(**options), CorruptedTree.open(Path(root))
+    corruptions: Severities = tree.present if recipe_options.corruptions is None else expand(recipe_options.corruptions)
+    whole = recipe_options.opened(data_dir)
     cells = [(name, severity) for name, severities in corruptions.items() for severity in severities]
     samples = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
     if not samples:
         such = f"an id is {whole.samples[0].id!r}"
         raise DataError(f"{root} holds no image of {data_dir} under {', '.join(corruptions)}; {such}")
     held = f"{root} holds {len(samples)} of {len(whole)} images" if len(samples) < len(whole) else ""
-    dataset = asked.chosen(replace(whole, samples=tuple(samples)))
-    like = _size_of(tree, dataset) if asked.img_size is None else None
-    recipe, lines = settle(native_size(dataset), asked, img_size=like)
+    dataset = recipe_options.chosen(replace(whole, samples=tuple(samples)))
+    like = _size_of(tree, dataset) if recipe_options.img_size is None else None
+    recipe, lines = settle(native_size(dataset), recipe_options, img_size=like)
     corruptions, left_out = _without_frost(corruptions, recipe)
     with watch((), sum(map(len, corruptions.values())) * len(dataset)) as tell:
-        drift = measure(tree, dataset, corruptions, recipe, asked.batch_size, asked.workers, tell)
+        drift = measure(tree, dataset, corruptions, recipe, recipe_options.batch_size, recipe_options.workers, tell)
     if not any(drift.distances.values()):
         raise DataError(f"{root}: no image could be compared; {(*drift.lines, 'none was chosen')[0]}")
     drift.lines[:0] = [*tree.notes, *lines, *filter(None, (held, left_out))]
@@ -160,8 +160,8 @@ def measure(
         missing = set(tree.missing(dataset.samples, name, severity))
         if missing:
             count = "no files of these images" if len(missing) == len(dataset) else f"{len(missing)} files are missing"
-            there = (name, severity) in tree.folders
-            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; skipped")
+            in_tree = (name, severity) in tree.folders
+            drift.lines.append(f"{name}, severity {severity}: {count if in_tree else 'not in the tree'}; skipped")
             tell(len(missing))
         if len(missing) == len(dataset):
             cells.remove((name, severity))

@@ -168,13 +168,13 @@ def write_sheets(
         ProtocolError: an unknown corruption, two sheets that would be one file, or one that would replace an image.
         RunError: a file is there that is no contact sheet.
     """
-    asked = CorruptOptions(**options)
-    corruptions = expand(asked.corruptions or "in-c,in-c-extra")
+    recipe_options = CorruptOptions(**options)
+    corruptions = expand(recipe_options.corruptions or "in-c,in-c-extra")
     files = targets(images, None if out is None else Path(out))
     pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, files, strict=True)]
     for name, picture, target in pictures:
-        texture, line = _shown_texture(corruptions, asked)
-        recipe, lines = settle((picture.height, picture.width), asked, texture)
+        texture, line = _shown_texture(corruptions, recipe_options)
+        recipe, lines = settle((picture.height, picture.width), recipe_options, texture)
         notes = [*lines, *filter(None, [line])]
         save(_sheet(name, picture, corruptions, recipe, notes), target)
         yield target, f"{name} under {count_of(corruptions)}", notes

@@ -233,17 +233,17 @@ def corrupt_tree(
         >>> corrupt_tree("shapes-c", "embedded:shapes", corruptions="fog(severity=3)", limit=4).made
         4
     """
-    asked, out = CorruptOptions(**options), Path(out)
+    recipe_options, out = CorruptOptions(**options), Path(out)
     if image_format not in FORMATS:
         raise ProtocolError(unknown("format", image_format, FORMATS))
-    corruptions = expand(asked.corruptions or "in-c")
-    whole = asked.opened(data_dir)
-    dataset = asked.chosen(whole)
-    recipe, lines = settle(native_size(dataset), asked)
+    corruptions = expand(recipe_options.corruptions or "in-c")
+    whole = recipe_options.opened(data_dir)
+    dataset = recipe_options.chosen(whole)
+    recipe, lines = settle(native_size(dataset), recipe_options)
     photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in corruptions else None
     prepare(out, dataset, whole, corruptions, recipe, image_format, photographs)
     with watch([*dataset.notes, *lines], sum(map(len, corruptions.values())) * len(dataset)) as tell:
-        speed = asked.batch_size, asked.workers
+        speed = recipe_options.batch_size, recipe_options.workers
         made, existing, bad = write_tree(out, dataset, corruptions, recipe, image_format, *speed, tell)
     return TreeFiles(made, existing, tuple(bad), len(dataset), corruptions)
 

@@ -343,14 +343,14 @@ def read_evaluated(path: Path, where: str) -> Published:
     by_name = {metric_id(metric): metric for metric in reversed(metrics().values())} | metrics()
     for result in held.evaluation_results:
         config, condition = result.metric_config, result.evaluation_name
-        called = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
+        figure_name = f"{condition} {config.additional_details.get(NAME) or config.metric_id or config.metric_name}"
         metric = _metric_in(config, is_ours, by_name)
         if metric is None or (value := _value(result, metric, space)) is None or not _is_condition(condition):
-            lost.append(bounded_text(called))
+            lost.append(bounded_text(figure_name))
             continue
         condition = spelled.setdefault(meaning_of(condition), condition)
         if taken.setdefault(key := (condition, metric.name), value) != value:
-            lost += [bounded_text(called)] * (1 if taken[key] != taken[key] else 2)
+            lost += [bounded_text(figure_name)] * (1 if taken[key] != taken[key] else 2)
             taken[key] = float("nan")  # unlike each value that may still come
         else:
             origins.setdefault(condition, {})[metric.name] = _origin(result, is_ours)
@@ -425,10 +425,10 @@ def _metric_in(config: _Config, is_ours: bool, by_name: Mapping[str, Metric]) ->
     if is_ours and (name := config.additional_details.get(NAME)):
         metric = find_metric(name)
     else:
-        asked = (config.metric_id.removeprefix(f"{LIBRARY}."), config.metric_name)
-        metric = next((by_name[each] for each in asked if each in by_name), None)
+        names_here = (config.metric_id.removeprefix(f"{LIBRARY}."), config.metric_name)
+        metric = next((by_name[each] for each in names_here if each in by_name), None)
         if metric is None and config.metric_id.startswith(f"{LIBRARY}."):  # it may have a parameter
-            metric = find_metric(asked[0])
+            metric = find_metric(names_here[0])
     if metric is None or len(metric.name) > LONGEST:
         return None
     return metric if not metric.better or config.lower_is_better == (metric.better < 0) else None

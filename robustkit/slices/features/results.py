@@ -58,7 +58,7 @@ def per_image(columns: Mapping[str, Floats]) -> Floats:
     if "label" not in columns:
         (only,) = columns.values()
         return only
-    right = [found == columns["label"] for name, found in columns.items() if name != "label"]
+    right = [values == columns["label"] for name, values in columns.items() if name != "label"]
     is_drawn = any(_FEW_SHOT.fullmatch(name) for name in columns)
     shares: Floats = np.stack(right, axis=1).astype(np.float64) if is_drawn else right[0].astype(np.float64)
     return shares
@@ -68,7 +68,7 @@ def metrics_of(columns: Iterable[str]) -> list[str]:
     """Return the metrics that records with these columns have, in the order of tables."""
     names = list(columns)
     sweep = [name.replace(" ", "(") + ")" for name in names if _KNN.fullmatch(name)]
-    shots = dict.fromkeys(f"few_shot({found[1]})" for name in names if (found := _FEW_SHOT.fullmatch(name)))
+    shots = dict.fromkeys(f"few_shot({match[1]})" for name in names if (match := _FEW_SHOT.fullmatch(name)))
     return ["knn", "probe", "retrieval", "moved", *sweep, *shots]
 
 

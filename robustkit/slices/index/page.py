@@ -145,8 +145,8 @@ def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
 
 def _changes(older: Entry, newer: Entry) -> list[str]:
     """Return what differs in the request: how the checkpoint was built and is shown images, seed, precision, files."""
-    asked = checkpoint_changes(older[2].setup, newer[2].setup)
-    lines = [*asked.values(), *(finding.text for finding in run_changes(older[1].setup, newer[1].setup))]
+    changes = checkpoint_changes(older[2].setup, newer[2].setup)
+    lines = [*changes.values(), *(finding.text for finding in run_changes(older[1].setup, newer[1].setup))]
     return [shorten_name(line, 120) for line in lines]
 
 
@@ -256,9 +256,9 @@ COMPARED = 8  # New comparisons that an index computes at most; each reads the r
 
 def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     """Write the missing comparisons, the newest first and `most` of them; delete those out of date."""
-    asked = consecutive_runs(listed.runs)
-    written, left = Pairs(changes=asked), most
-    for pair in asked:
+    changes = consecutive_runs(listed.runs)
+    written, left = Pairs(changes=changes), most
+    for pair in changes:
         made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
         name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
         if scan.is_own_file(folder / name):
@@ -284,9 +284,9 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
 def comparison_page(folder: Path, first: str, second: str) -> str:
     """Return the page on the second run's figures less those of the first. Raises RobustkitError."""
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    found, alone = compare_sides(checkpoint_pairs(opened)), unpaired_lines(opened)
-    shown = [*tables(found), *flip_tables(found)]
-    return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
+    comparison, alone = compare_sides(checkpoint_pairs(opened)), unpaired_lines(opened)
+    every_table = [*tables(comparison), *flip_tables(comparison)]
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=every_table, alone=alone)
 
 
 @dataclass(frozen=True)
@@ -394,8 +394,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path in ("", "index.html"):
             return HTTPStatus.OK, self.site.index(), "text/html"
         if path == "compare":
-            asked = parse_qs(parts.query, encoding="utf-8", errors="surrogateescape")
-            page = self.site.comparison(asked.get("first", [""])[0], asked.get("second", [""])[0])
+            query = parse_qs(parts.query, encoding="utf-8", errors="surrogateescape")
+            page = self.site.comparison(query.get("first", [""])[0], query.get("second", [""])[0])
             return (HTTPStatus.OK, page, "text/html") if page else (HTTPStatus.NOT_FOUND, "No such run.\n")
         if (data := self.site.file(path)) is not None:
             return HTTPStatus.OK, data, "text/html", _OF_OTHERS

@@ -68,7 +68,7 @@ class Window(NamedTuple):
 
 def by_word(tokenizer: Tokenizer, text: str) -> list[list[int]]:
     """Return the tokens of each word of a text, with the blanks before it; last, those of the blanks at the end."""
-    ends = [found.end() for found in WORD.finditer(text)]
+    ends = [match.end() for match in WORD.finditer(text)]
     groups: list[list[int]] = [[] for _ in range(len(ends) + 1)]
     for token, end in zip(*tokenizer.encode(text), strict=True):
         groups[bisect_left(ends, end)].append(token)
@@ -215,7 +215,7 @@ class TextSubject(EvaluatedModel):
         counts = targets != NONE
         chosen, expected = logits.float()[counts], targets[counts]
         losses = torch.nn.functional.cross_entropy(chosen, expected, reduction="none").double().sum()
-        right, lacking = (int(found.sum()) for found in (chosen.argmax(dim=-1) == expected, expected == unknown))
+        right, lacking = (int(hits.sum()) for hits in (chosen.argmax(dim=-1) == expected, expected == unknown))
         return {"tokens": len(expected), "nll": float(losses), "right": right, "unknown": lacking}
 
 

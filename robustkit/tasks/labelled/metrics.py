@@ -65,8 +65,8 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             taker.take(reading.checkpoint, condition, read)
         figures, findings = family.aggregator.extras(reading, condition, read)
         flags = [*reading.findings(condition, table), *notes, *findings]
-        early, own = reading.manifest.stops_early(condition), figures if len(read) else []
-        figures = [*_classification(read, early), *checked_figures(family, condition, own)]
+        early, extras = reading.manifest.stops_early(condition), figures if len(read) else []
+        figures = [*_classification(read, early), *checked_figures(family, condition, extras)]
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
         for overview in overviews if figures else ():
             overview.take(condition, read, flags)
