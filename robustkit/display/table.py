@@ -1,5 +1,5 @@
 """A table until it is written, and a part of a page; of several checkpoints, what is alike stands side by side in one
-table. `console` writes tables for a terminal, `html` for pages and notebooks, `text` as Markdown.
+table. `console` writes tables for a terminal, `html` for pages and notebooks, `as_markdown` for model cards.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .format import MISSING, Cell
 from .svg import Plot
+from .text import Made, capital, markdown_table
 
 Row = tuple[str, ...]
 T = TypeVar("T")
@@ -185,6 +186,10 @@ def join_tables(tables: Iterable[Table]) -> list[Table]:
             joined.append(some[0])
             continue
         notes = dict.fromkeys(table.note for table in some)
-        capital = title if title[1:2].isupper() else title[:1].upper() + title[1:]
-        joined += side_by_side(capital, some, note=" ".join(filter(None, notes)))
+        joined += side_by_side(capital(title), some, note=" ".join(filter(None, notes)))
     return joined
+
+
+def as_markdown(table: Table) -> Made:
+    """Return a table without its title: numbers stand on the right."""
+    return markdown_table(table.rows, table.headings, table.numeric)

@@ -7,10 +7,7 @@ import math
 import re
 from collections.abc import Container, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .table import Table
+from typing import Any
 
 _FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\-− ]*\])?( (better|worse|higher|lower))?)?", re.ASCII)
 
@@ -50,6 +47,11 @@ def _instead(match: re.Match[str]) -> str:
     return " " if match[0].isspace() else "\ufffd"
 
 
+def capital(text: str) -> str:
+    """Return a text that begins with a capital, unless its second letter is one, as in mIoU."""
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
+
+
 class Made(str):
     """Markdown that is escaped already."""
 
@@ -81,11 +83,6 @@ def fenced(value: object) -> Made:
     text = str(value)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return Made(f"{fence}sh\n{text}\n{fence}")
-
-
-def as_markdown(table: Table) -> Made:
-    """Return a table without its title: numbers stand on the right."""
-    return markdown_table(table.rows, table.headings, table.numeric)
 
 
 def markdown_table(

@@ -14,6 +14,7 @@ from ..common.figure import INCOMPLETE, Figure
 from ..common.finding import Finding, Severity
 from ..display.svg import labels
 from ..display.table import CardPart, Table, tables_for
+from ..display.text import capital
 from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
@@ -97,7 +98,7 @@ def card_parts_of(checkpoint: str, results: Results) -> Iterator[CardPart]:
         if tables := tables_for("card", family.presenter.tables(results)):
             notes = dict.fromkeys(filter(None, (table.note for table in tables)))
             titles = [table.title.removeprefix(f"{checkpoint}: ") for table in tables]
-            named = [replace(t, title=name[:1].upper() + name[1:]) for t, name in zip(tables, titles, strict=True)]
+            named = [replace(t, title=capital(name)) for t, name in zip(tables, titles, strict=True)]
             yield CardPart(family.name.capitalize(), " ".join(notes), named)
 
 

@@ -16,7 +16,8 @@ from PIL import ImageFont
 
 from ..common.figure import Figure
 from ..common.files import check_plain, parse_toml, reason_of, write_whole
-from ..display.text import Made, as_markdown, code, escape_markdown, fenced
+from ..display.table import as_markdown
+from ..display.text import Made, code, escape_markdown, fenced
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from

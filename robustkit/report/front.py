@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..common.figure import Figure
 from ..display.format import figure_cell, interval, p_equals, percent, scaled
 from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name
+from ..display.text import capital
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
@@ -43,7 +44,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(drawn, brief, strict=True)]
     titles = [shorten_name(text, 30) for text in called]
     word = headline.noun or headline.word
-    heading = word if word[1:2].isupper() else word[:1].upper() + word[1:]  # mIoU
+    heading = capital(word)
     height = max(_HEIGHT, 7 * len(names) + 8)
 
     def paint(canvas: Canvas) -> None:

@@ -15,7 +15,7 @@ from ..common.figure import Figure
 from ..common.preprocessing import describe_preprocessing
 from ..display.html import html_table
 from ..display.table import Section, join_tables
-from ..display.text import no_formula
+from ..display.text import capital, no_formula
 from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import Clause
@@ -120,8 +120,7 @@ def verdicts(run: RunFolder, rows: Sequence[Figure]) -> list[Headline]:
         every = results.cells[checkpoint.name]
         cells = {key: row for key, row in every.items() if row.is_finite}
         sentence = "; ".join(_parts(task, cells, manifest))
-        start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
-        whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
+        whole = f"{capital(sentence)}." if sentence else "Nothing was evaluated."
         doubts = doubts_of(every.values()).items()
         flags = (f"{flag} ({texts[0] if len(texts) == 1 else f'{len(texts)} conditions'})" for flag, texts in doubts)
         headlines.append(Headline(checkpoint.name, whole, tuple(flags)))

@@ -16,6 +16,7 @@ from ..common.differences import Difference
 from ..common.intervals import Z
 from ..display.format import interval, number, p_equals, percent, scaled
 from ..display.svg import labels, shorten_name
+from ..display.text import capital
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_over_groups, kind_of, name_of, words_of
 from ..evaluations.family import by_family, family_of
@@ -47,7 +48,7 @@ def sentences_of_one(results: Results) -> Iterator[str]:
     if clauses:
         yield f"{shorten_name(name, _LONGEST)}: {'; '.join(clauses[:2])}."
     if clauses[2:]:
-        yield f"{clauses[2][:1].upper()}{clauses[2][1:]}."
+        yield f"{capital(clauses[2])}."
     yield from filter(None, (_weakest(results, cells), _among_known(results, name), _doubt(results, name)))
 
 
@@ -240,7 +241,7 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
         clauses.append(f"no significant difference {listed(level, 'or')}")
     if clauses:
         sentence = "; ".join(clauses)
-        sentence = f"{sentence[:1].upper()}{sentence[1:]}" if sentence.startswith("no ") else sentence
+        sentence = capital(sentence) if sentence.startswith("no ") else sentence
         unbeaten = [name for name in names if not any(name in each.beaten for each in by_area)]
         few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
         more = (

@@ -517,6 +517,9 @@ def test_a_segformer_gives_the_logits_of_the_librarys_own_pipeline(segformer: Pa
     windows = load_segmenter(f"hf:{segformer}", window=32, stride=16)
     assert windows.windows == {"size": [32, 32], "stride": [16, 16], "short_side": None}
     assert windows(torch.rand(1, 3, 40, 50)).shape == (1, 3, 40, 50)
+    resized = "inside the model, as its processor does"  # of whole images only: a window is as large as it is
+    assert any(resized in note for note in load_segmenter(f"hf:{segformer}").identity.notes)
+    assert not any(resized in note for note in windows.identity.notes)
 
 
 def test_attention_of_a_segformer_is_of_fewer_keys_than_queries(segformer: Path) -> None:

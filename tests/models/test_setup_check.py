@@ -33,6 +33,7 @@ from robustkit.models.setup_check import (
     fit_setup,
     label_numberings,
 )
+from robustkit.pipeline import inspection
 from robustkit.pipeline.inspection import SetupSearch
 
 TRUE = NORMALISATIONS["CLIP"]
@@ -295,6 +296,21 @@ def test_labels_in_another_order_are_hopeless_soon_and_said_so() -> None:
     assert slow.check_same_verdicts(permuted(load("zoo:shapes-vit-standard")), data) < 16
     _, lines = SetupSearch(permuted(load("zoo:shapes-vit-standard")), data, 16, 0).fit()
     assert "no candidate is better than chance" in lines[0] and "labels may be in a different order" in lines[1]
+
+
+def test_images_that_are_no_longer_held_are_read_again() -> None:
+    looked = list[str]()
+
+    def look(sample: Any, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
+        looked.append(sample.id)
+        return torch.full((3, 2, 2), float(sample.label)), torch.tensor([sample.label])
+
+    dataset = open_dataset("embedded:shapes").select(limit=6)
+    images = inspection._Images(dataset, Preprocessing((2, 2)), 0, look, held=2, batch_size=1)
+    assert images.reach(9) == 6 and len(looked) == 6
+    labels = [sample.label for sample in images.samples]
+    assert images.truths(range(6)).flatten().tolist() == labels
+    assert looked[6:] == [sample.id for sample in images.samples[2:5]]  # two are held, and the last batch
 
 
 def test_images_are_a_function_of_the_seed_and_no_other() -> None:

@@ -174,6 +174,8 @@ def test_hostile_names_are_text(run: Run, tmp_path: Path) -> None:
     page, plain = page_of(hostile), page_of(run)
     names = {tag for tag, _ in page.tags}
     assert names <= {tag for tag, _ in plain.tags} | {"ul", "li", "section", "h2", "details", "summary", "pre"}
+    text = (hostile.path / "report.html").read_text("utf-8")
+    assert ".verdicts {" in text and "addEventListener" in text  # what style and script hold, not where they are
     assert len(page.all("script")) == 1 == len(page.all("style")) and len(page.all("title")) == 1
     assert not any(attrs.get("src", "data:").startswith("x") or "onerror" in attrs for _, attrs in page.tags)
     found = page.text()

@@ -20,7 +20,7 @@ from robustkit.evaluations.corruptions.condition import SETS, shares_of
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.counts import Counts
 from robustkit.tasks.segmentation.results import scene_mean_rows, scene_rows
-from robustkit.tasks.segmentation.tables import LONGEST, scene_tables, terminal_scenes
+from robustkit.tasks.segmentation.tables import LONGEST, card_parts, scene_tables, terminal_scenes
 from robustkit.tasks.segmentation.task import TASK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,6 +79,11 @@ def test_tables_by_hand() -> None:
     assert [classes.shade(0, column) for column in (2, 3, 4)] == pytest.approx([0.2, 0.8, 0.7])
     assert classes.shade(0, 1) is None
     assert other.title.startswith("conv: IoU") and other.rows == (("0", "1", "50.0", "50.0"),)
+    (part,) = card_parts("seg", ConditionTable.of(TASK, results, MANIFEST), [severities, classes])
+    whole, by_severity, by_class = (table.title for table in part.tables)
+    assert (
+        whole == "" and by_severity.startswith("mIoU in % by corruption") and by_class.startswith("IoU in % by class")
+    )
     losses = [row for row in results if row.metric == "nll"]
     assert scene_tables(losses) == [] and not ConditionTable.of(TASK, losses, MANIFEST).figures
 

@@ -21,7 +21,7 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.plugins import plugin_session
 from ...display.format import amount, figure_cell
-from ...display.text import Made, escape_markdown, no_controls, no_formula, one_line
+from ...display.text import Made, capital, escape_markdown, no_controls, no_formula, one_line
 from ...display.text import markdown_table as markdown_table
 from ...errors import DamagedRecord, ProtocolError, RunError, unknown
 from ...evaluations.aggregate import Results
@@ -475,7 +475,7 @@ def _caption(
     radii, tags = _radii(lines, headings), dict.fromkeys(manifest.protocol.tag for manifest in manifests)
     data = ", ".join(dict.fromkeys(manifest.data.name for manifest in manifests))
     unit = " in %" if headline.scale == 100 else ""
-    text = f"{headline.word[:1].upper()}{headline.word[1:]}{unit}, or what a heading names, of {data} (n = {n} "
+    text = f"{capital(headline.word)}{unit}, or what a heading names, of {data} (n = {n} "
     text += f"{samples.many}); protocol {', '.join(tags)}{', eps = ' * bool(radii)}{', '.join(radii)}."
     if tests.count:
         text += " Best in bold; underlined: not significantly different from the best (paired test, p ≥ .05 after "

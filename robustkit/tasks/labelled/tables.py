@@ -14,6 +14,7 @@ from ...common.intervals import calibration_error, calibration_gaps, proportion
 from ...display.format import percent
 from ...display.svg import INK, Plot, Style, dots, shorten_name, space_panels
 from ...display.table import Table
+from ...display.text import capital
 from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
 
@@ -37,7 +38,7 @@ def stacked_grids(tables: Sequence[Table]) -> list[Table]:
         headings = (*(["checkpoint"] if several else []), *some[0].headings)
         rows = tuple((*([table.checkpoint] if several else []), *row) for table in some for row in table.rows)
         note = " ".join(dict.fromkeys(table.note for table in some))
-        grids.append(Table(title[:1].upper() + title[1:], headings, rows, note=note, keys=1 + several))
+        grids.append(Table(capital(title), headings, rows, note=note, keys=1 + several))
     return [grids[0], *(replace(grid, folded=True) for grid in grids[1:])] if grids else []
 
 

@@ -11,7 +11,7 @@ from ...common.figure import Figure
 from ...display.format import count, percent, scaled
 from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
 from ...display.table import CardPart, Table
-from ...display.text import code
+from ...display.text import capital, code
 from ...evaluations.attacks.condition import starts_from
 from ...evaluations.condition import is_over_groups, kind_of, words_of
 from ...evaluations.corruptions.condition import BENCHMARK
@@ -73,7 +73,7 @@ def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[Table]) 
     for other in others:
         title = other.title.removeprefix(f"{checkpoint}: ")
         if len(other.rows) <= LONGEST:
-            parts.append(replace(other, title=f"{title[:1].upper()}{title[1:]}"))
+            parts.append(replace(other, title=capital(title)))
     yield CardPart("Segmentation", "95 % intervals in brackets; n is the number of images.", parts)
 
 

@@ -13,6 +13,7 @@ from ....common.finding import Finding
 from ....common.intervals import share_of
 from ....display.format import figure_cell, percent
 from ....display.table import Section, Table, with_flags
+from ....display.text import capital
 from ....errors import RunError
 from ....runs.kept_images import DIGEST
 from ....runs.untrusted import PROVENANCE
@@ -154,7 +155,7 @@ class Matrix:
 
     def grid(self) -> Table:
         table = self.table()
-        return replace(table, title=table.title[:1].upper() + table.title[1:], shaded=table.headings[1:], note="")
+        return replace(table, title=capital(table.title), shaded=table.headings[1:], note="")
 
 
 def matrices(results: Results) -> list[Matrix]:
