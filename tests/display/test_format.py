@@ -7,7 +7,20 @@ import math
 import pytest
 
 from robustkit.common.figure import Figure
-from robustkit.display.format import figure_cell, interval, loss_cell, number, p_equals, p_value, percent, scaled, share
+from robustkit.display.format import (
+    count,
+    figure_cell,
+    interval,
+    loss_cell,
+    number,
+    p_equals,
+    p_value,
+    percent,
+    scaled,
+    share,
+    significant,
+    wide_number,
+)
 
 NONE = math.nan
 
@@ -21,6 +34,28 @@ NONE = math.nan
 )
 def test_a_number_has_its_digits_and_its_sign(value, sign, text):
     assert number(value, sign=sign) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((999.9, "999.90"), (1000.0, "1,000"), (-12300.4, "−12,300"), (999999.0, "999,999"), (1e6, "1e+06")),
+        *((-1.234e7, "−1.23e+07"), (NONE, "nan")),
+    ],
+)
+def test_a_wide_number_loses_its_digits_from_a_thousand_and_a_million_on(value, text):
+    assert wide_number(value, 2) == text
+
+
+def test_significant_digits_keep_the_hyphen_of_an_exponent():
+    assert [significant(value) for value in (0.04211, -0.5, 1.2e-5, -0.0)] == ["0.04211", "−0.5", "1.2e-05", "0"]
+
+
+def test_a_cell_keeps_its_number():
+    cell = figure_cell(Figure(0.9333, 60, 0.841, 0.974)).followed_by(" (1–3)")
+    assert (cell, cell.value, cell.figure.n) == ("93.3 [84.1, 97.4] (1–3)", 0.9333, 60)
+    assert (scaled(0.25).value, count(1200, ","), count(3).value, p_value(0.0001).value) == (0.25, "1,200", 3, 0.0001)
+    assert math.isnan(scaled(None).value) and percent(0.5).value == 0.5
 
 
 def test_percents_have_one_digit_and_other_figures_three():

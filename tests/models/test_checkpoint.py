@@ -282,9 +282,10 @@ def test_strict_loading_fills_every_tensor(tmp_path: Path) -> None:
     inner.model = Network()  # a network whose own names begin with a prefix that was taken off
     load_into(inner, checkpoint(tmp_path, prefixed("module.model.")))
     assert same(dict(inner.model.state_dict()))
-    parts = prefixed("encoder.", WEIGHTS) | {"teller.layer.bias": OTHER["layer.bias"]}  # the whole before a part of it
-    load_into(network, checkpoint(tmp_path, parts))
-    assert same(dict(network.state_dict()))
+    deep = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))  # the whole counts, and not a part of it elsewhere
+    whole = {name: torch.full_like(tensor, 5) for name, tensor in deep.state_dict().items()}
+    load_into(deep, checkpoint(tmp_path, prefixed("encoder.", whole) | {"teller.0.bias": torch.zeros(3)}))
+    assert same(dict(deep.state_dict()), whole)
     batch_norm = nn.BatchNorm1d(2)
     old = {name: torch.full_like(t, 3) for name, t in batch_norm.state_dict().items() if "num_batches" not in name}
     load_into(batch_norm, checkpoint(tmp_path, old))
