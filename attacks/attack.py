@@ -297,7 +297,8 @@ class Attack(metaclass=AttackType):
             rng: where random numbers come from; None: torch's global generator.
             judge: the model that must agree before a wrong prediction counts, such as the same network in float32 where
                 `model` computes in bfloat16. Each question to it costs another forward. Attacks that queue attack it,
-                too, where it disagreed, if it has a gradient. None: `model` is trusted.
+                too, where it disagreed, if it has a gradient; Square, which compares losses, asks it alone. None:
+                `model` is trusted.
             batch_size: most rows in one pass of SPSA, and of an attack that queues its samples (`queues` is True: APGD,
                 FAB, Square, AutoAttack); None: all. The other attacks pass all images at once.
             tell: called now and then by attacks that queue, with the stage's name, the number of samples that still

@@ -243,3 +243,20 @@ def test_needs_images() -> None:
 def test_rejects(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Square(**arguments)
+
+
+def test_under_a_judge_square_is_the_judge_s_own_search() -> None:
+    """A model whose logits are rounded to an eighth hides small gains: its own search ends elsewhere."""
+    images, judge = random_images(6).double(), tiny_cnn().double()
+    labels = judge(images).argmax(dim=1)
+    attack = Square(ThreatModel("linf", 0.05), 30, early_stop=False)
+
+    def coarse(points: Tensor) -> Tensor:
+        return (judge(points) * 8).round() / 8
+
+    alone, under, itself = (
+        attack.run(model, images, labels, rng=Draws(range(6)), judge=agreed)
+        for model, agreed in ((judge, None), (coarse, judge), (coarse, None))
+    )
+    assert torch.equal(under.adversarials, alone.adversarials)
+    assert not torch.equal(itself.adversarials, alone.adversarials)
