@@ -239,7 +239,6 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
-    "transfer": "attacks.transfer",
     "two-phase": "attacks.two_phase",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""

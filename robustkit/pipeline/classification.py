@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 from ..attention.surrogates import can_be_seen
+from ..common.plugins import of_slice
 from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.answers import ask_image
 from ..evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from ..evaluations.attacks.evidence import bearing_evidence, extents
-from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.condition import extended, is_attack, kind_of, pattern_of, shows
@@ -139,12 +139,13 @@ def plan_transfer(
     if ours:
         _check_pixels(option, request.card, entries)
     conditions, digests = list[Condition](), dict[str, str]()
+    passed_from: Callable[[Condition, str], Condition] = of_slice("transfer_condition", option)
     for attack in ours:
         for entry in entries if request.transfer else entries[:1]:
             if attack.text in unsuited.get(entry.name, ()):
                 continue
             plain = entry.to_plain()
-            conditions.append(passed := transfer_condition(attack, entry.name))
+            conditions.append(passed := passed_from(attack, entry.name))
             keys = (key for key in OF_CHECKPOINT if key != "code_sha256" or not entry.has_own_code)
             digests[passed.text] = digest_of({key: plain.get(key) for key in keys})
     return tuple(conditions), digests

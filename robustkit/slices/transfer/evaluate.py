@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ....common.determinism import SampleRng
-from ....protocol.condition import Condition
-from ...family import Evaluator, attacked_inputs
-from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import build_attack, score_images
+from ...common.determinism import SampleRng
+from ...evaluations.attacks.evaluate import build_attack, score_images
+from ...evaluations.family import Evaluator, attacked_inputs
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ...protocol.condition import Condition
 from .condition import VOCABULARY
 
 

@@ -8,30 +8,30 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ....common.figure import Figure
-from ....common.finding import Finding
-from ....common.intervals import share_of
-from ....display.format import figure_cell, percent
-from ....display.table import Section, Table, with_flags
-from ....display.text import capital
-from ....errors import RunError
-from ....runs.kept_images import DIGEST
-from ....runs.untrusted import PROVENANCE
-from ...aggregate import RecordReader, Results, readable_rows
-from ...condition import ShortRow, name_of
-from ...family import Aggregator, Overview, Presenter, Summary
-from ...metrics import Metric
-from ...presenting import finding_lines, findings_of, of_family, short_names
-from ...records import Outcomes, aligned_outcomes, sign_test
-from ..condition import TOP1, starts_from
-from ..ranking import evaluated
+from ...common.figure import Figure
+from ...common.finding import Finding
+from ...common.intervals import share_of
+from ...display.format import figure_cell, percent
+from ...display.table import Section, Table, with_flags
+from ...display.text import capital
+from ...errors import RunError
+from ...evaluations.aggregate import RecordReader, Results, readable_rows
+from ...evaluations.attacks.condition import TOP1, starts_from
+from ...evaluations.attacks.ranking import evaluated
+from ...evaluations.condition import ShortRow, name_of
+from ...evaluations.family import Aggregator, Overview, Presenter, Summary
+from ...evaluations.metrics import Metric
+from ...evaluations.presenting import finding_lines, findings_of, of_family, short_names
+from ...evaluations.records import Outcomes, aligned_outcomes, sign_test
+from ...runs.kept_images import DIGEST
+from ...runs.untrusted import PROVENANCE
 from .condition import ACCURACY, SAME_VERDICT, VOCABULARY, Passed, passed_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ....runs.manifest import Manifest
-    from ...family import Looks
+    from ...evaluations.family import Looks
+    from ...runs.manifest import Manifest
 
 CHANCE = 0.01  # probability below which more that fall only to another's images are no chance: McNemar's exact test
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from ....errors import ProtocolError
-from ....protocol.condition import Condition, ConditionPattern
-from ...condition import UNDER_ATTACK, Named, Place, Vocabulary, is_attack, kind_of, vocabulary_of, words_of
-from ...metrics import Metric
+from ...errors import ProtocolError
+from ...evaluations.condition import UNDER_ATTACK, Named, Place, Vocabulary, is_attack, kind_of, vocabulary_of, words_of
+from ...evaluations.family import LazyFamily
+from ...evaluations.metrics import Metric
+from ...protocol.condition import Condition, ConditionPattern
 
 _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
 
@@ -90,3 +91,4 @@ class TransferWords(Vocabulary):
 
 
 VOCABULARY = TransferWords()
+FAMILY = LazyFamily(VOCABULARY)

@@ -28,8 +28,6 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
 from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.attacks.evaluate import parse_condition
-from robustkit.evaluations.attacks.transfer.condition import Passed, passed_of, transfer_condition
-from robustkit.evaluations.attacks.transfer.results import TransferSummary
 from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.gate.policy import parse_statement
 from robustkit.pipeline.classification import plan_transfer
@@ -44,6 +42,8 @@ from robustkit.runs.kept_images import (
     write_adversarials,
 )
 from robustkit.runs.manifest import PreprocessingEntry
+from robustkit.slices.transfer.condition import Passed, passed_of, transfer_condition
+from robustkit.slices.transfer.results import TransferSummary
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """

@@ -1,1 +1,0 @@
-"""The family that scores checkpoints on adversarial images that were found for others."""

@@ -1,0 +1,1 @@
+"""Transfer: adversarial images that were found for one checkpoint, shown to the others."""
