@@ -11,7 +11,7 @@ from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS
 from robustkit.tasks.registry import EVERY_TASK
 
 SLICES = [path.parent for path in (ROOT / "robustkit" / "slices").glob("*/entry_points.txt")]
-MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if path.parent not in SLICES]
+MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if not {*path.parents} & {*SLICES}]
 """Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {
     "cli/listing.py": "lists what can be asked for, by name",

@@ -238,7 +238,6 @@ FOLDERS = {
     **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
     "cam": "maps",
     "stability": "maps",
-    "attention": "attention",
     "two-phase": "attacks.two_phase",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""

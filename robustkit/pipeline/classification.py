@@ -18,8 +18,6 @@ from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.answers import ask_image
 from ..evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from ..evaluations.attacks.evidence import bearing_evidence, extents
-from ..evaluations.attention.condition import attention_condition
-from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.condition import extended, is_attack, kind_of, pattern_of, shows
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
@@ -401,13 +399,14 @@ def _watched(request: ClassificationRequest, inputs: tuple[Condition, ...]) -> t
     """Return the conditions; where attention is watched, each is followed by that on its images."""
     if not request.watch_attention:
         return inputs
+    watching: Callable[[Condition], Condition] = of_slice("attention_condition", "--watch-attention")
     if not inputs:
-        return (attention_condition(CLEAN),)
+        return (watching(CLEAN),)
     conditions = list[Condition]()
     for under in inputs:
         conditions.append(under)
         if shows(under.text):
-            conditions.append(attention_condition(under))
+            conditions.append(watching(under))
     return tuple(conditions)
 
 
@@ -425,7 +424,7 @@ def _check_networks(
         name = classifier.identity.name
         check_explainable(classifier, name, maps)
         if request.watch_attention:
-            check_watchable(classifier.network, name, "--watch-attention")
+            of_slice("check_watchable", "--watch-attention")(classifier.network, name, "--watch-attention")
         for condition in attacked:
             arguments = dict(condition.parameters)
             inside = arguments.get("version") == "attention" or str(arguments.get("loss")).startswith("kq")

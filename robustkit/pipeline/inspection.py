@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
@@ -18,9 +18,10 @@ from ..attention.apply import get_attention
 from ..attention.fingerprint import Fingerprint, Fit, Formulas, losses_of
 from ..common.figure import Figure
 from ..common.held import PREFIX
+from ..common.plugins import of_slice
 from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels, to_unit_range
+from ..data.images import to_pixels
 from ..data.scenes import LabelledScenes, open_scenes, read_whole
 from ..display.format import count, figure_cell, number, scaled
 from ..display.html import as_html
@@ -28,8 +29,6 @@ from ..display.progress import Bars
 from ..display.table import Table
 from ..display.text import finite_json
 from ..errors import BadImageError, ModelError, ProtocolError
-from ..evaluations.attention.evaluate import check_watchable, watch
-from ..evaluations.attention.results import Heads, HeadSums, layer_table
 from ..evaluations.setup_findings import other_order
 from ..models.classifier import load
 from ..models.dense import Segmenter
@@ -445,8 +444,8 @@ def look_into(
             yield f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data"
     yield from _searched(SetupSearch(opened.to(where), images, batch_size, seed), unranked, setup, bars)
     if stability and isinstance(images, Dataset):
-        heads = _heads(opened, _batches(images, opened.identity.preprocessing, batch_size))
-        yield Ranked(layer_table(heads, f"attention on {heads.n} images, layer by layer"))
+        batches = _batches(images, opened.identity.preprocessing, batch_size)
+        yield Ranked(of_slice("watch_layers", "--stability")(opened, batches))
     yield _stated(checkpoint, data_dir, scenes if segments else data, model, opened, setup)
 
 
@@ -484,7 +483,7 @@ def _check_stable(opened: Classifier) -> None:
     if isinstance(opened, Segmenter):
         why = "--stability applies to classifiers, and this is a segmenter; leave it out"
         raise ModelError(f"{opened.identity.name}: {why}")
-    check_watchable(opened.network, opened.identity.name, "--stability")
+    of_slice("check_watchable", "--stability")(opened.network, opened.identity.name, "--stability")
 
 
 _CANDIDATE = ["part", "name", "n", "top1", "nll", "difference", "ci_low", "ci_high", "best"]
@@ -535,16 +534,6 @@ def _unranked(model: Classifier) -> str:
     except ModelError as error:
         return str(error)
     return ""
-
-
-def _heads(model: Classifier, batches: Iterable[Tensor]) -> Heads:
-    sums = HeadSums(Path(model.identity.name))
-    for pixels in batches:
-        _, seen = watch(model.network, to_unit_range(pixels.to(model.mean.device)), model)
-        sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
-    heads = sums.heads()
-    assert heads is not None  # without an image there is no ranking either
-    return heads
 
 
 def _batches(dataset: Dataset, preprocessing: Preprocessing, batch_size: int) -> Iterator[Tensor]:

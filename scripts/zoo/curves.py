@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.attention import evaluate as attention_watch
+from robustkit.slices.watching import evaluate as attention_watch
 
 from .logs import Log, Row, plain, read_logs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robustkit.evaluations.attention.evaluate import softmax_slope
+from robustkit.slices.watching.evaluate import softmax_slope
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-14), (torch.float32, 2e-7)])

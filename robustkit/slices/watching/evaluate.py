@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +14,18 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...common.determinism import SampleRng
+from ...data.images import to_unit_range
+from ...display.table import Table
 from ...errors import ModelError
+from ...evaluations.condition import Cost
+from ...evaluations.family import Evaluator, inputs_under
+from ...evaluations.records import Layer, encode_layers
+from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ...models.identity import Classifier
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from ..condition import Cost
-from ..family import Evaluator, inputs_under
-from ..records import Layer, encode_layers
-from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY
+from .results import HeadSums, layer_table
 
 Columns = dict[str, list[Any]]
 Looked = tuple[Tensor, Columns, tuple[Layer, ...]]  # logits of samples, their columns, the layers watched
@@ -88,6 +93,17 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
         raise ModelError(f"{type(network).__name__}: none of its attention layers ran; expected one at least")
     layers = tuple(layer for layer, _ in watched)
     return output, Seen(layers, {name: _joined([part[name] for _, part in watched], len(images)) for name in LISTS})
+
+
+def watch_layers(model: Classifier, batches: Iterable[Tensor]) -> Table:
+    """Return a row for each layer: what its heads do on batches of pixels (B, 3, H, W), one batch at least."""
+    sums = HeadSums(Path(model.identity.name))
+    for pixels in batches:
+        _, seen = watch(model.network, to_unit_range(pixels.to(model.mean.device)), model)
+        sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
+    heads = sums.heads()
+    assert heads is not None  # without an image there is no ranking either
+    return layer_table(heads, f"attention on {heads.n} images, layer by layer")
 
 
 def _measured(

@@ -14,7 +14,7 @@ from robustkit.attention import Watcher, capture, set_attention, watching
 from robustkit.attention.formulas import find_formula
 from robustkit.attention.hooks import Scoring
 from robustkit.errors import ModelError
-from robustkit.slices.logit_decomposition.evaluate import FACTORS, STREAMS, SWAPS, Projected, ledger, logit_shares
+from robustkit.slices.watching.ledger.evaluate import FACTORS, STREAMS, SWAPS, Projected, ledger, logit_shares
 
 
 def rows(seed: int) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...errors import ProtocolError
+from ...evaluations.condition import Named, Place, Vocabulary, kind_of, shows, vocabulary_of
+from ...evaluations.family import LazyFamily
+from ...evaluations.metrics import Metric
 from ...protocol.condition import Condition, ConditionPattern
-from ..condition import Named, Place, Vocabulary, kind_of, shows, vocabulary_of
-from ..metrics import Metric
 
 COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),
@@ -94,3 +95,4 @@ class AttentionWords(UnderWords):
 
 
 VOCABULARY = AttentionWords()
+FAMILY = LazyFamily(VOCABULARY)

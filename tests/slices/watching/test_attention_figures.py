@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from vits import small_vit
 
 from robustkit.attention import FORMULAS, set_attention
-from robustkit.evaluations.attention.condition import LISTS
-from robustkit.evaluations.attention.evaluate import watch
-from robustkit.evaluations.attention.results import HeadSums
 from robustkit.evaluations.records import Layer
+from robustkit.slices.watching.condition import LISTS
+from robustkit.slices.watching.evaluate import watch
+from robustkit.slices.watching.results import HeadSums
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

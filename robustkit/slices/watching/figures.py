@@ -14,12 +14,12 @@ from ...common.intervals import Floats
 from ...display.format import number, percent
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import Section, Table, join_tables, with_flags
+from ...evaluations.aggregate import Results
+from ...evaluations.condition import ShortRow, name_of, words_of
+from ...evaluations.family import Presenter
+from ...evaluations.metrics import Metric
+from ...evaluations.presenting import finding_lines, of_family
 from ...runs.manifest import Manifest
-from ..aggregate import Results
-from ..condition import ShortRow, name_of, words_of
-from ..family import Presenter
-from ..metrics import Metric
-from ..presenting import finding_lines, of_family
 from .condition import VOCABULARY, under_of
 from .results import COLLAPSE, EXPLOSION, LAYERS, Heads, WatchedHeads, attention_tables, layer_table
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ..family import Looks
+    from ...evaluations.family import Looks
 
 PANELS = tuple(row for row in LAYERS if row[0] != "attention_entropies")  # as shares of log N they compare
 COLUMNS = 2  # checkpoints in a figure

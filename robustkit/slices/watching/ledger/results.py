@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ...common.figure import Figure
-from ...common.intervals import Floats, mean_of, share_of
-from ...display.format import MISSING, Cell, count, figure_cell, number, percent
-from ...display.svg import Plot, labels, legend, shorten_name, space_panels, style
-from ...display.table import Section, Table
-from ...evaluations.aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
-from ...evaluations.attention.condition import under_of
-from ...evaluations.attention.figures import HeadsPresenter
-from ...evaluations.attention.results import Heads, WatchedHeads, heads_of
-from ...evaluations.condition import words_of
-from ...evaluations.family import Aggregator, Summary
-from ...evaluations.metrics import by_checkpoint
-from ...evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
+from ....common.figure import Figure
+from ....common.intervals import Floats, mean_of, share_of
+from ....display.format import MISSING, Cell, count, figure_cell, number, percent
+from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
+from ....display.table import Section, Table
+from ....evaluations.aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
+from ....evaluations.condition import words_of
+from ....evaluations.family import Aggregator, Summary
+from ....evaluations.metrics import by_checkpoint
+from ....evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
+from ..condition import under_of
+from ..figures import HeadsPresenter
+from ..results import Heads, WatchedHeads, heads_of
 from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ...evaluations.family import Looks
+    from ....evaluations.family import Looks
 
 
 class LedgerSummary(Summary):

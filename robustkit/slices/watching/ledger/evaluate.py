@@ -19,17 +19,17 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from ...attention.apply import attention_layers, watching
-from ...attention.hooks import Scoring, Watcher
-from ...common.determinism import SampleRng
-from ...errors import ModelError
-from ...evaluations.attention.evaluate import Looked, UnderEvaluator
-from ...evaluations.condition import Cost
-from ...evaluations.family import inputs_under
-from ...evaluations.records import Layer
-from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
-from ...protocol.card import Card
-from ...protocol.condition import Condition
+from ....attention.apply import attention_layers, watching
+from ....attention.hooks import Scoring, Watcher
+from ....common.determinism import SampleRng
+from ....errors import ModelError
+from ....evaluations.condition import Cost
+from ....evaluations.family import inputs_under
+from ....evaluations.records import Layer
+from ....evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ....protocol.card import Card
+from ....protocol.condition import Condition
+from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
 
 FACTORS = ("query_norm", "key_norm", "angle")

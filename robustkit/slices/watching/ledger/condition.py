@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...evaluations.attention.condition import UnderWords
-from ...evaluations.condition import kind_of
-from ...evaluations.family import LazyFamily
-from ...evaluations.metrics import Metric
-from ...protocol.condition import Condition
+from ....evaluations.condition import kind_of
+from ....evaluations.family import LazyFamily
+from ....evaluations.metrics import Metric
+from ....protocol.condition import Condition
+from ..condition import UnderWords
 
 
 def ledger_condition(under: Condition) -> Condition:

@@ -17,14 +17,14 @@ from sealing import put, seal
 import robustkit
 from robustkit.common.intervals import wilson
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
-from robustkit.evaluations.attention.results import heads_of
 from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Pairings
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
-from robustkit.slices.logit_decomposition.condition import LISTS, METRICS
-from robustkit.slices.logit_decomposition.evaluate import SWAPS, LayerLedger, Ledger, columns_of
+from robustkit.slices.watching.ledger.condition import LISTS, METRICS
+from robustkit.slices.watching.ledger.evaluate import SWAPS, LayerLedger, Ledger, columns_of
+from robustkit.slices.watching.results import heads_of
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,12 +17,21 @@ from ...common.intervals import Floats, bootstrap
 from ...display.format import MISSING, NOT_FINITE, Cell, count, wide_number
 from ...display.table import Table
 from ...errors import DamagedRecord
+from ...evaluations.aggregate import Gatherer, RecordReader, column_of, readable_rows
+from ...evaluations.family import Aggregator, Summary
+from ...evaluations.metrics import by_checkpoint
+from ...evaluations.records import (
+    CheckpointRecords,
+    Layer,
+    Pairings,
+    PerSample,
+    common_places,
+    decode_layers,
+    head_name,
+    not_paired,
+)
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from ..aggregate import Gatherer, RecordReader, column_of, readable_rows
-from ..family import Aggregator, Summary
-from ..metrics import by_checkpoint
-from ..records import CheckpointRecords, Layer, Pairings, PerSample, common_places, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Evaluate what attention heads do under each condition: logits, norms, entropy, and their flags."""
