@@ -17,7 +17,6 @@ OF_A_FAMILY = {
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "gate/draft.py": "proposes no rule on a control of maps",
-    "gate/sequential.py": "reads the means over corruptions that a rule may name",
     "pipeline/": "turns the options of families into their conditions",
     "report/card.py": "has a short table, without severities, and marks estimates of two phases",
     "report/samples.py": "lays a map over its image",

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from ..common.files import check_plain, reason_of, write_whole
+from ..common.plugins import of_slice
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
 from ..gate import output
@@ -93,7 +94,6 @@ def check_run(run: Path, gate: Gate) -> None:
 def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
     """Audit checkpoints until each rule is decided; then as `check_run`. options: of `check`, as click has them."""
     from ..display.progress import ConsoleProgress
-    from ..pipeline.until_decided import until_decided
 
     refuse_idle(GATE_ALONE, "not with --until-decided, which checks what it audits; leave out one of them")
     alone = ("verify_attestation", "allow_warned", "at_most", "quiet", "skip_bad")
@@ -109,7 +109,7 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     request = audit_request({"checkpoints": tuple(checkpoints), "data_dir": data_dir, **options})
     side, command = console(stderr=True), _command(sys.argv[1:])
     with ConsoleProgress(side, quiet) as progress:
-        run, outcome = until_decided(
+        run, outcome = of_slice("until_decided", "--until-decided")(
             request, policy, baseline, at_most, command, progress, lambda line: print_as_it_is(side, line)
         )
     print_as_it_is(console(), f"report: {run.path / 'report.html'}")

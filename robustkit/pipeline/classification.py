@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from ..attention.surrogates import can_be_seen
 from ..common.plugins import of_slice
@@ -39,7 +39,6 @@ from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
 from .plan import Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
-from .predictions import is_predictions, plan_predictions
 from .request import ClassificationRequest, Preset
 
 
@@ -102,6 +101,8 @@ def check_located(evaluations: Sequence[Condition], truth: Truth) -> None:
         )
 
 
+PREDICTIONS = "predictions:"
+"""How a checkpoint begins that is a file of predictions."""
 _PIXELS = ("input_size", "interpolation", "crop_pct", "crop_mode")
 _IN_WORDS = {"crop_pct": "crop share", "std": "standard deviation"}
 
@@ -115,6 +116,14 @@ def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> 
         option = "--transfer" if request.transfer else "--keep-adversarials"
         raise ProtocolError(f"{option}: none of the attacks has a fixed radius; expected one that has, such as pgd")
     return texts
+
+
+def _is_predictions(request: ClassificationRequest) -> bool:
+    """Whether checkpoints are files of predictions. Raises ProtocolError where only some are."""
+    ours = [str(spec) for spec in request.checkpoints if str(spec).startswith(PREDICTIONS)]
+    if ours and len(ours) < len(request.checkpoints):
+        raise ProtocolError(f"{ours[0]} with checkpoints that are evaluated here; audit them in separate runs")
+    return bool(ours)
 
 
 def plan_transfer(
@@ -170,8 +179,8 @@ def _shown(value: object) -> str:
 
 def plan(request: ClassificationRequest) -> Plan:
     """Return all that an audit of classifiers needs. Raises RobustkitError for anything that is wrong with it."""
-    if is_predictions(request):
-        return plan_predictions(request)
+    if _is_predictions(request):
+        return cast("Plan", of_slice("plan_predictions", PREDICTIONS)(request))
     if not request.data_dir:
         raise DataError("--data-dir is missing; give a folder, a zip, or embedded:shapes")
     card = request.card

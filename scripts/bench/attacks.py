@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from attacks import DDN, FAB, FGSM, FMN, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
 from attacks.threat import distance
-from robustkit.evaluations.attacks.peers import make_perturb, peer
 from robustkit.evaluations.subject import ScoringModel
 from robustkit.protocol.card import load_card
+from robustkit.slices.engines.peers import make_perturb, peer
 
 from .race import Agree, Row, Shown, Sides, Subject, same, uncompared
 

@@ -9,7 +9,7 @@ import pytest
 from betting_oracles import capitals, verdict
 
 from robustkit.common.intervals import Floats, wilson
-from robustkit.gate.sequential import BETS, SHARES, Capital, SequentialTest
+from robustkit.slices.until_decided.sequential import BETS, SHARES, Capital, SequentialTest
 from scripts.studies.statistics.until_decided import Taken, changes, decided, ends, fixed, peeked
 
 MADE = np.random.default_rng(3)

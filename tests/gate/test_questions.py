@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.gate.policy import Policy, parse_policy
-from robustkit.gate.sequential import Trial, baseline_of, options_asked, trial_of
 from robustkit.protocol.condition import CLEAN, Condition
+from robustkit.slices.until_decided.sequential import Trial, baseline_of, options_asked, trial_of
 from robustkit.tasks.task import task_named
 
 FOG = [Condition("corruption", f"corruption(fog,severity={level})") for level in range(1, 6)]

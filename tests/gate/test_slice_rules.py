@@ -16,9 +16,9 @@ from robustkit.common.intervals import simultaneous_z, wilson
 from robustkit.errors import ProtocolError
 from robustkit.gate.output import advice, github_lines, junit, markdown, sentence, to_json, verdict_table
 from robustkit.gate.policy import Value, parse_policy, parse_statement
-from robustkit.gate.sequential import options_asked
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, judge
 from robustkit.report.run import Run
+from robustkit.slices.until_decided.sequential import options_asked
 
 CELLS = {"camera": ["a"] * 100 + ["b"] * 50 + ["c"] * 30 + ["d"] * 10, "light": ["day", "night"] * 95}
 CLEAN = [*right(90, 100), *right(40, 50), *right(18, 30), *right(10, 10)]  # 90, 80, 60 and 100 %

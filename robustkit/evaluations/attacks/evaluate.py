@@ -25,7 +25,7 @@ from attacks.registry import FEATURE_ATTACKS
 
 from ...common.determinism import SampleRng
 from ...common.names import norm_name
-from ...common.plugins import Plugin
+from ...common.plugins import Plugin, of_slice
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, parse_number
 from ...protocol.condition import (
@@ -43,7 +43,6 @@ from ..condition import Cost, Vocabulary, is_attack, kind_named
 from ..family import Evaluator, attacked_inputs
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
-from .peers import peer
 
 _BUDGET = {
     "square": "queries",
@@ -213,7 +212,8 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         place = {name: parameters.pop(name) for name in ("size", "where") if name in parameters and norm == "patch"}
         threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)
         if engine != "robustkit" and card.task not in ("segmentation", "features"):
-            return peer(str(engine), condition.name, threat, parameters)
+            made: attacks.Attack = of_slice("peer", f"engine {engine}")(str(engine), condition.name, threat, parameters)
+            return made
         if parameters.get("loss") == EMBEDDING and card.task == "classification" and condition.name == "pgd":
             if parameters.pop("early_stop") or not parameters.pop("random_start"):
                 raise ValueError("loss=embedding begins at a random point and takes all steps; leave the others out")

@@ -23,9 +23,9 @@ import numpy as np
 from scipy.stats import norm
 
 from robustkit.common.intervals import Floats, Z
-from robustkit.gate.sequential import BETS, SHARES, SequentialTest
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side
+from robustkit.slices.until_decided.sequential import BETS, SHARES, SequentialTest
 from robustkit.tasks.task import task_of
 from scripts.pages.writing import markdown
 

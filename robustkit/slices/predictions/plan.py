@@ -16,33 +16,34 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..common.environment import count_in
-from ..common.options import options_of
-from ..common.preprocessing import Preprocessing
-from ..data.dataset import Dataset, Sample, open_dataset
-from ..errors import DataError, ProtocolError, unknown
-from ..evaluations.attacks.condition import EVERY_ATTACK
-from ..evaluations.attacks.evaluate import parse_condition
-from ..evaluations.condition import EVERY_FAMILY, is_attack, kind_named
-from ..evaluations.corruptions.condition import corrupted_of
-from ..models.identity import ModelIdentity, display_name
-from ..models.outputs import LEAST
-from ..protocol.card import Card
-from ..protocol.condition import CLEAN, Condition, split_condition
-from ..report.refresh import refresh
-from ..report.run import Run
-from ..runs.manifest import ELSEWHERE
-from ..runs.progress import Progress
-from ..runs.untrusted import provenance_metadata, provenance_of
-from ..tasks.labelled.subject import CLASSIFICATION
-from .inputs import evaluation_condition
-from .manifest import describe
-from .pending import checkpoint_groups, pending_work, units_of
-from .plan import DescribedCheckpoint, Plan, sample_metadata
-from .prediction_files import PREFIX, Answers, read_answers
-from .processes import Ranks
-from .progress import Estimate, Reporter
-from .request import ClassificationRequest
+from ...common.environment import count_in
+from ...common.options import options_of
+from ...common.preprocessing import Preprocessing
+from ...data.dataset import Dataset, Sample, open_dataset
+from ...errors import DataError, ProtocolError, unknown
+from ...evaluations.attacks.condition import EVERY_ATTACK
+from ...evaluations.attacks.evaluate import parse_condition
+from ...evaluations.condition import EVERY_FAMILY, is_attack, kind_named
+from ...evaluations.corruptions.condition import corrupted_of
+from ...models.identity import ModelIdentity, display_name
+from ...models.outputs import LEAST
+from ...pipeline.classification import PREDICTIONS
+from ...pipeline.inputs import evaluation_condition
+from ...pipeline.manifest import describe
+from ...pipeline.pending import checkpoint_groups, pending_work, units_of
+from ...pipeline.plan import DescribedCheckpoint, Plan, sample_metadata
+from ...pipeline.processes import Ranks
+from ...pipeline.progress import Estimate, Reporter
+from ...pipeline.request import ClassificationRequest
+from ...protocol.card import Card
+from ...protocol.condition import CLEAN, Condition, split_condition
+from ...report.refresh import refresh
+from ...report.run import Run
+from ...runs.manifest import ELSEWHERE
+from ...runs.progress import Progress
+from ...runs.untrusted import provenance_metadata, provenance_of
+from ...tasks.labelled.subject import CLASSIFICATION
+from .files import Answers, read_answers
 
 _TAKES = (
     *("checkpoints", "data_dir", "data", "limit", "ids", "metadata", "protocol", "out", "shard_size", "seed"),
@@ -55,18 +56,10 @@ ByName = dict[str, dict[str, Answers]]
 """Predictions by the name of a checkpoint and the text of a condition."""
 
 
-def is_predictions(request: ClassificationRequest) -> bool:
-    """Whether checkpoints are files of predictions. Raises ProtocolError where only some are."""
-    ours = [str(spec) for spec in request.checkpoints if str(spec).startswith(PREFIX)]
-    if ours and len(ours) < len(request.checkpoints):
-        raise ProtocolError(f"{ours[0]} with checkpoints that are evaluated here; audit them in separate runs")
-    return bool(ours)
-
-
 def plan_predictions(request: ClassificationRequest) -> Plan:
     """Return the plan of a run of predictions. Raises RobustkitError for a file, or a request, that makes no sense."""
     _refuse_idle(request)
-    by_name, by_text = _read([Path(str(spec).removeprefix(PREFIX)) for spec in request.checkpoints], request.card)
+    by_name, by_text = _read([Path(str(spec).removeprefix(PREDICTIONS)) for spec in request.checkpoints], request.card)
     whole = _dataset(request, by_name, _classes(by_name, request.model.get("num_classes")))
     outputs = len(whole.class_names)
     dataset = whole.select(
@@ -102,7 +95,7 @@ def _refuse_idle(request: ClassificationRequest) -> None:
     flags = [each.flag for each in alone if getattr(request, each.name) not in (each.default, "none")]
     flags += [f"--{name.replace('_', '-')}" for name, value in request.model.items() if value and name != "num_classes"]
     if flags:
-        raise ProtocolError(f"{', '.join(flags)}: nothing is computed for {PREFIX}FILE; leave it out")
+        raise ProtocolError(f"{', '.join(flags)}: nothing is computed for {PREDICTIONS}FILE; leave it out")
     if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError(f"{request.checkpoints[0]}: nothing is computed; run it without torchrun")
 
@@ -216,7 +209,7 @@ def _identity(name: str, answers: Mapping[str, Answers], classes: int) -> tuple[
     preprocessing = Preprocessing.standardised((0.0,), (1.0,))
     identity = ModelIdentity(
         name=name,
-        spec=f"{PREFIX}{file}",
+        spec=f"{PREDICTIONS}{file}",
         path=None,
         sha256=total.hexdigest(),
         arch="unknown",

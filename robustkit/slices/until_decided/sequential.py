@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.figure import INCOMPLETE, Figure
-from ..common.intervals import Floats
-from ..errors import ProtocolError, RunError
-from ..evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
-from ..evaluations.corruptions.condition import possible_means
-from ..evaluations.records import CheckpointRecords
-from ..protocol.condition import Condition
-from ..results.pairing import Side, missing_records, same_identity
-from ..runs.folder import RunFolder
-from ..runs.manifest import Manifest
-from ..tasks.registry import find_metric
-from ..tasks.task import Task, task_of
-from . import verdicts
-from .policy import FLIPS, OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value
-from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, MeasuredRun, Outcome, Verdict
+from ...common.figure import INCOMPLETE, Figure
+from ...common.intervals import Floats
+from ...errors import ProtocolError, RunError
+from ...evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
+from ...evaluations.corruptions.condition import possible_means
+from ...evaluations.records import CheckpointRecords
+from ...gate import verdicts
+from ...gate.policy import FLIPS, OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value
+from ...gate.verdicts import FAIL, PASS, UNDECIDED, CannotTell, MeasuredRun, Outcome, Verdict
+from ...protocol.condition import Condition
+from ...results.pairing import Side, missing_records, same_identity
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ...tasks.registry import find_metric
+from ...tasks.task import Task, task_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,12 +24,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..common.files import bytes_of, first_line, reason_of
-from ..errors import DataError
-from ..protocol.condition import CLEAN
-from ..runs.untrusted import with_texts
+from ...common.files import bytes_of, first_line, reason_of
+from ...errors import DataError
+from ...protocol.condition import CLEAN
+from ...runs.untrusted import with_texts
 
-PREFIX = "predictions:"
 LARGEST, ROWS, VALUES = 1 << 30, 1 << 23, 1 << 28
 """Limits for one file: bytes, also of all its columns before compression; rows; probabilities."""
 _TEXT, _GROUPS, _COLUMNS = 4096, 1024, 1 << 17  # characters of a text; pairs of checkpoint and condition; columns

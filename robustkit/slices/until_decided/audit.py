@@ -7,24 +7,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..common.environment import count_in
-from ..common.plugins import plugin_session
-from ..errors import ProtocolError
-from ..gate.policy import Policy
-from ..gate.sequential import Trial, baseline_of, options_asked, trial_of
-from ..gate.verdicts import UNDECIDED, Outcome
-from ..report.run import Run
-from ..runs.folder import RunFolder
-from ..runs.progress import Progress
-from ..tasks.task import task_named
-from .manifest import describe_plan
-from .pending import PendingWork, announce, checkpoint_groups, pending_work
-from .plan import Plan, plan_of
-from .processes import Ranks
-from .progress import Reporter
-from .request import ClassificationRequest
-from .scheduler import carry_out
-from .units import Worker
+from ...common.environment import count_in
+from ...common.plugins import plugin_session
+from ...errors import ProtocolError
+from ...gate.policy import Policy
+from ...gate.verdicts import UNDECIDED, Outcome
+from ...pipeline.manifest import describe_plan
+from ...pipeline.pending import PendingWork, announce, checkpoint_groups, pending_work
+from ...pipeline.plan import Plan, plan_of
+from ...pipeline.processes import Ranks
+from ...pipeline.progress import Reporter
+from ...pipeline.request import ClassificationRequest
+from ...pipeline.scheduler import carry_out
+from ...pipeline.units import Worker
+from ...report.run import Run
+from ...runs.folder import RunFolder
+from ...runs.progress import Progress
+from ...tasks.task import task_named
+from .sequential import Trial, baseline_of, options_asked, trial_of
 
 LOOK = 32  # samples in a unit of work, unless given or a batch is larger: how many are computed between two looks
 

@@ -29,12 +29,13 @@ from robustkit.common.finding import Finding
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError, RobustkitError
-from robustkit.pipeline import prediction_files, predictions
 from robustkit.pipeline.export import export_data
-from robustkit.pipeline.prediction_files import Answers, read_answers
-from robustkit.pipeline.predictions import scored
 from robustkit.report.run import Run
 from robustkit.runs.kept_images import read_adversarials
+from robustkit.slices.predictions import files as prediction_files
+from robustkit.slices.predictions import plan as predictions
+from robustkit.slices.predictions.files import Answers, read_answers
+from robustkit.slices.predictions.plan import scored
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.task import task_of
 

@@ -29,7 +29,7 @@ from attacks.threat import round_towards
 
 from ...common.determinism import seeded
 from ...errors import ProtocolError, unknown
-from .condition import ENGINES
+from ...evaluations.attacks.condition import ENGINES
 
 Perturb = Callable[[Tensor, Tensor], Tensor]
 

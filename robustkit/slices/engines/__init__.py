@@ -1,0 +1,1 @@
+"""Attacks as other libraries make them: `--engine pyautoattack` and the like."""

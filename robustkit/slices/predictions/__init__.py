@@ -1,0 +1,1 @@
+"""Predictions of other systems: files of labels or probabilities become records."""
