@@ -41,7 +41,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
     },
     "Tools": {
         tools.inspect: "show a checkpoint's contents and detect its attention formula",
-        tools.export_data: "write a condition's images as PNG, for another system",
         tools.list_: "list models, attacks, corruptions and more",
         tools.explain: "explain a finding: why it matters, what to do",
         tools.completion: "set up shell completion",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +19,6 @@ from ..options import (
     AT_LEAST_1,
     CONTEXT,
     Command,
-    Place,
     common,
     images_option,
     loading,
@@ -153,34 +151,6 @@ def explain(code: str, as_json: bool) -> None:
             f"Ignore it: {entry.ignore}",
         ):
             print_line(console(), line)
-
-
-@click.command(name="export-data", context_settings=CONTEXT)
-@click.argument("run", type=Place(file_okay=False))
-@setting("--condition", required=True, help="Condition of the run: clean, a corruption, or an attack with kept images.")
-@setting("--out", type=Place(writes=True), required=True, help="New or empty folder to write to.")
-@setting("--checkpoint", help="Checkpoint of the run; required where each is shown other images.")
-@images_option("Where the images of the run are now; default: where they were.", required=False)
-@common
-def export_data(run: Path, condition: str, out: Path, checkpoint: str | None, data_dir: str | None) -> None:
-    """Write the images of a condition as PNG, exactly as the run's checkpoint is shown them before normalisation.
-
-    Another system can predict on them; robustkit audit predictions:FILE reads what it predicts. The folder also has
-    samples.csv (sample_id, label, file, sha256) and export.json, and appears whole or not at all. Adversarial images
-    (--keep-adversarials) are rounded to 8 bits; the output says how far.
-
-    \b
-    robustkit export-data runs/vit --condition "corruption(fog,severity=3)" --out fog-3
-    robustkit export-data runs/vit --condition "pgd(eps=1/255,steps=20)" --checkpoint vit --out pgd
-    """
-    from ...pipeline.export import export_data as export
-    from ...runs.folder import RunFolder
-
-    done = export(RunFolder.existing(run), condition, out, checkpoint, data_dir)
-    exact = f"rounded to 8 bits, by at most {done.rounding:.2f} of 255 levels" if done.rounding else "exact pixels"
-    lost = f"; {len(done.unreadable)} could not be read, such as {done.unreadable[0]}" if done.unreadable else ""
-    print_line(console(), f"{done.checkpoint} under {done.condition}: {done.n} images, {exact}{lost}")
-    print_as_it_is(console(), f"samples: {out / 'samples.csv'}")
 
 
 @click.command(context_settings=CONTEXT)

@@ -29,11 +29,11 @@ from robustkit.common.finding import Finding
 from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError, RobustkitError
-from robustkit.pipeline.export import export_data
 from robustkit.report.run import Run
 from robustkit.runs.kept_images import read_adversarials
 from robustkit.slices.predictions import files as prediction_files
 from robustkit.slices.predictions import plan as predictions
+from robustkit.slices.predictions.export import export_data
 from robustkit.slices.predictions.files import Answers, read_answers
 from robustkit.slices.predictions.plan import scored
 from robustkit.tasks.condition_table import ConditionTable
@@ -556,7 +556,7 @@ def test_adversarial_images_are_those_that_the_run_keeps(
     ):
         with pytest.raises(RobustkitError, match=expected):
             export_data(run, condition, tmp_path / where)
-    monkeypatch.setattr("robustkit.pipeline.export.encode_png", failing_after(5))
+    monkeypatch.setattr("robustkit.slices.predictions.export.encode_png", failing_after(5))
     with pytest.raises(RobustkitError, match=r"cannot write .*half: disk full; choose a folder with --out"):
         export_data(run, "clean", tmp_path / "half")
     assert not list(tmp_path.glob("*half*")) and not list(tmp_path.glob(".*half*"))

@@ -22,28 +22,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..common.determinism import SampleRng
-from ..common.environment import usual_workers
-from ..common.files import write_whole
-from ..common.plugins import plugin_session
-from ..data.dataset import Dataset, Sample
-from ..data.images import encode_png, to_pixels, to_unit_range
-from ..errors import DataError, NothingEvaluated, ProtocolError, RunError, unknown
-from ..evaluations.attacks.condition import starts_from
-from ..evaluations.condition import check_condition, is_attack, is_exactly, kind_of, shows
-from ..evaluations.corruptions.condition import Corrupted, corrupted_of
-from ..evaluations.corruptions.evaluate import corrupt
-from ..evaluations.corruptions.plan import texture_digest
-from ..evaluations.subject import as_levels
-from ..protocol.condition import CLEAN
-from ..runs.folder import RunFolder
-from ..runs.kept_images import ADVERSARIALS, read_adversarials
-from ..runs.manifest import CheckpointEntry, Manifest
-from ..runs.untrusted import digest_of_run
-from .inputs import evaluation_condition, labelled_data
-from .manifest import preprocessing_of
-from .request import ClassificationRequest
-from .units import decoded
+from ...common.determinism import SampleRng
+from ...common.environment import usual_workers
+from ...common.files import write_whole
+from ...common.plugins import plugin_session
+from ...data.dataset import Dataset, Sample
+from ...data.images import encode_png, to_pixels, to_unit_range
+from ...errors import DataError, NothingEvaluated, ProtocolError, RunError, unknown
+from ...evaluations.attacks.condition import starts_from
+from ...evaluations.condition import check_condition, is_attack, is_exactly, kind_of, shows
+from ...evaluations.corruptions.condition import Corrupted, corrupted_of
+from ...evaluations.corruptions.evaluate import corrupt
+from ...evaluations.corruptions.plan import texture_digest
+from ...evaluations.subject import as_levels
+from ...pipeline.inputs import evaluation_condition, labelled_data
+from ...pipeline.manifest import preprocessing_of
+from ...pipeline.request import ClassificationRequest
+from ...pipeline.units import decoded
+from ...protocol.condition import CLEAN
+from ...runs.folder import RunFolder
+from ...runs.kept_images import ADVERSARIALS, read_adversarials
+from ...runs.manifest import CheckpointEntry, Manifest
+from ...runs.untrusted import digest_of_run
 
 _SHOWN = ("input_size", "interpolation", "crop_pct", "crop_mode")
 _BATCH = 64
