@@ -121,6 +121,7 @@ REFUSED = """
 import sys
 from pathlib import Path
 import robustkit
+from robustkit.cli.app import cli
 from robustkit.common.plugins import of_slice
 from robustkit.errors import RobustkitError
 from robustkit.results.published import read_published
@@ -128,6 +129,14 @@ from robustkit.results.published import read_published
 Path("folder").mkdir()
 Path("folder", "open_clip_config.json").write_text("{}")
 Path("theirs.json").write_text("{}")
+Path("a.toml").write_text('[[rule]]\\nrequire = "top1 under clean >= 0.5"\\n')
+TWO = ["zoo:shapes-vit-standard", "zoo:shapes-vit-quest"]
+UNTIL = "check --until-decided --policy a.toml --data-dir embedded:shapes --out run"
+
+def audit(checkpoints, **options):
+    given = {"data_dir": "embedded:shapes", "limit": 4, "attacks": "fgsm", "setup_check": False, "out": "run"}
+    return robustkit.audit(checkpoints, **given, **options)
+
 for code in sys.argv[2:]:
     try:
         eval(code)
@@ -151,6 +160,19 @@ for code in sys.argv[2:]:
                 "read_published('theirs.json')",
                 "of_slice('logging_to', '--log x')",
             ],
+        ),
+        ("predictions", "predictions:FILE: this installation is without", ["audit(['predictions:theirs.csv'])"]),
+        ("transfer", "--transfer: this installation is without", ["audit(TWO, transfer=True)"]),
+        ("engines", "engine torchattacks: this installation is without", ["audit(TWO, engine='torchattacks')"]),
+        (
+            "watching",
+            "this installation is without",
+            ["audit(TWO, watch_attention=True)", "robustkit.inspect(TWO[0], 'embedded:shapes', stability=True)"],
+        ),
+        (
+            "until_decided",
+            "--until-decided: this installation is without",
+            ["cli.main([*UNTIL.split(), TWO[0]], standalone_mode=False)"],
         ),
     ],
 )

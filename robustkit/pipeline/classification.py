@@ -180,7 +180,7 @@ def _shown(value: object) -> str:
 def plan(request: ClassificationRequest) -> Plan:
     """Return all that an audit of classifiers needs. Raises RobustkitError for anything that is wrong with it."""
     if _is_predictions(request):
-        return cast("Plan", of_slice("plan_predictions", PREDICTIONS)(request))
+        return cast("Plan", of_slice("plan_predictions", f"{PREDICTIONS}FILE")(request))
     if not request.data_dir:
         raise DataError("--data-dir is missing; give a folder, a zip, or embedded:shapes")
     card = request.card
