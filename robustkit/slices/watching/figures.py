@@ -15,7 +15,7 @@ from ...display.format import number, percent
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import Section, Table, join_tables, with_flags
 from ...evaluations.aggregate import Results
-from ...evaluations.condition import ShortRow, name_of, words_of
+from ...evaluations.condition import ShortRow, kind_of, name_of, words_of
 from ...evaluations.family import Presenter
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, of_family
@@ -204,6 +204,6 @@ class AttentionPresenter(HeadsPresenter):
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            label = name_of(text, "badge", manifest)
+            label = name_of(under_of(text, kind_of(text)) or text, "table", manifest)
             plain = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
             yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)

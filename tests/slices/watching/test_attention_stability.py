@@ -28,10 +28,11 @@ from robustkit.cli.app import cli
 from robustkit.common.finding import Finding
 from robustkit.embedded import __file__ as embedded_file
 from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
+from robustkit.evaluations.attacks.condition import TOP1
 from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
 from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
-from robustkit.evaluations.family import Evaluator
+from robustkit.evaluations.family import Evaluator, family_of
 from robustkit.evaluations.records import Layer, encode_layers
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.protocol.condition import Condition
@@ -360,6 +361,16 @@ def test_the_report_has_curves_changes_and_layers(run: Run) -> None:
     assert re.search(r'<th scope="row" class="plain">corruption\(fog,severity=3\)</th><td class="num">[+−]', plain)
     assert part.count('<th scope="row" class="plain">blocks.') == 4
     assert "attention(" not in re.sub(r"(?s)<section aria-labelledby=\"reproduce\">.*", "", part)
+
+
+def test_the_terminal_names_conditions_as_it_does_elsewhere(run: Run) -> None:
+    watched = [f"attention({text})" for text in UNDER]
+    rows = family_of("attention").presenter.short(watched, run.manifest, TOP1)
+    assert list(dict.fromkeys(row.label.partition(": ")[0] for row in rows)) == [
+        "clean",
+        "PGD, 4/255, 2 steps",
+        "fog, severity 3",
+    ]
 
 
 def test_other_parts_of_the_report_know_nothing_of_it(run: Run, tmp_path: Path) -> None:
