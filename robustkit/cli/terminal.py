@@ -7,6 +7,7 @@ AutoAttack has a small budget. Corruptions are those that need no further files.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from . import streams
 from .options import loading, refuse_for_pictures, refuse_idle_parts, request_of, take_entries
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..evaluations.records import RunPart
     from ..report.run import Run
     from ..runs.folder import RunFolder
@@ -181,6 +184,28 @@ def after_part(part: RunPart, run: RunFolder) -> str:
         progress = f"part {part} has done its share of the first phase, {waiting} {units}"
         return f"{progress}; when all parts have: run it again"
     return f"part {part} is done; when all are: robustkit merge {run.path}"
+
+
+def compare_runs(runs: Sequence[Path], *, json_file: Path | None = None, console: Console, **options: Any) -> None:
+    """Print paired differences of checkpoints of runs, as `compare` finds them; write them to a file if asked."""
+    from ..results.compared import compare
+    from ..results.tables import flip_tables, tables
+
+    compared = compare(*runs, **options)
+    print_tables(console, [table.said_once("n") for table in tables(compared.comparison)], "the --json file")
+    for line in compared.unpaired:
+        print_line(console, f"⚑ {line}")
+    more = (*flip_tables(compared.comparison), *compared.placed)
+    print_tables(console, [table.said_once("n") for table in more], "the --json file")
+    if json_file is None:
+        return
+    text = json.dumps(compared.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+    try:
+        json_file.write_text(text + "\n", encoding="utf-8")
+    except OSError as fault:
+        remedy = "choose a file in a folder that exists with --json"
+        raise RunError(f"cannot write {json_file}: {fault.strerror or fault}; {remedy}") from None
+    print_as_it_is(console, f"json: {json_file}")
 
 
 def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: Sequence[str] = ()) -> None:

@@ -22,7 +22,7 @@ from compared_runs import (
 from rich.console import Console
 
 from robustkit.attention.formulas import find_formula
-from robustkit.cli.compare import compare_runs
+from robustkit.cli.terminal import compare_runs
 from robustkit.common.figure import Figure
 from robustkit.errors import RunError
 from robustkit.results.comparison import compare_sides

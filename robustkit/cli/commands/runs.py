@@ -27,7 +27,7 @@ from ..options import (
     setting,
     skip_bad_option,
 )
-from ..terminal import console, say_unfinished, show, usable
+from ..terminal import compare_runs, console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
 run_argument = click.argument("run", type=RUN)
@@ -106,7 +106,6 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
     """
     from ...runs.folder import RunFolder
-    from ..compare import compare_runs
 
     with usable(*runs):
         compare_runs(runs, **options, console=console())
