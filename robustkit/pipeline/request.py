@@ -245,7 +245,7 @@ class Request:
     dtype: str = option(
         "Run",
         "float32, bfloat16, or auto: attacks search in bfloat16 where the device is fast in it, all else in float32. "
-        "Attacks are always scored in float32.",
+        "Square always searches in float32, and attacks are always scored in it.",
         "float32",
     )
     compile: bool = option(

@@ -21,6 +21,7 @@ from robustkit.display.format import (
     significant,
     wide_number,
 )
+from robustkit.display.text import capital
 
 NONE = math.nan
 
@@ -89,3 +90,8 @@ def test_a_figure_is_its_value_and_its_interval():
 )
 def test_a_p_value(value, cell, sentence):
     assert (p_value(value), p_equals(value)) == (cell, sentence)
+
+
+def test_a_sentence_begins_with_a_capital_unless_a_name_does_without() -> None:
+    cases = {"accuracy": "Accuracy", "mIoU falls": "mIoU falls", "a": "A", "": "", "no figure": "No figure", "AB": "AB"}
+    assert {text: capital(text) for text in cases} == cases

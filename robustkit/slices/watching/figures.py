@@ -190,7 +190,7 @@ class AttentionPresenter(HeadsPresenter):
     words = VOCABULARY
 
     def tables(self, results: Results) -> Sequence[Table]:
-        return attention_tables(results)
+        return attention_tables(results, results.manifest)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         heads = watched_heads(results)

@@ -18,6 +18,7 @@ from ...display.format import MISSING, NOT_FINITE, Cell, count, wide_number
 from ...display.table import Table
 from ...errors import DamagedRecord
 from ...evaluations.aggregate import Gatherer, RecordReader, column_of, readable_rows
+from ...evaluations.condition import name_of
 from ...evaluations.family import Aggregator, Summary
 from ...evaluations.metrics import by_checkpoint
 from ...evaluations.records import (
@@ -287,18 +288,19 @@ _OF_LAYERS = (
 Rows = Sequence[Figure]
 
 
-def attention_tables(results: Rows) -> list[Table]:
-    return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
+def attention_tables(results: Rows, manifest: Manifest) -> list[Table]:
+    return [_table(checkpoint, some, manifest) for checkpoint, some in by_checkpoint(results, under_of).items()]
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], manifest: Manifest) -> Table:
     rows = []
     counts = {under: next(iter(figures.values())).n for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
     for under, figures in conditions.items():
         pairs = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
         cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, pairs, strict=True))
-        rows.append((under, *([count(counts[under])] if several else []), *cells))
+        label = name_of(under, "table", manifest)
+        rows.append((label, *([count(counts[under])] if several else []), *cells))
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
     return Table(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint, places=("terminal", "page"))

@@ -284,7 +284,7 @@ def test_what_is_not_finite_stays_in_records_and_is_said(tmp_path: Path) -> None
     (entropy,) = (row for row in found.summary() if row.metric == "attention_entropy")
     assert math.isnan(entropy.value) and entropy.n == 12 and not entropy.interval
     assert "attention is not finite in 12 of 12 samples, first in blocks.2.attn head 0" in said_of(entropy)
-    (table,) = attention_tables(found.summary())
+    (table,) = attention_tables(found.summary(), found.manifest)
     assert table.rows == (("clean", *["nan"] * 6),)
     kept = heads_of(found, "diverged", "attention(clean)")
     assert kept is not None
@@ -358,7 +358,7 @@ def test_the_report_has_curves_changes_and_layers(run: Run) -> None:
     place = int(kept.values["largest_logits"].argmax())
     assert f"clean: largest logit {kept.values['largest_logits'][place]:.1f} in {kept.name(place)}" in said[1]
     plain = re.sub(r"<wbr>|</?a\b[^>]*>", "", part)
-    assert re.search(r'<th scope="row" class="plain">corruption\(fog,severity=3\)</th><td class="num">[+−]', plain)
+    assert re.search(r'<th scope="row" class="plain">fog, severity 3</th><td class="num">[+−]', plain)
     assert part.count('<th scope="row" class="plain">blocks.') == 4
     assert "attention(" not in re.sub(r"(?s)<section aria-labelledby=\"reproduce\">.*", "", part)
 

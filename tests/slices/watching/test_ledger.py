@@ -22,6 +22,7 @@ from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Pairings
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.survey import survey
 from robustkit.slices.watching.ledger.condition import LISTS, METRICS
 from robustkit.slices.watching.ledger.evaluate import SWAPS, LayerLedger, Ledger, columns_of
 from robustkit.slices.watching.results import heads_of
@@ -102,6 +103,10 @@ def test_results_are_means_over_the_samples_that_have_a_figure(run: Run) -> None
                 assert (found.low, found.high) == pytest.approx(bounds)
     changed = rows[NAMES[0], "back_with_norms"].n
     assert 0 < changed < 12
+    table, _ = family_of("ledger").presenter.tables(survey(run))
+    (row,) = table.rows
+    assert table.title == f"{NAMES[0]}: logit ledger, n = 12" and row[0] == "PGD, 8/255, 3 steps"
+    assert row[table.headings.index("changed")] == str(changed)
     books = heads_of(run, NAMES[1], LEDGER, LISTS)
     assert books is not None and books.n == 12
     lists = [row["angle_shares"] for row in run.table(NAMES[1], LEDGER).to_pylist()]

@@ -14,10 +14,11 @@ from ....display.format import MISSING, Cell, count, figure_cell, number, percen
 from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
 from ....display.table import Section, Table
 from ....evaluations.aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
-from ....evaluations.condition import words_of
+from ....evaluations.condition import name_of, words_of
 from ....evaluations.family import Aggregator, Summary
 from ....evaluations.metrics import by_checkpoint
 from ....evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
+from ....runs.manifest import Manifest
 from ..condition import under_of
 from ..figures import HeadsPresenter
 from ..results import Heads, WatchedHeads, heads_of
@@ -60,20 +61,20 @@ class LedgerHeads(WatchedHeads):
 _MOST = 64  # layers in a table
 _NOTE = (
     "Why attention scores change from the clean image: norms of queries, norms of keys, and directions of both. "
-    "Back: of the n samples whose prediction changed, the share whose prediction is restored when the norms or "
-    "directions of the clean image are substituted in every layer."
-    " Means over samples, 95 % intervals."
+    "Changed: samples whose prediction changed. Back: the share of these whose prediction is restored when the norms "
+    "or directions of the clean image are substituted in every layer. Means over samples, 95 % intervals."
 )
 _HEADINGS = tuple(metric.label for metric in METRICS[:4])
 
 
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]]) -> Table:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], manifest: Manifest) -> Table:
     rows = []
     for under, figures in conditions.items():
         changed = figures.get(METRICS[-1].name)
         cells = [figure_cell(figures.get(m.name), m.scale, m in (CHANGE, *BACK), digits=2) for m in METRICS]
-        rows.append((under, *cells[:4], count(changed.n if changed else 0), *cells[4:]))
-    headings = ("condition", *(m.label for m in METRICS[:4]), "n", *(m.label for m in METRICS[4:]))
+        label = name_of(under, "table", manifest)
+        rows.append((label, *cells[:4], count(changed.n if changed else 0), *cells[4:]))
+    headings = ("condition", *(m.label for m in METRICS[:4]), "changed", *(m.label for m in METRICS[4:]))
     n = max(row.n for figures in conditions.values() for row in figures.values())
     title, places = f"{checkpoint}: logit ledger, n = {n}", ("terminal", "page")
     return Table(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint, places=places)
@@ -179,7 +180,7 @@ class LogitLedgerPresenter(HeadsPresenter):
 
     def tables(self, results: Results) -> Sequence[Table]:
         every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
-        return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
+        return [_table(checkpoint, conditions, results.manifest) for checkpoint, conditions in every.items()]
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         first: dict[str, tuple[str, Any]] = {}
