@@ -75,6 +75,7 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", records_of("clean"))
+    assert command(run.path, run_of(tmp_path / "b", records_of("clean")).path)[0] == 0  # no file was asked for
     assert command(run.path, "--json", tmp_path / "none" / "x.json")[0] != 0
     for words, message in (
         ((run.path, "--json", tmp_path / "none" / "x.json"), "choose a file in a folder that exists with --json"),

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -564,6 +565,16 @@ def test_adversarial_images_are_those_that_the_run_keeps(
     without = audit(place, tmp_path / "without", attacks="pgd(steps=3)")
     with pytest.raises(RobustkitError, match=r"keeps no adversarial images of net under pgd.*--keep-adversarials"):
         export_data(without, attack, tmp_path / "none")
+
+
+def test_images_that_cannot_be_read_are_named(place: Path, tmp_path: Path) -> None:
+    here = shutil.copytree(place, tmp_path / "place")
+    broken = sorted((here / "images").rglob("*.png"))[3]
+    broken.write_bytes(broken.read_bytes()[:40])
+    run = audit(here, tmp_path / "run", attacks="none")
+    status, said = command("export-data", run.path, "--condition", "clean", "--out", tmp_path / "clean")
+    name = broken.relative_to(here / "images").as_posix()
+    assert status == 0 and f"29 images, exact pixels; 1 could not be read, such as {name}" in " ".join(said.split())
 
 
 def failing_after(count: int) -> Callable[[Any], bytes]:
