@@ -34,6 +34,7 @@ from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
+from robustkit.results.survey import survey
 from robustkit.runs.kept_images import (
     ADVERSARIALS,
     DIGEST,
@@ -43,7 +44,7 @@ from robustkit.runs.kept_images import (
 )
 from robustkit.runs.manifest import PreprocessingEntry
 from robustkit.slices.transfer.condition import Passed, passed_of, transfer_condition
-from robustkit.slices.transfer.results import TransferSummary
+from robustkit.slices.transfer.results import TransferSummary, matrices
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """
@@ -146,6 +147,7 @@ def test_transfer_is_what_linear_algebra_says(nets: Path, tmp_path: Path) -> Non
     assert not (run.path / "adversarials").exists()  # nobody asked to keep them
     page = (run.path / "report.html").read_text()
     assert "Transfer between checkpoints" in page and "Transfer of PGD, 8/255, 4 steps: accuracy in %, n = 40" in page
+    assert [matrix.grid().shaded for matrix in matrices(survey(run))] == [("a", "b")] * 2
     others = audit(nets, tmp_path / "others", batch_size=40, shard_size=40)
     for name, text in (("a", on(PGD, "b")), ("b", on(PGD, "a")), ("b", on(FGSM, "b"))):
         here, there = (one.table(name, text).to_pandas() for one in (run, others))
