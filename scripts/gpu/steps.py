@@ -35,7 +35,7 @@ STEPS = {
     "rates": Step("rates:eager", 90, "attacks in images a second"),
     "maps": Step("rates:corruptions_and_maps", 25, "corruptions and maps in images a second"),
     "memory": Step("rates:memory", 30, "batches halved where memory is short"),
-    "compiled": Step("rates:compiled", 110, "attacks on compiled networks"),
+    "compiled": Step("rates:compiled", 205, "attacks on compiled networks"),
     "host": Step("rates:host", 40, "decoding, uploads, writing"),
     "processes": Step("truth:processes", 60, "two processes on one device"),
 }
