@@ -153,7 +153,7 @@ def pageless() -> Iterator[None]:
 def unexamined() -> Iterator[None]:
     """Audits of this module take no evidence on their attacks: ten times an attack's time, where no test reads it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.evaluations.attacks.evidence.wants_evidence", lambda *_: False)
+        patch.setattr("robustkit.evaluations.attacks.evaluate._wants_evidence", lambda *_: False)
         yield
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+import robustkit
 from robustkit.common import plugins
 
 SLICES = [path.parent for path in sorted((ROOT / "robustkit" / "slices").glob("*/entry_points.txt"))]
@@ -164,6 +165,7 @@ for code in sys.argv[2:]:
         ("predictions", "predictions:FILE: this installation is without", ["audit(['predictions:theirs.csv'])"]),
         ("transfer", "--transfer: this installation is without", ["audit(TWO, transfer=True)"]),
         ("engines", "engine torchattacks: this installation is without", ["audit(TWO, engine='torchattacks')"]),
+        ("evidence", "--evidence quick: this installation is without", ["audit(TWO, evidence='quick')"]),
         (
             "watching",
             "this installation is without",
@@ -178,6 +180,29 @@ for code in sys.argv[2:]:
 )
 def test_what_a_deleted_slice_did_is_refused_in_a_line(gone: str, text: str, calls: list[str], tmp_path: Path) -> None:
     run_without([gone], tmp_path, REFUSED, text, *calls)
+
+
+UNEXAMINED = """
+import sys
+import robustkit
+from robustkit.report.refresh import refresh
+
+def codes(results):
+    return {finding.code for figure in results for finding in figure.findings if finding.code.startswith("evidence/")}
+
+run = robustkit.audit("zoo:shapes-vit-standard", data_dir="embedded:shapes", limit=4, attacks="fgsm", out="run")
+assert not run.evidence("shapes-vit-standard", "fgsm(eps=1/255)") and codes(run.summary()) == {"evidence/declined"}
+other = robustkit.Run(sys.argv[1])
+assert codes(refresh(other)) == {"evidence/failed"}
+"""
+
+
+def test_attacks_without_the_slice_of_evidence_are_flagged(tmp_path: Path) -> None:
+    """An audit takes none, and a run that has some is read without its judgement."""
+    examined = tmp_path / "examined"
+    robustkit.audit("zoo:shapes-vit-standard", data_dir="embedded:shapes", limit=4, attacks="fgsm", out=examined)
+    (tmp_path / "package").mkdir()
+    run_without(["evidence"], tmp_path / "package", UNEXAMINED, str(examined))
 
 
 def test_slices_are_no_plug_ins() -> None:

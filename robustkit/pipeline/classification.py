@@ -16,8 +16,7 @@ from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.answers import ask_image
-from ..evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
-from ..evaluations.attacks.evidence import bearing_evidence, extents
+from ..evaluations.attacks.evaluate import attacked_labels, bearing_evidence, build_attack, parse_condition
 from ..evaluations.condition import extended, is_attack, kind_of, pattern_of, shows
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
@@ -38,7 +37,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
+from .plan import EVIDENCE, Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
 from .request import ClassificationRequest, Preset
 
 
@@ -219,7 +218,7 @@ def plan(request: ClassificationRequest) -> Plan:
     conditions = (*conditions, *passed)
     reused = frozenset(each.text for each in visible if each != CLEAN and shows(each.text) and request.watch_attention)
     located = dict.fromkeys((each.text for each in conditions if each.needs_truth), truth.digest or "none")
-    classes = len(dataset.valid_labels or dataset.class_names)
+    bearing, extents = _evidence(request, conditions, dataset)
     return Plan(
         request=request,
         run=run,
@@ -232,13 +231,26 @@ def plan(request: ClassificationRequest) -> Plan:
         lines=tuple(dict.fromkeys((*lines, *inputs_in_words(entries), *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
         pictures=_browsed(request, dataset),
-        evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
-        extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
+        evidence=bearing,
+        extents=extents,
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
         metadata=sample_metadata(request, dataset),
         unsuited=unsuited,
     )
+
+
+def _evidence(
+    request: ClassificationRequest, conditions: Sequence[Condition], dataset: Dataset
+) -> tuple[tuple[str, ...], Mapping[Condition, Any]]:
+    """Return the texts of the attacks whose results need evidence, and how far it goes; nothing where none is taken."""
+    bearing = bearing_evidence(conditions, request.card)
+    texts = tuple(condition.text for condition in bearing)
+    if request.evidence == "none" or not bearing:
+        return texts, {}
+    classes = len(dataset.valid_labels or dataset.class_names)
+    extents = of_slice("evidence", f"{EVIDENCE} {request.evidence}").extents
+    return texts, extents(bearing, request.card, classes, len(dataset.samples), request.evidence)
 
 
 def _browsed(request: ClassificationRequest, dataset: Dataset) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.plugins import of_slice
 from ..display.text import no_controls
 from ..errors import RunError
-from ..evaluations.attacks.evidence import needs_evidence
 from ..evaluations.condition import Cost
 from ..evaluations.corruptions.evaluate import lines_on_device
 from ..evaluations.records import ENOUGH, RunPart
@@ -19,7 +19,7 @@ from ..runs.folder import RunFolder
 from ..runs.kept_images import ADVERSARIALS, PICTURES, strange_images
 from ..runs.progress import Progress
 from ..runs.untrusted import shard_number
-from .plan import DescribedCheckpoint, Plan, PlannedCheckpoint
+from .plan import EVIDENCE, DescribedCheckpoint, Plan, PlannedCheckpoint
 from .processes import Ranks
 from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
@@ -97,13 +97,16 @@ def _lacking(
     preprocessing = planned.preprocessing if isinstance(planned, PlannedCheckpoint) else None
     bearing = [each for each in conditions if each in plan.extents] if preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
-    doubted = [
-        each.text for each in bearing if each in measured and needs_evidence(run, name, each, plan.extents[each])
-    ]
+    doubted = [each.text for each in bearing if each in measured and _needs_evidence(plan, name, each)]
     checks = CLEAN in measured and not (conditions and conditions[0].waits)
     unchecked = _why_unchecked(plan, planned) if checks else ""
     unchecked = unchecked if lacking or unchecked is None else ""  # a finished run is as it is
     return [(shard, [c.text for c in some]) for shard, some in lacking], doubted, done, lines, unchecked
+
+
+def _needs_evidence(plan: Plan, name: str, condition: Condition) -> bool:
+    needs_evidence: Callable[..., bool] = of_slice("evidence", EVIDENCE).needs_evidence
+    return needs_evidence(plan.run, name, condition, plan.extents[condition])
 
 
 def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,6 @@ from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..data.metadata import read_metadata, rows_in_memory
 from ..evaluations.answers import Question, take_answers
-from ..evaluations.attacks.evidence import Extent
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
@@ -31,6 +31,8 @@ from ..tasks.registry import EVERY_TASK
 from .inputs import plan_attacked
 from .progress import Reporter
 from .request import ClassificationRequest, Request
+
+EVIDENCE = "--evidence"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Plan:
     maps need besides the data set. lines: for the user, shown once everything is checked, so that an error stands
     alone. unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count.
     pictures: ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence;
-    extents: how far it goes, empty where none is taken.
+    extents: how far it goes, as the slice `evidence` says; empty where none is taken.
     checks_setup: whether other normalisations are tried first. handed: texts of the attacks whose adversarial
     images are passed on or kept. command: the words of the command of the whole run, where this process was started
     by another; sequential: whether samples are looked at while they come, and may end it. metadata: columns of the
@@ -97,7 +99,7 @@ class Plan:
     keep_misclassified: bool = False
     pictures: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    extents: Mapping[Condition, Extent] = field(default_factory=dict)
+    extents: Mapping[Condition, Any] = field(default_factory=dict)
     checks_setup: bool = False
     handed: frozenset[str] = frozenset()
     command: Sequence[str] = ()

@@ -32,7 +32,7 @@ from ..common.options import (
     read_triple,
     text_of_value,
 )
-from ..common.plugins import plugin_files
+from ..common.plugins import built_in, plugin_files
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
 from .processes import is_follower
@@ -499,7 +499,7 @@ class ClassificationRequest(Request):
     evidence: str = option(
         "Attacks",
         "Checks for gradient masking: quick takes at most a quarter of the attacks' passes.",
-        "quick",
+        "quick" if "evidence" in built_in("functions") else "none",
         type=("none", "quick", "full"),
     )
     keep_adversarials: bool = option("Attacks", "Store adversarial images in the run, in half precision.", False)

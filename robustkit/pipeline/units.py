@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..common.determinism import draw_samples, stack_on, to_device
+from ..common.plugins import of_slice
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
-from ..evaluations.attacks.evidence import gather_evidence, look_before
-from ..evaluations.attacks.gradient_masking import checks_of, raised_by
 from ..evaluations.attacks.two_phase.evaluate import PhaseChoice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
@@ -51,7 +50,7 @@ from ..runs.kept_images import (
 from ..runs.progress import Watch
 from ..runs.untrusted import provenance_metadata, provenance_of
 from .manifest import preprocessing_of, versions
-from .plan import Plan, PlannedCheckpoint
+from .plan import EVIDENCE, Plan, PlannedCheckpoint
 
 _AHEAD = 4
 
@@ -307,19 +306,11 @@ class Worker:
             self.say(f"{name}: {note}")
 
     def take_evidence(self, name: str, text: str, before: bool = False) -> None:
-        """Measure whether an attack's result can be trusted, and report what speaks against it. before: only what is
-        measured before the attack, since the model may change meanwhile.
-        """
+        """Measure whether an attack's result can be trusted. before: only what is measured before the attack."""
         planned, subject = self._on_device(name)
-        assert planned.preprocessing is not None
         condition = self._by_text[text]
-        arguments = self.run, subject, planned.supply.dataset, planned.preprocessing, condition
-        if before:
-            look_before(*arguments, self.plan.extents[condition])
-            return
-        gather_evidence(*arguments, self.plan.extents[condition], self.watch)
-        for flag in map(str, raised_by(checks_of(self.run.evidence(name, text) or {}))):
-            self.say(f"⚑ {name}, {text}: {flag}")
+        on = self.run, subject, planned.supply.dataset, planned.preprocessing, condition, self.plan.extents[condition]
+        of_slice("evidence", EVIDENCE).take(*on, self.watch, self.say, before)
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
         """Write the records of shards, each under the conditions whose texts come with it. Raises ModelError where the

@@ -372,13 +372,13 @@ class RunFolder:
         return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
 
     def write_evidence(self, checkpoint: str, condition: str, figures: Mapping[str, Any]) -> None:
-        """Write the figures of `evaluations.attacks.examining.examine` for an attack, with their provenance."""
+        """Write the figures of `slices.evidence.examining.examine` for an attack, with their provenance."""
         plain = json.loads(json.dumps({**figures, "of": self.unit(checkpoint, condition).provenance}))
         text = json.dumps(plain | {"digest": digest_of(plain)}, ensure_ascii=False, indent=1)
         self.write(self.evidence_path(checkpoint, condition), (text + "\n").encode())
 
     def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
-        """Return the figures of `evaluations.attacks.examining.examine`; None where none were measured. Raises
+        """Return the figures of `slices.evidence.examining.examine`; None where none were measured. Raises
         DamagedRecord where they are not what was written, RunError where they cannot be read at the moment."""
         path = self.evidence_path(checkpoint, condition)
         figures, fault = self._evidence(checkpoint, condition)

@@ -10,7 +10,7 @@ import pytest
 
 from robustkit.common.finding import Entry, Finding, catalogue, entry_of
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.gradient_masking import _CHECKS
+from robustkit.slices.evidence.gradient_masking import _CHECKS
 from scripts.pages import findings as findings_page
 
 ROOT = Path(__file__).parents[2]

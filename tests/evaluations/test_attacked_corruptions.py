@@ -18,8 +18,7 @@ import corruptions
 import robustkit
 from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.evaluate import parse_condition, parse_conditions
-from robustkit.evaluations.attacks.evidence import bearing_evidence
+from robustkit.evaluations.attacks.evaluate import bearing_evidence, parse_condition, parse_conditions
 from robustkit.evaluations.attacks.ranking import out_of_order
 from robustkit.evaluations.attacks.results import curves
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of

@@ -145,7 +145,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
     cards["other"] = standard.replace('step_size = "0.15*eps"', 'step_size = "0.2*eps"')
     for name, text in cards.items():
         (tmp_path / f"{name}.toml").write_text(text, "utf-8")
-    monkeypatch.setattr("robustkit.evaluations.attacks.evidence.wants_evidence", lambda *_: False)
+    monkeypatch.setattr("robustkit.evaluations.attacks.evaluate._wants_evidence", lambda *_: False)
     fog, pgd = "corruption(fog,severity=3)", "pgd(eps=8/255,steps=2)"
 
     def go(out: str, card: str, attacks: str = "fgsm,pgd(steps=2)", **more: Any) -> Run:

@@ -244,7 +244,7 @@ def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
         raise RuntimeError("out of memory\nwith details")
 
     with monkeypatch.context() as patch:
-        patch.setattr("robustkit.evaluations.attacks.evidence.examine", fails)
+        patch.setattr("robustkit.slices.evidence.taking.examine", fails)
         said: list[str] = []
         run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", say=said.append)
     text = "evidence could not be collected: RuntimeError: out of memory"

@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import robustkit
-from robustkit.evaluations.attacks.gradient_masking import checks_of
 from robustkit.report import page
 from robustkit.report.run import Run
+from robustkit.slices.evidence.gradient_masking import checks_of
 
 CHECKS = [*(check.name for check in checks_of({})), "attacks in order"]
 EPS, COUNT = 8 / 255, 32

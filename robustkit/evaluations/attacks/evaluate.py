@@ -335,3 +335,39 @@ class AttacksEvaluator(Evaluator):
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         return evaluate_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
+
+
+_STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
+
+
+def bearing_evidence(conditions: Iterable[Condition], card: Card) -> dict[Condition, list[Condition]]:
+    """Return the attacks with evidence, each AutoAttack, else the strongest per norm, eps and corruption, and the
+    attacks that it is about. The figures are the model's, the same for all attacks of one radius.
+
+    A plug-in's attack is the weakest; of equally strong ones the first counts.
+    """
+    candidates = [condition for condition in conditions if _wants_evidence(condition, card)]
+    strength, best = {name: place for place, name in enumerate(_STRENGTH)}, dict[_Radius, Condition]()
+    for condition in sorted(candidates, key=lambda each: strength.get(each.name, -1), reverse=True):
+        best.setdefault(_radius(condition), condition)
+    bearing: dict[Condition, list[Condition]] = {
+        each: [] for each in candidates if each.name == "autoattack" or each in best.values()
+    }
+    for each in candidates:
+        bearing[each if each in bearing else best[_radius(each)]].append(each)
+    return bearing
+
+
+def _wants_evidence(condition: Condition, card: Card) -> bool:
+    """Whether evidence can speak of an attack's result: of our engine, with eps above 0, inside its own ball."""
+    attack = build_attack(condition, card)
+    if not isinstance(attack, attacks.Attack) or condition.engine != "robustkit":
+        return False
+    return attack.threat.eps > 0 and attack.radius and not attack.minimal and not attack.threat.cut_images
+
+
+_Radius = tuple[str, float | None, Condition | None]
+
+
+def _radius(condition: Condition) -> _Radius:
+    return condition.norm, condition.eps, condition.under

@@ -1,256 +1,53 @@
-"""Evidence that an attack's result can be trusted: figures from the model on a few samples, as a file of the run."""
+"""What results say about the evidence on an attack, which the slice `evidence` takes and judges. Loads no torch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from attacks import Attack
-
-from ...common.preprocessing import Preprocessing
-from ...data.dataset import Dataset, Sample
-from ...data.images import to_pixels
-from ...errors import BadImageError
-from ...models.device import out_of_memory
-from ...protocol.card import Card
-from ...protocol.condition import Condition
-from ...runs.folder import RunFolder
-from ...runs.progress import Progress
-from ..condition import Cost
-from ..family import attacked_inputs
-from ..subject import Batch, EvaluatedModel
-from .evaluate import attack_cost, build_attack
-from .examining import ALWAYS, AROUND, CLOSELY, LEFT_OUT, PROBES, SWEEP, Probe, examine, examine_before, in_a_line
-from .gradient_masking import AFTERWARDS
-
-SAMPLES = 32  # the most samples that the figures are measured on, spread evenly over the data set
-FEWEST = 3  # samples, where not all checks fit; two, if so the first of them do, which find most
-_CORE, _FIRST = 4, 2  # of the probes; without the second, the others say little
-_SHARE = 0.25  # of the attacks' passes
-_STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
-_BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat16
+from ...common.finding import Finding
+from ...common.plugins import built_in
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How far evidence goes. samples: how many are looked at. left_out: checks that are not made. most: samples, and
-    passes: of the model, that it may take; None: as many as all checks do.
+class Sign:
+    name: str
+    figure: str
+    """What was measured, in words, or `not measured`."""
+    finding: Finding | None = None
+
+
+def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Sign | None:
+    """Return what is wrong where an attack has no evidence, or only what was taken before it; None where it has.
+
+    arguments: of run.json.
     """
-
-    samples: int
-    left_out: tuple[str, ...] = ()
-    most: int = SAMPLES
-    passes: int | None = None
-
-    def cost(self, condition: Condition) -> Cost:
-        """Return what it costs, at least, as the passes of each sample."""
-        made = (each for each in _probes(condition) if not each.checks or {*each.checks}.difference(self.left_out))
-        forwards, backwards = map(sum, zip(*(probe.passes(self.samples) for probe in made), strict=True))
-        return Cost(forwards, backwards) * (1 / max(1, self.samples))
-
-    def of(self, condition: Condition, surrogates: int) -> Extent:
-        """Return it for a model with so many surrogates for its attention, which cost most where there are some."""
-        return self if self.passes is None else _within(self.passes, condition, self.most, surrogates)
-
-    @property
-    def stated(self) -> dict[str, Any]:
-        """What the file of the figures says about it; nothing where it is all."""
-        whole = self.passes is None or (self.samples == self.most and not self.left_out)
-        return {} if whole else {"quick": {"passes": self.passes, "left_out": [*self.left_out]}}
+    if figures is not None and "awaited" not in figures:
+        return None
+    if arguments.get("evidence") == "none":
+        return Sign("evidence", "not taken", Finding.of("evidence/declined"))
+    return Sign("evidence", "not there", Finding.of("evidence/missing"))
 
 
-def _probes(condition: Condition, surrogates: int = 0) -> tuple[Probe, ...]:
-    runs = 1 + surrogates if surrogates else 0
-    around = replace(AROUND, each=(runs * AROUND.each[0], runs * AROUND.each[1]))
-    return (ALWAYS, *PROBES, *([SWEEP] if condition.name == "autoattack" else []), around)
+def checks_of(figures: Mapping[str, Any], stages: Mapping[str, int], n: int, averaged: bool) -> list[Sign]:
+    """Return the checks of figures that were taken, as `gradient_masking.checks_of`, by the slice that judges them."""
+    if (entry := built_in("functions").get("checks_of_evidence")) is None:
+        why = "this installation is without the slice that judges it"
+        return [Sign("evidence", why, Finding.of("evidence/failed", why=why))]
+    judge: Callable[..., list[Sign]] = entry.load()
+    return judge(figures, stages, n=n, averaged=averaged)
 
 
-def _within(passes: int, condition: Condition, most: int, surrogates: int = 0) -> Extent:
-    """Return the most samples with all checks, or else a few with as many checks as fit, by their worth."""
-    every = _probes(condition, surrogates)
-
-    def fits(some: Sequence[Probe], samples: int) -> bool:
-        return sum(sum(probe.passes(samples)) for probe in some) <= passes
-
-    few = min(most, FEWEST)
-    for samples in range(most, few - 1, -1):
-        if fits(every, samples):
-            return Extent(samples, (), most, passes)
-    pairs = [(_CORE, n) for n in range(few, 1, -1)] + [(1, n) for n in range(few, 0, -1)]
-    samples = next((n for first, n in pairs if fits(every[:first], n)), 0)
-    begun = next((n for n in (_FIRST, 1) if samples and fits(every[:n], samples)), 0)
-    made = [*every[:begun]]
-    for probe in every[_FIRST:] if begun == _FIRST else ():
-        made += [probe] if fits([*made, probe], samples) else []
-    left_out = dict.fromkeys(check for probe in every if probe not in made for check in probe.checks)
-    return Extent(samples, tuple(left_out), most, passes)
-
-
-def extents(
-    conditions: Sequence[Condition], card: Card, classes: int, samples: int, how: str
-) -> dict[Condition, Extent]:
-    """Return the attacks that bear evidence (`bearing_evidence`), and how far it goes; with `quick`, to a quarter of
-    the passes of the attacks that it is about, on `samples` samples. how: none, quick or full.
-    """
-    bearing, most = bearing_evidence(conditions, card), min(SAMPLES, samples)
-    if how != "quick":
-        return {each: Extent(most, (), most) for each in bearing} if how == "full" else {}
-    passes, best = dict.fromkeys(bearing, 0.0), {_radius(each): each for each in _by_strength(bearing)[::-1]}
-    for condition in (each for each in conditions if wants_evidence(each, card)):
-        cost = attack_cost(condition, card, classes) + Cost()
-        often = min(condition.on or samples, samples) * cost.expected / cost.most
-        bearer = condition if condition in passes else best[_radius(condition)]
-        passes[bearer] += often * (cost.forwards + cost.backwards)
-    return {each: _within(int(_SHARE * count), each, most) for each, count in passes.items()}
-
-
-def needs_evidence(run: RunFolder, checkpoint: str, condition: Condition, extent: Extent) -> bool:
-    """Whether figures are still to be taken for an attack whose result claims something, or of more than are there."""
-    taken = run.evidence(checkpoint, condition.text)
-    if taken is None or "failed" in taken or "awaited" in taken or AFTERWARDS in (taken.get("unmeasured") or {}):
-        return True
-    return "quick" in taken and (taken["quick"]["passes"] or 0) < (extent.passes or math.inf)
-
-
-def wants_evidence(condition: Condition, card: Card) -> bool:
-    """Whether evidence can speak of an attack's result: of our engine, with eps above 0, inside its own ball."""
-    attack = build_attack(condition, card)
-    if not isinstance(attack, Attack) or condition.engine != "robustkit":
-        return False
-    return attack.threat.eps > 0 and attack.radius and not attack.minimal and not attack.threat.cut_images
-
-
-def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
-    """Return the attacks with evidence: each AutoAttack, else the strongest per norm, eps and corruption.
-
-    The figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius already has them.
-    """
-    candidates = [condition for condition in conditions if wants_evidence(condition, card)]
-    best: dict[_Radius, Condition] = {}
-    for condition in _by_strength(candidates):
-        best.setdefault(_radius(condition), condition)
-    return [attack for attack in candidates if attack.name == "autoattack" or attack in best.values()]
-
-
-_Radius = tuple[str, float | None, Condition | None]
-
-
-def _radius(condition: Condition) -> _Radius:
-    return condition.norm, condition.eps, condition.under
-
-
-def _by_strength(attacks: Iterable[Condition]) -> list[Condition]:
-    """Return the strongest first. A plug-in's attack is the weakest; of equally strong ones the first counts."""
-    strength = {name: place for place, name in enumerate(_STRENGTH)}
-    return sorted(attacks, key=lambda each: strength.get(each.name, -1), reverse=True)
-
-
-_FAULTS = (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError)
-
-
-def look_before(
-    run: RunFolder,
-    subject: EvaluatedModel,
-    dataset: Dataset,
-    preprocessing: Preprocessing,
-    condition: Condition,
-    extent: Extent,
-) -> None:
-    """Write, before an attack, the figures of `examining.examine_before`, which `gather_evidence` adds to its own."""
-    extent = extent.of(condition, len(subject.exact.surrogates))
-    images, samples = _read(dataset, preprocessing, extent.samples, CLOSELY)
-    if not samples or AFTERWARDS in extent.left_out:
-        return
-    name, ids = subject.classifier.identity.name, [sample.id for sample in samples]
-    evidence = run.evidence(name, condition.text) or {}
-    if "awaited" in evidence and evidence["sample_ids"] == ids:
-        return
-    inputs, labels = attacked_inputs(subject, Batch(torch.stack(images), samples), condition), subject.labels(samples)
-    rng, threat = subject.rng(samples, condition), _attack(condition, subject.card).threat
-    size = min(subject.settings.batch_size, CLOSELY)
-    asked = partial(examine_before, subject.exact, inputs, labels, threat, rng=rng, batch_size=size)
-    try:
-        figures = subject.steadily(condition.text, rng, asked)
-    except _FAULTS as fault:  # the attack will report what is wrong; if it does not, this lack is a flag
-        figures = {"failed": in_a_line(fault)}
-    if run.evidence(name, condition.text) in (None, evidence):  # else another process has gone further
-        run.write_evidence(name, condition.text, {"sample_ids": ids, "awaited": True, **figures})
-
-
-def gather_evidence(
-    run: RunFolder,
-    subject: EvaluatedModel,
-    dataset: Dataset,
-    preprocessing: Preprocessing,
-    condition: Condition,
-    extent: Extent,
-    progress: Progress,
-) -> None:
-    """Write the figures of `examining.examine` for one checkpoint after an attack, unless no image can be read."""
-    attack, name, text = _attack(condition, subject.card), subject.classifier.identity.name, condition.text
-    extent = extent.of(condition, len(subject.exact.surrogates))
-    images, samples = _read(dataset, preprocessing, extent.samples)
-    if not samples:
-        if not extent.samples:
-            run.write_evidence(name, text, {"sample_ids": [], "samples": 0, **extent.stated})
-        return
-    size, before = min(subject.settings.batch_size, _BATCH), run.evidence(name, text) or {}
-    progress.start(name, f"evidence on {text}", len(samples))
-    rng, figures = subject.rng(samples, condition), None
-    while figures is None:
-        try:
-            exact, labels = subject.exact, subject.labels(samples)  # low precision rounds as a defence would
-            inputs = attacked_inputs(subject, Batch(torch.stack(images), samples), condition)
-            brief, around = condition.name != "autoattack", exact.surrogates
-            asked = partial(examine, exact, inputs, labels, attack.threat, rng=rng, batch_size=size, brief=brief)
-            asked = partial(asked, attack=attack, surrogates=around, left_out=extent.left_out)
-            figures = _compared(before, subject.steadily(text, rng, asked))
-        except _FAULTS as fault:
-            if not out_of_memory(fault) or size == 1:
-                # The attack itself will report what is wrong; if it does not, the lack of figures is a flag.
-                figures = {"failed": in_a_line(fault)}
-        size = max(1, size // 2)
-    run.write_evidence(name, text, {"sample_ids": [sample.id for sample in samples], **figures, **extent.stated})
-    progress.advance(len(samples))
-
-
-def _compared(before: Mapping[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """Add what was measured before the attack to the figures of after it, or why it cannot be compared with them."""
-    if figures["unasked"].get(AFTERWARDS) == LEFT_OUT:
-        return figures
-    del figures["unasked"][AFTERWARDS]
-    if figures["has_gradient"] == 0:
-        figures["unasked"][AFTERWARDS] = "outputs have no gradient path to the input"
-    elif why := "it was not looked at before" if "awaited" not in before else before.get("failed"):
-        figures["unmeasured"][AFTERWARDS] = why
-    elif before.get("rise_before") is None or "rise_after" not in figures:
-        figures["unasked"][AFTERWARDS] = "no prediction is right"
-    return figures | {key: before[key] for key in ("rise_before", "passes_before") if key in before}
-
-
-def _attack(condition: Condition, card: Card) -> Attack:
-    attack = build_attack(condition, card)
-    assert isinstance(attack, Attack)
-    return attack
-
-
-def _read(
-    dataset: Dataset, preprocessing: Preprocessing, count: int, first: int | None = None
-) -> tuple[list[Tensor], list[Sample]]:
-    """Return `count` samples, spread evenly, with their images; the first few of them, without those that no one can
-    read."""
-    samples, images = [], []
-    every = dataset.samples
-    for place in range(count)[:first]:
-        sample = every[place * len(every) // count]
-        with suppress(BadImageError):
-            images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
-            samples.append(sample)
-    return images, samples
+def raised_by(checks: Iterable[Sign]) -> list[Finding]:
+    """Return the findings; one where several checks were not measured for the same reason."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for check in checks:
+        if (finding := check.finding) is not None:
+            unmeasured = finding.code == "masking/unmeasured"
+            alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(finding)
+    names = [[finding.text.partition(":")[0] for finding in some[:-1]] for some in alike.values()]
+    return [
+        replace(some[-1], text=", ".join([*before, some[-1].text]))
+        for before, some in zip(names, alike.values(), strict=True)
+    ]

@@ -28,7 +28,7 @@ from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Outcomes, aligned_outcomes, sign_test
 from .condition import BROKEN, TOP1, distance_norm, starts_from, supporting
-from .gradient_masking import Sign
+from .evidence import Sign
 
 if TYPE_CHECKING:
     import pyarrow as pa

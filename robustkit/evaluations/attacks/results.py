@@ -28,7 +28,7 @@ from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, is_whole
 from ..presenting import of_family
 from .condition import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
-from .gradient_masking import Sign, checks_of, missing_evidence, raised_by
+from .evidence import Sign, checks_of, missing_evidence, raised_by
 from .ranking import OrderOfAttacks, checks_of_order
 from .two_phase.condition import phases_of
 
@@ -89,7 +89,7 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
         return [missing]
     assert figures is not None
     standing = {stage.name: stage.standing for stage in stages}
-    return checks_of(figures, standing, n=n, averaged="version=rand" in condition)
+    return checks_of(figures, standing, n, averaged="version=rand" in condition)
 
 
 STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")

@@ -17,10 +17,10 @@ import numpy as np
 
 from robustkit.common.differences import Difference, of_means
 from robustkit.common.intervals import Floats, wilson
-from robustkit.evaluations.attacks.gradient_masking import checks_of
 from robustkit.evaluations.condition import words_of
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
+from robustkit.slices.evidence.gradient_masking import checks_of
 from robustkit.slices.watching.ledger.condition import BACK, SHARES
 from scripts.pages.writing import markdown, write_page
 

@@ -24,8 +24,8 @@ from attacks.model_access import Model
 from robustkit.common.determinism import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
-from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import checks_of
+from robustkit.slices.evidence.examining import examine
+from robustkit.slices.evidence.gradient_masking import checks_of
 from scripts.pages.writing import write_page
 
 ROOT = Path(__file__).parents[3]

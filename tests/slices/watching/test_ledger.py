@@ -50,7 +50,7 @@ OPTIONS: dict[str, Any] = {
 def little_evidence() -> Iterator[None]:
     """There is some; on how many samples is not read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.evaluations.attacks.evidence.SAMPLES", 4)
+        patch.setattr("robustkit.slices.evidence.taking.SAMPLES", 4)
         yield
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 import robustkit
 from attacks import ThreatModel
 from robustkit.data import shapes
-from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import Sign, checks_of
+from robustkit.evaluations.attacks.evidence import Sign
+from robustkit.slices.evidence.examining import examine
+from robustkit.slices.evidence.gradient_masking import checks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
@@ -319,7 +320,7 @@ def test_old_records_and_judging_without_torch() -> None:
     # A loss that falls back from its best is not a rise, even if it ends above the start.
     swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
     assert doubted(swings) == {"loss by steps"} and doubted(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
-    module = "robustkit.evaluations.attacks.gradient_masking"
+    module = "robustkit.slices.evidence.gradient_masking"
     code = f"import sys; from {module} import checks_of; checks_of({{}}); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 

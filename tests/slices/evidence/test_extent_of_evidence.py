@@ -13,12 +13,13 @@ from small_audit import audit
 
 from attacks import FGSM, PGD, ThreatModel
 from robustkit.common.finding import Finding
-from robustkit.evaluations.attacks.evaluate import parse_conditions
-from robustkit.evaluations.attacks.evidence import Extent, extents
-from robustkit.evaluations.attacks.examining import examine
-from robustkit.evaluations.attacks.gradient_masking import Sign, checks_of
+from robustkit.evaluations.attacks.evaluate import bearing_evidence, parse_conditions
+from robustkit.evaluations.attacks.evidence import Sign
 from robustkit.protocol.card import load_card
 from robustkit.runs.folder import RunFolder
+from robustkit.slices.evidence.examining import examine
+from robustkit.slices.evidence.gradient_masking import checks_of
+from robustkit.slices.evidence.taking import Extent, extents
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
@@ -27,7 +28,8 @@ COSTLY = ("afterwards", "known images", "under attack", "path")
 
 def extent(attacks: str, samples: int, how: str = "quick") -> Extent:
     card = load_card("standard")
-    (found,) = extents(parse_conditions(attacks, card, eps=(EPS,)), card, 10, samples, how).values()
+    bearing = bearing_evidence(parse_conditions(attacks, card, eps=(EPS,)), card)
+    (found,) = extents(bearing, card, 10, samples, how).values()
     return found
 
 
@@ -41,8 +43,6 @@ def test_extents_follow_from_the_request() -> None:
     assert (both.passes, both.left_out) == (44 * 200 // 4, ()) and both.samples == 17
     assert extent("fgsm,pgd", 1000).samples == 32 and extent("fgsm,pgd", 1000).stated == {}
     assert extent("fgsm", 20, "full") == Extent(20, (), 20) and extent("fgsm", 20, "full").stated == {}
-    with pytest.raises(ValueError, match="unpack"):
-        extent("fgsm", 20, "none")
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
 
     text = "fgsm(eps=8/255)"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("robustkit.pipeline.units.gather_evidence", stop)
+        patch.setattr("robustkit.slices.evidence.taking.gather_evidence", stop)
         audit(place, tmp_path / "run", attacks="fgsm", evidence="full")
     run = RunFolder(tmp_path / "run")
     assert len(run.record_paths("net", text)) == 4 and (run.evidence("net", text) or {})["awaited"] is True

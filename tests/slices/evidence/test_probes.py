@@ -11,7 +11,7 @@ from attack_oracles import Draws
 from torch import Tensor
 
 from attacks import ThreatModel
-from robustkit.evaluations.attacks.probes import (
+from robustkit.slices.evidence.probes import (
     Asker,
     answer_difference,
     largest_jump,

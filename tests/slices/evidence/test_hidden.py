@@ -20,8 +20,9 @@ from robustkit.common.finding import Finding
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
-from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, Sign, chance_of, checks_of, raised_by
-from robustkit.evaluations.attacks.probes import Asker, hidden_by_attention
+from robustkit.evaluations.attacks.evidence import Sign, raised_by
+from robustkit.slices.evidence.gradient_masking import AROUND, HIDES, chance_of, checks_of
+from robustkit.slices.evidence.probes import Asker, hidden_by_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

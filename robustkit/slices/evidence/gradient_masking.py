@@ -7,13 +7,13 @@ the records; `checks_of` judges them later, without torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
 from math import comb
 from typing import Any
 
 from ...common.finding import Finding
 from ...display.format import percent
+from ...evaluations.attacks.evidence import Sign
 
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
@@ -37,14 +37,6 @@ BLACK_BOX = 0.002  # share of the samples that Square may break after gradient a
 AFTERWARDS = "afterwards"  # the check that compares what PGD does after the attack with what it did before
 _STAGES = "black box beats white box"
 AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")  # figures of `hidden_by_attention`
-
-
-@dataclass(frozen=True)
-class Sign:
-    name: str
-    figure: str
-    """What was measured, in words, or `not measured`."""
-    finding: Finding | None = None
 
 
 _Verdict = tuple[str, bool]
@@ -98,18 +90,6 @@ _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, trans
 _NAMED = 4  # checks that were left out
 
 
-def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Sign | None:
-    """Return what is wrong where an attack has no evidence, or only what was taken before it; None where it has.
-
-    arguments: of run.json.
-    """
-    if figures is not None and "awaited" not in figures:
-        return None
-    if arguments.get("evidence") == "none":
-        return Sign("evidence", "not taken", Finding.of("evidence/declined"))
-    return Sign("evidence", "not there", Finding.of("evidence/missing"))
-
-
 def _extent(figures: Mapping[str, Any]) -> tuple[list[Sign], str]:
     """Return on how many samples quick evidence rests and what it left out, and the former in words."""
     samples, left_out = figures.get("samples", 0), figures["quick"].get("left_out") or ()
@@ -120,20 +100,6 @@ def _extent(figures: Mapping[str, Any]) -> tuple[list[Sign], str]:
     without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
     what = f"{rests}, without {without}" if left_out else rests
     return [Sign("evidence", what, Finding.of("evidence/thin", what=what) if left_out else None)], rests
-
-
-def raised_by(checks: Iterable[Sign]) -> list[Finding]:
-    """Return the findings; one where several checks were not measured for the same reason."""
-    alike: dict[tuple[str, str], list[Finding]] = {}
-    for check in checks:
-        if (finding := check.finding) is not None:
-            unmeasured = finding.code == "masking/unmeasured"
-            alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(finding)
-    names = [[finding.text.partition(":")[0] for finding in some[:-1]] for some in alike.values()]
-    return [
-        replace(some[-1], text=", ".join([*before, some[-1].text]))
-        for before, some in zip(names, alike.values(), strict=True)
-    ]
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:

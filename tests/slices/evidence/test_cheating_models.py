@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attacks import FGSM, PGD, Attack, AutoAttack, ThreatModel
-from robustkit.evaluations.attacks.examining import examine, examine_before
-from robustkit.evaluations.attacks.gradient_masking import checks_of
+from robustkit.slices.evidence.examining import examine, examine_before
+from robustkit.slices.evidence.gradient_masking import checks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255

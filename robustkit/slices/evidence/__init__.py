@@ -1,0 +1,1 @@
+"""Evidence that attacks were not misled: figures from a model's gradients and answers, and what they speak against."""
