@@ -18,7 +18,7 @@ import robustkit
 
 from .display.format import interval, number
 from .errors import ProtocolError, unknown
-from .evaluations.condition import words_of
+from .evaluations.condition import in_means, words_of
 from .protocol.condition import CLEAN, split_list
 from .report.run import Run
 from .tasks.registry import find_metric, metrics
@@ -103,7 +103,7 @@ def _without(run: Run, judged: Iterable[str], metric: str, rows: Iterable[tuple[
     """Return the conditions without a figure, of those whose samples are predicted, where the task has the metric."""
     if metric not in {each.name for each in task_of(run.manifest).metrics}:
         return []
-    scored = [text for text in judged if words_of(text).in_results or words_of(text).in_means]
+    scored = [text for text in judged if words_of(text).in_results or in_means(text)]
     pairs = itertools.product((entry.name for entry in run.manifest.checkpoints), scored)
     return [f"{name} under {text}" for name, text in pairs if (name, text) not in rows]
 

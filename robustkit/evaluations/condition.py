@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pkgutil import resolve_name
@@ -130,11 +130,13 @@ class PublishedNames:
 
 class Claims(NamedTuple):
     """What a verdict says about a family: where a checkpoint is best, `{many}` being what samples are called, and that
-    it does better, or worse, than another one; families may share an area. Empty ones: it says neither."""
+    it does better, or worse, than another one; families may share an area. Empty ones: it says neither. under: how a
+    sentence says that something is so under a condition, `{}` being its name there."""
 
-    area: str
+    area: str = "in other evaluations"
     better: str = "does better"
     worse: str = "does worse"
+    under: str = "under {}"
 
 
 UNDER_ATTACK = Claims("under attack", "is more robust", "is less robust")
@@ -144,33 +146,22 @@ class Vocabulary:
     """The words of one family.
 
     name: of the family, for people.
-    named: the names that may stand first in the brackets of its conditions, such as corruptions.
-    parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
-    defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
-    in_sentence: how a sentence says that something is so under a condition, `{}` being its name there. claims: of
-    verdicts. in_results: whether its conditions stand in the task's table of results. in_means: whether they are part
-    of means over conditions. metrics: its own numbers; a lead over the best control is known by its score.
-    images_of_under: whether a condition takes the images of its `under`, of the checkpoint `from` where it names one,
-    from the process that made them. has_distances: whether its records have the `distance` from each sample to the
-    nearest wrong point. levels: a regular expression of what the texts of conditions differ in that are
-    counted and shown as one group. published: what published tables call them.
+    parameters: of its conditions, each with its usual value, which tells the type, and which counts where a text leaves
+    it out. telling: parameters without which another condition is meant. claims: of verdicts. in_results: whether its
+    conditions stand in the task's table of results. metrics: its own numbers; a lead over the best control is known by
+    its score. levels: a regular expression of what the texts of conditions differ in that are counted and shown as one
+    group. published: what published tables call them.
 
     What the words of its tables mean is the `meaning` of its metrics, and for robustkit's own families in the TOML file
     next to them, `{one}` and `{many}` standing for the task's samples.
     """
 
     name: ClassVar[str] = ""
-    named: ClassVar[Iterable[str]] = ()
     parameters: ClassVar[Mapping[str, Value]] = {}
-    defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
-    in_sentence: ClassVar[str] = "under {}"
-    claims: ClassVar[Claims] = Claims("in other evaluations")
+    claims: ClassVar[Claims] = Claims()
     in_results: ClassVar[bool] = False
-    in_means: ClassVar[bool] = False
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    images_of_under: ClassVar[bool] = False
-    has_distances: ClassVar[bool] = False
     levels: ClassVar[str] = ""
     published: ClassVar[PublishedNames] = PublishedNames()
 
@@ -213,7 +204,7 @@ class Vocabulary:
     def view(self, text: str) -> View | None:
         """Return how the sample browser shows a condition; None where it has no records of predictions, as a mean over
         conditions."""
-        return View(text) if self.in_results or self.in_means else None
+        return View(text) if self.in_results or in_means(text) else None
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the few of its figures that sum up a checkpoint: condition, metric, and in words why this one.
@@ -322,13 +313,24 @@ def words_of(text: str) -> Vocabulary:
 def name_of(text: str, place: Place, manifest: Named) -> str:
     """Return what people call a condition of a run in a place, in a sentence as `under fog`."""
     words = words_of(text)
-    return (words.in_sentence if place == "sentence" else "{}").format(words.label(text, place, manifest))
+    return (words.claims.under if place == "sentence" else "{}").format(words.label(text, place, manifest))
+
+
+def in_means(text: str) -> bool:
+    """Whether a condition is part of means over conditions: clean, or a corruption."""
+    return FOLDERS.get(kind_of(text)) in ("clean", "corruptions")
+
+
+def takes_images(text: str) -> bool:
+    """Whether a condition takes the images of another, which its text begins with, such as attention(clean)."""
+    parameters = pattern_of(text).parameters
+    return bool(parameters) and parameters[0][0] == "under"
 
 
 def shows(text: str) -> bool:
     """Whether a condition shows images, on which others can be evaluated; one that only measures does not."""
     words = words_of(text)
-    return (words.in_results or words.in_means) and words.view(text) is not None
+    return (words.in_results or in_means(text)) and words.view(text) is not None
 
 
 SINGLES = 8  # single corruptions up to which each is looked at by itself
@@ -339,8 +341,7 @@ def results_and_singles(conditions: Iterable[str]) -> tuple[list[str], list[str]
     SINGLES."""
     results, singles = list[str](), list[str]()
     for text in conditions:
-        words = words_of(text)
-        (results if words.in_results else singles if words.in_means else list[str]()).append(text)
+        (results if words_of(text).in_results else singles if in_means(text) else list[str]()).append(text)
     return results, singles if len(singles) <= SINGLES else []
 
 
@@ -393,9 +394,9 @@ def pattern_of(text: str) -> ConditionPattern:
     what = ",".join(key for key, equals, _ in split if not equals)
     name = kind_named(form[1])
     if not what and is_attack(name) and name not in ATTACK_NAMES:  # as --corruptions spells one: fog(severity=3)
-        corruption = canonical(name, vocabulary_of(CORRUPTION).named)
-        name, what = (CORRUPTION, corruption) if corruption in vocabulary_of(CORRUPTION).named else (name, what)
-    what = canonical(what, vocabulary_of(name).named)
+        corruption = canonical(name, _names_in(CORRUPTION))
+        name, what = (CORRUPTION, corruption) if corruption in _names_in(CORRUPTION) else (name, what)
+    what = canonical(what, _names_in(name))
     pairs = tuple((key, norm_name(value) if key == "norm" else value) for key, value in pairs)
     special = vocabulary_of(name).read(text.strip(), pattern_of)
     if special is not None:
@@ -404,13 +405,27 @@ def pattern_of(text: str) -> ConditionPattern:
     return ConditionPattern(plain if what or items else name, name, what, pairs)
 
 
+def _names_in(kind: str) -> Collection[str]:
+    """Return the names that may stand first in the brackets of a kind of condition: of corruptions, or of maps."""
+    registry = {"corruptions": "condition:EVERY_CORRUPTION", "maps": "methods:EVERY_EXPLAINER"}
+    folder = FOLDERS.get(kind, "")
+    names: Collection[str] = resolve_name(f"{__package__}.{folder}.{registry[folder]}") if folder in registry else ()
+    return names
+
+
+def with_usual(pattern: ConditionPattern) -> dict[str, str]:
+    """Return the parameters of a pattern, those that it leaves out with their usual values."""
+    usual = vocabulary_of(pattern.name).parameters
+    return {**{key: format_value(value) for key, value in usual.items()}, **pattern.given}
+
+
 def matches(pattern: ConditionPattern, condition: str) -> bool:
     """Whether the pattern means a run's condition."""
     other = pattern_of(condition)
     if (pattern.name, pattern.what) != (other.name, other.what):
         return False
     vocabulary, ours = vocabulary_of(pattern.name), pattern.given
-    theirs = {**vocabulary.defaults, **other.given}
+    theirs = with_usual(other)
     if any(key in theirs and key not in ours for key in vocabulary.telling):
         return False  # without a severity, it means the mean over all
     return all(key in theirs and _equal(key, value, theirs[key]) for key, value in pattern.parameters)

@@ -26,7 +26,7 @@ from ..common.plugins import GROUPS, declared
 from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknown
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
-from .condition import EVERY_FAMILY, kind_of, pattern_of, words_of
+from .condition import EVERY_FAMILY, kind_of, pattern_of, takes_images
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -271,7 +271,7 @@ class RunPart:
 
 def unit_part(checkpoint: str, condition: str, shard: int, shards: int, parts: int) -> int:
     """Return the number of the part, from 1 on, that a unit is of. shards: of the run."""
-    if words_of(condition).images_of_under:  # which the same process makes
+    if takes_images(condition):  # which the same process makes
         parameters = pattern_of(condition).given
         checkpoint, condition = parameters.get("from", checkpoint), parameters.get("under", condition)
     together = shards >= ENOUGH * parts

@@ -11,7 +11,7 @@ from ..common.figure import Figure
 from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
-from ..evaluations.condition import check_condition, shares_of, words_of
+from ..evaluations.condition import check_condition, shares_of, takes_images
 from ..evaluations.maps.condition import is_control
 from ..evaluations.presenting import chief_figures, unfinished_line
 from ..evaluations.setup_findings import is_of_setup
@@ -112,7 +112,7 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
             yield from _rule("no samples lost", f"n under clean >= {min(clean[name] for name in some)}", checkpoint)
     for name in names:
         for (condition, metric), row in subject.cells[name].items():
-            if metric == AGREEMENT.name and (condition == CLEAN.text or words_of(condition).images_of_under):
+            if metric == AGREEMENT.name and (condition == CLEAN.text or takes_images(condition)):
                 yield from _bound(row, name, f"agreement with {plain_line(str(subject.manifest.parity))}")
     for condition, metric, why in chief_figures(subject.cells.values(), subject.task.headline):
         if _is_understood(condition):

@@ -25,6 +25,7 @@ from ..display.text import no_controls
 from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.condition import (
     CORRUPTION,
+    in_means,
     is_exactly,
     matches,
     pattern_of,
@@ -532,7 +533,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     if 0 < len(idle) < len(judged):  # the others can fail
         judged = [replace(each, state=PASS, reason="", whole=True) if each in idle else each for each in judged]
     before_lacks, lacks = (
-        [text for text in run.without_records(its) if words_of(text).in_results or words_of(text).in_means]
+        [text for text in run.without_records(its) if words_of(text).in_results or in_means(text)]
         for run, its in ((before, other), (subject, name))
     )
     unmatched = {

@@ -37,7 +37,7 @@ from ..common.plugins import of_slice, shipped_files
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RunError, unknown
 from ..evaluations.attacks.condition import ABSENT, text_under
-from ..evaluations.condition import is_attack, kind_of, pattern_of, vocabularies, vocabulary_of, words_of
+from ..evaluations.condition import is_attack, kind_of, pattern_of, vocabularies, with_usual, words_of
 from ..protocol.card import Card, card_names, load_card, parse_number
 from ..runs.manifest import DataEntry, Manifest
 from ..tasks.registry import find_metric, metrics
@@ -257,8 +257,7 @@ def meaning_of(condition: str) -> Hashable:
     """Return what is the same for all spellings of a condition: its parameters in any order, numbers by their value to
     ten digits, and what a text may leave out."""
     pattern = pattern_of(condition)
-    parameters = {**vocabulary_of(pattern.name).defaults, **pattern.given}
-    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in parameters.items())
+    return pattern.name, pattern.what, frozenset((key, _by_value(text)) for key, text in with_usual(pattern).items())
 
 
 def _by_value(text: str) -> str:

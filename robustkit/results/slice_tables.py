@@ -10,7 +10,7 @@ from ..display.format import count, figure_cell, p_value, scaled
 from ..display.table import Table
 from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import SINGLES, check_condition, matches, name_of, words_of
+from ..evaluations.condition import SINGLES, check_condition, in_means, matches, name_of
 from ..evaluations.metrics import Metric
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
@@ -99,7 +99,7 @@ def search_note(results: Results) -> str:
         parts.append(
             f"{name} has no slice to test: each value has fewer than {FEWEST} samples, or all samples have one."
         )
-    if (single := sum(words_of(text).in_means for text in manifest.conditions)) > SINGLES:
+    if (single := sum(in_means(text) for text in manifest.conditions)) > SINGLES:
         parts.append(f"The {single} single corruptions were not searched.")
     if left := max(each.search.left_out for each in searches):
         parts.append(f"{left} columns or pairs of columns are left out, as there are more than {MOST} slices.")

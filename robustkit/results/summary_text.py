@@ -341,7 +341,7 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
     where both do about the same on clean images, since no drop is tested; else `quest has a lower accuracy than`."""
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
     where = name_of(row.condition, "sentence", results.manifest)
-    _, better, worse = words_of(row.condition).claims
+    _, better, worse, _ = words_of(row.condition).claims
     alike = row.condition == CLEAN.text or _alike_when_clean(row, results, tests)
     if row.verdict in ("better", "worse") and better and alike:
         predicate, figure = (

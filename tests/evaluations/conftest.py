@@ -6,7 +6,7 @@ import pytest
 from explained import FGSM, MODEL
 
 import robustkit
-from robustkit.evaluations.attacks import evidence
+from robustkit.evaluations.attacks import evaluate
 from robustkit.report import page
 from robustkit.report.run import Run
 
@@ -18,7 +18,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One checkpoint, 12 images, AG-CAM with all scores and its stability."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "write_report", WRITE_REPORT)  # whichever module asks first, also one without pages
-        patch.setattr(evidence, "wants_evidence", lambda *_: False)
+        patch.setattr(evaluate, "_wants_evidence", lambda *_: False)
         return robustkit.audit(
             [MODEL],
             data_dir="embedded:shapes",

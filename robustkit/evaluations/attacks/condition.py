@@ -18,7 +18,7 @@ from ...common.plugins import Registry, subclass_of
 from ...display.format import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
-from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, samples_named
+from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, Value, samples_named
 from ..condition import (
     ATTACK_NAMES,
     EVERY_FAMILY,
@@ -32,9 +32,10 @@ from ..condition import (
     name_of,
     pattern_of,
     vocabulary_of,
+    with_usual,
     words_of,
 )
-from ..metrics import WEIGHT, Metric, of_samples, plain_name, supported_name
+from ..metrics import WEIGHT, Metric, metric_named, of_samples, plain_name, supported_name
 
 if TYPE_CHECKING:
     import attacks
@@ -102,7 +103,7 @@ def attack_norm(text: str) -> str:
 
 def distance_norm(text: str) -> str:
     """Return the norm of the `distance` in a condition's records; empty where they have none."""
-    return attack_norm(text) if words_of(text).has_distances else ""
+    return attack_norm(text) if metric_named(words_of(text).metrics, "median_distance") else ""
 
 
 def _parse(text: str, card: Card) -> Condition:
@@ -152,7 +153,7 @@ def text_under(name: str, card: Card) -> str:
 class AttackWords(Vocabulary):
     name = "attacks"
     claims = UNDER_ATTACK
-    defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
+    parameters: ClassVar[Mapping[str, Value]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
     in_results = True
     metrics: ClassVar[tuple[Metric, ...]] = (BROKEN, supported_name(TOP1), WEIGHT)
@@ -192,7 +193,7 @@ class AttackWords(Vocabulary):
         """Yield the strongest attack at each radius, clean and on each corruption; of equally strong ones the last."""
         radii: dict[str, list[str]] = {}
         for text in (text for text, name in values if name == metric):
-            parameters = {**self.defaults, **pattern_of(text).given}
+            parameters = with_usual(pattern_of(text))
             start = starts_from(text)
             beneath = "" if start == CLEAN.text else f" on {words_of(start).label(start)}"
             beneath += f", {parameters[ON]} samples" if ON in parameters else ""
@@ -234,7 +235,7 @@ def supporting(text: str, conditions: Iterable[str]) -> str:
     """
 
     def kind(condition: str) -> tuple[str, str, str]:
-        parameters = {**VOCABULARY.defaults, **pattern_of(condition).given}
+        parameters = with_usual(pattern_of(condition))
         return parameters["norm"], parameters.get("eps", ""), starts_from(condition)
 
     whole = [other for other in conditions if words_of(other) is VOCABULARY and not samples_named(other)]

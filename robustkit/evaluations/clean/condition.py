@@ -11,10 +11,8 @@ from ..condition import Claims, Named, Place, PublishedNames, Vocabulary
 
 class CleanWords(Vocabulary):
     name = "clean"
-    claims = Claims("on clean {many}", "is more accurate", "is less accurate")
-    in_sentence = "on {}"
+    claims = Claims("on clean {many}", "is more accurate", "is less accurate", "on {}")
     in_results = True
-    in_means = True
     published = PublishedNames(("clean",), "clean".__eq__)
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:

@@ -15,7 +15,7 @@ from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 from ...common.names import canonical
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition, ConditionPattern, split_list
+from ...protocol.condition import Condition, ConditionPattern, Value, split_list
 from ..condition import ALSO, Claims, Named, Place, PublishedNames, View, Vocabulary, kind_of, words_of
 from ..metrics import Metric, mean_share
 
@@ -400,10 +400,8 @@ def _is_fixed(name: str) -> bool:
 class CorruptionWords(Vocabulary):
     name = "corruptions"
     claims = Claims("under corruption", "is more robust", "is less robust")
-    named = EVERY_CORRUPTION
-    defaults: ClassVar[Mapping[str, str]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}
+    parameters: ClassVar[Mapping[str, Value]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}
     telling = ("severity",)
-    in_means = True
     metrics = METRICS
     levels = r",severity=[0-5](?=[,)])"
     published = PublishedNames(tuple(SETS), _is_fixed, as_published, ("mce_16",))

@@ -13,11 +13,10 @@ from cam.registry import CONTROLS, METHODS
 from ...common.names import canonical
 from ...errors import ProtocolError, unknown
 from ...protocol.card import parse_number
-from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
+from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, Value, split_list
 from ..condition import Claims, Named, Place, PublishedNames, View, Vocabulary, name_of, vocabulary_of
 from ..metrics import WEIGHT, Metric, mean_share, plain_name, scored_by, supported_name
 from .methods import (
-    EVERY_EXPLAINER,
     METHOD_NAMES,
     Chosen,
     check_names,
@@ -266,11 +265,9 @@ def _is_fixed(name: str) -> bool:
 
 class CamWords(Vocabulary):
     name = "maps"
-    in_sentence = "in its maps ({})"
-    claims = Claims("on attribution maps", "", "")
+    claims = Claims("on attribution maps", "", "", "in its maps ({})")
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
-    named = EVERY_EXPLAINER
-    defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
+    parameters: ClassVar[Mapping[str, Value]] = {"threshold": 0.5, "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
     metrics = (*METRICS, *map(supported_name, FAITHFUL), WEIGHT)
 

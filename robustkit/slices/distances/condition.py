@@ -33,13 +33,14 @@ FURTHEST = {"linf": 16 / 255, "l2": 3.0, "l1": 100.0, "l0": 200.0}  # where the 
 WATCHED = f"attention({CLEAN.text})"  # the condition whose records have softmax slopes on clean images
 
 
+USUAL: Mapping[str, Value] = {"norm": "linf", "engine": "robustkit"}
+
+
 class DistanceWords(Vocabulary):
     name = "distances"
     claims = UNDER_ATTACK
-    defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
-    parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
-    by_queries: ClassVar[Mapping[str, Value]] = {"queries": 5000, "directions": 30, **defaults}
-    has_distances = True
+    parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **USUAL}
+    by_queries: ClassVar[Mapping[str, Value]] = {"queries": 5000, "directions": 30, **USUAL}
     metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
     published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(", "hopskipjump(")))
 

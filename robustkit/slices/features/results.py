@@ -15,7 +15,7 @@ from ...common.intervals import Floats, bootstrap, draws_interval, share_of
 from ...display.format import amount, count, figure_cell, number, scaled
 from ...display.table import Table, side_by_side, with_flags
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
-from ...evaluations.condition import is_over_groups, shares_of, words_of
+from ...evaluations.condition import in_means, is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.metrics import Cells, finite_or_none
 from ...evaluations.presenting import finding_lines
@@ -92,7 +92,7 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
                 rows.append(Figure(largest, len(read)).of(condition, f"{norm}_max", flags))
-        if words_of(condition).in_means:
+        if in_means(condition):
             by_condition[condition] = read["sample_id"].combine_chunks(), values, flags
     return reading.figures(rows), reading.figures(_means(by_condition, reading.manifest.data.n)), []
 

@@ -26,7 +26,7 @@ from ...display.text import markdown_table as markdown_table
 from ...errors import DamagedRecord, ProtocolError, RunError, unknown
 from ...evaluations.aggregate import Results
 from ...evaluations.attacks.two_phase.condition import estimated
-from ...evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
+from ...evaluations.condition import in_means, kind_of, matches, name_of, pattern_of
 from ...evaluations.metrics import is_finite
 from ...evaluations.presenting import Concerned, raised_once
 from ...evaluations.records import check_plugins
@@ -439,7 +439,7 @@ def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, s
     alone, headings = len(_radii(lines, figures)) == 1, dict[Asked, str]()
     for entry, manifest in manifests.items():
         claim, metric = manifest.claims.get(entry.condition), metric_of(entry.metric)
-        short = claim is not None or words_of(entry.condition).in_means
+        short = claim is not None or in_means(entry.condition)
         called = name_of(entry.condition, "badge", manifest) if short else entry.called
         if attack := estimated(*entry.key):
             headings[entry] = f"{', '.join(name_of(attack, 'table', manifest).split(', ')[: 2 - alone])}, estimated"

@@ -15,7 +15,7 @@ _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
 class PatchWords(Vocabulary):
     name = "patches"
-    claims = UNDER_ATTACK
+    claims = UNDER_ATTACK._replace(under="under a {}")
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",
         "size": 16,
@@ -26,8 +26,6 @@ class PatchWords(Vocabulary):
         "early_stop": True,
         "engine": "robustkit",
     }
-    defaults: ClassVar[Mapping[str, str]] = {"where": "corner", "loss": "ce", "engine": "robustkit"}
-    in_sentence = "under a {}"
     in_results = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:

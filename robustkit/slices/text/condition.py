@@ -24,11 +24,10 @@ class PerturbationWords(Vocabulary):
     """Conditions of changed words. rate: percent of the words of a document. kinds: of conditions."""
 
     name = "perturbations"
-    claims = Claims("with changed words", "is more robust", "is less robust")
+    claims = Claims("with changed words", "is more robust", "is less robust")._replace(under="with {}")
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}
-    in_sentence = "with {}"
     in_results = True
     published = PublishedNames(is_fixed=_is_fixed)
 

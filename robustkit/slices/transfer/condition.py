@@ -48,7 +48,6 @@ class TransferWords(Vocabulary):
     claims = UNDER_ATTACK
     metrics = (ACCURACY, SAME_VERDICT)
     telling = ("from",)
-    images_of_under = True
     levels = r",from=.*(?=\)$)"
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:

@@ -56,7 +56,6 @@ class UnderWords(Vocabulary):
 
     kind: ClassVar[str]
     usual: ClassVar[str]
-    images_of_under = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text, self.kind) or text

@@ -14,7 +14,7 @@ from ...common.intervals import share_of
 from ...display.format import count, figure_cell, percent, scaled
 from ...display.table import Table
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
-from ...evaluations.condition import name_of, shows, words_of
+from ...evaluations.condition import in_means, name_of, shows, takes_images, words_of
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import short_names
 from ...evaluations.records import common_places
@@ -53,7 +53,7 @@ def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[
 def _has_predictions(condition: str) -> bool:
     """Whether the predictions under a condition are its own; watched attention has those of what it watches."""
     words = words_of(condition)
-    return shows(condition) or (words.images_of_under and words.metrics[0].binary)  # its first number is an accuracy
+    return shows(condition) or (takes_images(condition) and words.metrics[0].binary)  # its first number is an accuracy
 
 
 def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple[Figure, Difference] | None:
@@ -117,7 +117,7 @@ def _listed_conditions(agreed: dict[str, Figure]) -> tuple[list[str], str]:
         "Agreement with Wilson's intervals; accuracies in %; ⚑: they differ significantly (McNemar's test, corrected "
         "by Holm for all conditions)."
     )
-    singles = [text for text in agreed if words_of(text).in_means and not words_of(text).in_results]
+    singles = [text for text in agreed if in_means(text) and not words_of(text).in_results]
     lowest = sorted(singles, key=lambda text: agreed[text].value)[:_SINGLES]
     if len(lowest) < len(singles):
         mean = sum(agreed[text].value for text in singles) / len(singles)

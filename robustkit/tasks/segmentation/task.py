@@ -11,7 +11,7 @@ from ...common.figure import Figure
 from ...display.format import percent, share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
-from ...evaluations.condition import Clause, words_of
+from ...evaluations.condition import Clause, in_means, words_of
 from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
@@ -75,7 +75,7 @@ class Segmentation(Task):
             runs = [each.of_classes(judged) for each in counts_of_runs(table)]
             rows += reading.figures(scene_rows(condition, counts, names))
             rows += reading.figures(worst_rows(condition, counts, runs, names))
-            if words_of(condition).in_means:
+            if in_means(condition):
                 by_condition[condition] = counts
         return rows, reading.figures(scene_mean_rows(by_condition, data.n, names)), []
 
