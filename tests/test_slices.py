@@ -136,7 +136,7 @@ UNTIL = "check --until-decided --policy a.toml --data-dir embedded:shapes --out 
 
 def audit(checkpoints, **options):
     given = {"data_dir": "embedded:shapes", "limit": 4, "attacks": "fgsm", "setup_check": False, "out": "run"}
-    return robustkit.audit(checkpoints, **given, **options)
+    return robustkit.audit(checkpoints, **(given | options))
 
 for code in sys.argv[2:]:
     try:
@@ -165,6 +165,7 @@ for code in sys.argv[2:]:
         ("predictions", "predictions:FILE: this installation is without", ["audit(['predictions:theirs.csv'])"]),
         ("transfer", "--transfer: this installation is without", ["audit(TWO, transfer=True)"]),
         ("engines", "engine torchattacks: this installation is without", ["audit(TWO, engine='torchattacks')"]),
+        ("two_phase", "unknown parameter 'second'", ["audit(TWO, attacks='autoattack(second=2)')"]),
         ("evidence", "--evidence quick: this installation is without", ["audit(TWO, evidence='quick')"]),
         (
             "watching",

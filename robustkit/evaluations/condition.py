@@ -18,7 +18,7 @@ from ..common.plugins import Registry, built_in, declared
 from ..errors import ProtocolError
 from ..protocol.card import parse_number
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters, split_list
-from .metrics import Metric, lead_over_control, metric_named, scored_by
+from .metrics import ESTIMATED, Metric, lead_over_control, metric_named, scored_by
 
 BACKWARD = 1.5  # forwards that a backward takes as long as, on a ViT on a CPU; measured seconds soon replace it
 _REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
@@ -229,7 +229,6 @@ FOLDERS = {
     **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
     "cam": "maps",
     "stability": "maps",
-    "two-phase": "attacks.two_phase",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
@@ -319,6 +318,13 @@ def name_of(text: str, place: Place, manifest: Named) -> str:
 def in_means(text: str) -> bool:
     """Whether a condition is part of means over conditions: clean, or a corruption."""
     return FOLDERS.get(kind_of(text)) in ("clean", "corruptions")
+
+
+def estimated(text: str, metric: str = ESTIMATED) -> str:
+    """Return the text of the attack whose headline figure a figure under a condition estimates, such as that of
+    two-phase(autoattack(…),…); empty where it estimates none. metric: of the figure; by default any."""
+    ours = any(each.name.startswith(ESTIMATED) for each in words_of(text).metrics)
+    return pattern_of(text).given.get("under", "") if ours and metric.startswith(ESTIMATED) else ""
 
 
 def takes_images(text: str) -> bool:

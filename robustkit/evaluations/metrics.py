@@ -43,6 +43,10 @@ def terms_of(owner: Any) -> Iterator[Term]:
         yield from terms_next_to(kind.__module__)
 
 
+ESTIMATED = "estimated_"
+"""How the metric of a figure begins that estimates the headline of an attack which was not carried out as a whole."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number of the results.

@@ -27,6 +27,7 @@ from ..models.device import CompiledNetwork, free_memory
 from ..models.identity import Classifier, embed
 from ..protocol.card import Card
 from ..protocol.condition import Condition
+from ..runs.folder import RunFolder
 from ..runs.kept_images import Picture
 
 Reader = Callable[[Sample], Tensor]  # to an input; samples of one shape share a batch. Raises BadImageError
@@ -142,8 +143,7 @@ class Batch:
     """Inputs of one shape, (B, ...) as the supply reads them, of some samples, with the truth of each.
 
     keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages. added: (B, ...) what an
-    attack on another checkpoint added to the inputs, in the card's space; None under other conditions. choice: which
-    samples a condition takes, as its family made it from the records of another.
+    attack on another checkpoint added to the inputs, in the card's space; None under other conditions.
     """
 
     inputs: Tensor
@@ -152,7 +152,6 @@ class Batch:
     keep: Container[str] = ()
     tell: Tell | None = None
     added: Tensor | None = None
-    choice: Any = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -202,7 +201,8 @@ class EvaluatedModel:
     schema: of its records. reused: texts of conditions whose images the next condition also takes; they are kept until
     then. by_run: columns that an attack which makes several runs has of each, `predicted js`. unordered: by a
     condition's text, the operations for which the device has no deterministic algorithm. asked_alone: whether a sample
-    was shown alone, to be compared with its answer in a batch.
+    was shown alone, to be compared with its answer in a batch. run: the folder that its records are written to, None
+    where they are not. chosen: by a condition's text, which samples its family took from the records of another.
     """
 
     schema: pa.Schema
@@ -219,6 +219,8 @@ class EvaluatedModel:
         self.classifier = self._placed(classifier).to(settings.device)
         self.card, self.settings, self.valid, self.reused = card, settings, valid, reused
         self.unordered: dict[str, set[str]] = {}
+        self.run: RunFolder | None = None
+        self.chosen: dict[str, Any] = {}
         self.asked_alone, self._strict = False, True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._memory: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})

@@ -1,12 +1,8 @@
-"""Open labelled images as a command asks for them; plan two-phase attacks, and those on corrupted images.
-
-`autoattack(second=200)` becomes its first stages, and the rest on 200 of the samples that stand.
-"""
+"""Open labelled images as a command asks for them; plan attacks on corrupted images."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +11,6 @@ from typing import Any
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
 from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
-from ..evaluations.attacks.evaluate import Options, build_attack, parse_condition
-from ..evaluations.attacks.two_phase.condition import two_phase_condition
 from ..evaluations.condition import (
     EVERY_FAMILY,
     check_condition,
@@ -30,52 +24,8 @@ from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corrupt
 from ..evaluations.corruptions.plan import CorruptedInputs, InputPlan
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.identity import ModelIdentity
-from ..protocol.card import Card
 from ..protocol.condition import Condition, split_condition
 from ..runs.manifest import CheckpointEntry
-
-_OWN = re.compile(r"\s*(first|second)\s*=([^,]*)")
-_USUAL = "apgd-ce"
-
-
-def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
-    """Yield the conditions of an attack that asks for a second phase; nothing for another. Raises ProtocolError."""
-    name, arguments = split_condition(item)
-    name = kind_named(name)
-    parts = (arguments or "").split(",")
-    stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
-    if not (parameters := dict(stated)):
-        return
-    what = f"condition {item!r}"
-    others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
-    if name != "autoattack":
-        raise ProtocolError(f"{what}: first and second are of autoattack; leave them out of {name}")
-    if len(parameters) < len(stated):
-        raise ProtocolError(f"{what}: first or second is given twice; leave one of them out")
-    m = parameters.get("second", "")
-    if not m.isdecimal() or not int(m):
-        raise ProtocolError(f"{what}: second is {m or 'missing'}; expected how many samples, such as second=200")
-
-    def parsed(*more: str) -> Condition:
-        return parse_condition(f"{name}({','.join([*others, *more])})", card, **options)
-
-    whole = parsed()
-    if whole.engine != "robustkit":
-        raise ProtocolError(f"{what}: engine {whole.engine} runs all stages at once; leave it out")
-    if dict(whole.parameters).get("only"):
-        raise ProtocolError(f"{what}: only leaves out stages that the second phase would run; leave it out")
-    if whole.on:
-        raise ProtocolError(f"{what}: on draws from all samples, second from those still correct; leave one out")
-    every = getattr(build_attack(whole, card), "stage_names", ())
-    first = parameters.get("first", _USUAL)
-    chosen = [stage for stage in every if stage in first.split("+")]
-    rest = [stage for stage in every if stage not in chosen]
-    if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
-        examples = "first=" + " or first=".join("+".join(every[:count]) for count in range(1, len(every)))
-        raise ProtocolError(f"{what}: first is {first}; expected the stages that it begins with: {examples}")
-    begin, end = (parsed(f"only={'+'.join(stages)}") for stages in (chosen, rest))
-    yield begin
-    yield two_phase_condition(begin, end, whole, first, int(m))
 
 
 def options_asking(text: str) -> dict[str, str | bool]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from ..display.format import about, clock_time
 from ..display.text import no_controls
 from ..errors import RobustkitError
-from ..evaluations.attacks.two_phase.condition import phases_of
 from ..evaluations.condition import Cost, shows
 from ..evaluations.corruptions.condition import Corrupted, corruption_condition, expand
 from ..evaluations.family import family_of
@@ -118,8 +117,7 @@ def work_lines(
 
 def _cost(condition: Condition, card: Card, classes: int, samples: int) -> Cost:
     """Return what a condition costs for each of all samples, of which it may take a part."""
-    phases = phases_of(condition.text)
-    some = condition.on or (0 if phases is None else phases.m) or samples
+    some = condition.on or condition.most or samples
     return family_of(condition.name).evaluator.cost(condition, card, classes) * (min(some, samples) / max(samples, 1))
 
 

@@ -392,10 +392,10 @@ class Request:
         """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
         from ..evaluations.attacks.evaluate import parse_conditions
         from ..protocol.card import parse_number
-        from .inputs import in_two_phases
 
+        several = entry.load() if (entry := built_in("functions").get("in_two_phases")) else None
         radii = tuple(parse_number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
-        return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=in_two_phases)
+        return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=several)
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
         from ..protocol.condition import split_list

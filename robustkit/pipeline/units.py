@@ -28,7 +28,6 @@ from ..common.determinism import draw_samples, stack_on, to_device
 from ..common.plugins import of_slice
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
-from ..evaluations.attacks.two_phase.evaluate import PhaseChoice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_findings import setup_findings, setup_notes
@@ -208,13 +207,12 @@ def _write(
 @dataclass(frozen=True)
 class _Images:
     """What is kept of the images of a unit: `keep`, ids of pictures; `hands`, whether adversarial images are. What it
-    takes: `passed`, those found for another checkpoint, and their digest; `choice`, of samples, None for all.
+    takes: `passed`, those found for another checkpoint, and their digest.
     """
 
     keep: Container[str] = ()
     hands: bool = False
     passed: tuple[Differences, str] | None = None
-    choice: Any = None
 
     def starts(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
         if self.passed is None:
@@ -325,7 +323,7 @@ class Worker:
                 (piece, supply.reader(piece[1][0]), every[piece[0] * size : (piece[0] + 1) * size])
                 for piece in chain([first], pieces)
             )
-            choices, taken = dict[str, PhaseChoice](), dict[int, frozenset[str]]()
+            taken = dict[int, frozenset[str]]()
             workers, device = subject.settings.workers, subject.settings.device
             with Writer() as writer:
                 for (number, conditions), shard in decoded_shards(cuts, workers, device):
@@ -339,14 +337,12 @@ class Worker:
                         places = shard.places(taken.get(count))
                         self.watch.begin(name, condition, len(places))
                         began, before = time.monotonic(), subject.settings.batch_size
-                        if condition.after is not None and text not in choices:
-                            choices[text] = choose(self.run, name, condition)
                         passed = None
                         if condition.source:
                             assert condition.under is not None
                             passed = read_adversarials(self.run, condition.source, condition.under.text, number)
                         keep, hands = self._wanted.under(condition), text in self.plan.handed
-                        images = _Images(keep, hands, passed, choices.get(text))
+                        images = _Images(keep, hands, passed)
                         computed = self._unit(name, shard, places, condition, images)
                         if (now := subject.settings.batch_size) != self.settings.batch_size:
                             computed.metadata[b"batch_size"] = str(now).encode()
@@ -411,7 +407,7 @@ class Worker:
             try:
                 starts = images.starts(samples, condition)
                 inputs, tell = shard.inputs(places), self.watch.stage
-                batch = Batch(inputs, samples, truths, images.keep, tell, starts, images.choice)
+                batch = Batch(inputs, samples, truths, images.keep, tell, starts)
                 done = evaluate(family_of(condition.name), subject, batch, condition)
                 columns = {name: list(values) for name, values in done.columns.items()}
                 if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
@@ -442,4 +438,5 @@ class Worker:
         if self._placed is None or self._placed[0] != name:
             self.rest()
             self._placed = name, planned.subject(self.settings)
+            self._placed[1].run = self.run
         return planned, self._placed[1]

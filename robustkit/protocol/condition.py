@@ -128,7 +128,7 @@ class Condition:
     released: whether the images come already corrupted, from other files. draws: the text that its random draws depend
     on, if not its own. needs_truth: whether it is scored against the place of a sample's object. source: the checkpoint
     that the adversarial images of `under` were found for, where that is not the one that is evaluated. after: the
-    condition whose records, of all samples, tell which of them this one takes.
+    condition whose records, of all samples, tell which of them this one takes; most: at most so many of them.
     """
 
     name: str
@@ -143,6 +143,7 @@ class Condition:
     needs_truth: bool = False
     source: str = ""
     after: Condition | None = None
+    most: int = 0
 
     @property
     def waits(self) -> bool:

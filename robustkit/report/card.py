@@ -21,8 +21,7 @@ from ..display.text import Made, code, escape_markdown, fenced
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
-from ..evaluations.attacks.two_phase.condition import estimated
-from ..evaluations.condition import is_attack, kind_of, name_of
+from ..evaluations.condition import estimated, is_attack, kind_of, name_of
 from ..evaluations.corruptions.condition import in_short
 from ..evaluations.maps.condition import is_control
 from ..evaluations.presenting import left_out_lines, unfinished_line

@@ -47,12 +47,12 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "clean",
         "corruptions",
         "maps",
-        "two phases",
         *dict.fromkeys(entry.load().name for entry in built_in("families").values()),
         "attacks",
     ]
     tables = {kind for kind in (*EVERY_FAMILY.entries, "pgd") if vocabulary_of(kind).in_results}
-    measured = {"attention", "ledger", "transfer", "region-noise", "two-object", "counterfactual", *minimal}
+    measured = {"attention", "counterfactual", "ledger", "region-noise", "transfer", "two-object", "two-phase"}
+    measured |= minimal
     assert tables == {"clean", "pgd", *(built_in("families").keys() - measured)}
     assert kind_of("cam(agcam,mode=box)") == "cam"
 

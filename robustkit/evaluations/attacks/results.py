@@ -22,7 +22,7 @@ from ...protocol.condition import CLEAN, samples_named
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, RecordReader, Results, column_of
-from ..condition import Clause, words_of
+from ..condition import Clause, estimated, words_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, is_whole
@@ -30,7 +30,6 @@ from ..presenting import of_family
 from .condition import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
 from .evidence import Sign, checks_of, missing_evidence, raised_by
 from .ranking import OrderOfAttacks, checks_of_order
-from .two_phase.condition import phases_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -371,8 +370,8 @@ class AttacksPresenter(Presenter):
         While records are missing, none is called the strongest. Attacks on a part of the samples count only where there
         are no others, and stages of an attack that is estimated as a whole do not.
         """
-        estimated = filter(None, map(phases_of, manifest.conditions))
-        stages = tuple({f"{phases.attack.removesuffix(')')},only=" for phases in estimated})
+        wholes = filter(None, map(estimated, manifest.conditions))
+        stages = tuple({f"{whole.removesuffix(')')},only=" for whole in wholes})
         whole = [text for text in manifest.claims if not text.startswith(stages)]
         every = [text for text in whole if not samples_named(text)] or whole
         on_clean = [text for text in every if starts_from(text) == CLEAN.text]

@@ -25,8 +25,7 @@ from ...display.text import Made, capital, escape_markdown, no_controls, no_form
 from ...display.text import markdown_table as markdown_table
 from ...errors import DamagedRecord, ProtocolError, RunError, unknown
 from ...evaluations.aggregate import Results
-from ...evaluations.attacks.two_phase.condition import estimated
-from ...evaluations.condition import in_means, kind_of, matches, name_of, pattern_of
+from ...evaluations.condition import estimated, in_means, kind_of, matches, name_of, pattern_of
 from ...evaluations.metrics import is_finite
 from ...evaluations.presenting import Concerned, raised_once
 from ...evaluations.records import check_plugins

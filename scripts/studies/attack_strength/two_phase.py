@@ -24,8 +24,8 @@ import robustkit
 from robustkit.common.determinism import draw_samples
 from robustkit.common.figure import Figure
 from robustkit.evaluations.aggregate import readable_rows
-from robustkit.evaluations.attacks.two_phase.results import two_phase_share
 from robustkit.report.run import Run
+from robustkit.slices.two_phase.results import two_phase_share
 from scripts.pages.writing import deliver, markdown
 
 

@@ -25,18 +25,17 @@ from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
-from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, RIGHT, phases_of
-from robustkit.evaluations.attacks.two_phase.evaluate import choose
-from robustkit.evaluations.attacks.two_phase.results import TwoPhasePresenter, TwoPhaseSummary, two_phase_share
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.evaluations.presenting import card_parts_of
 from robustkit.evaluations.records import RunPart
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
-from robustkit.pipeline.inputs import in_two_phases
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
+from robustkit.slices.two_phase.condition import ESTIMATE, RIGHT, phases_of
+from robustkit.slices.two_phase.evaluate import choose, in_two_phases
+from robustkit.slices.two_phase.results import TwoPhasePresenter, TwoPhaseSummary, two_phase_share
 from scripts.studies.attack_strength import two_phase as bench
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from robustkit.common.intervals import wilson
-from robustkit.evaluations.attacks.two_phase.results import clopper_pearson, two_phase_share
+from robustkit.slices.two_phase.results import clopper_pearson, two_phase_share
 
 
 def coverage(n: int, m: int, first: float, second: float) -> float:

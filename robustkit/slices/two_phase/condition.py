@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from ....errors import ProtocolError
-from ....protocol.condition import Condition, ConditionPattern
-from ...condition import UNDER_ATTACK, Named, Place, Vocabulary, words_of
-from ...metrics import Metric
+from ...errors import ProtocolError
+from ...evaluations.condition import UNDER_ATTACK, Named, Place, Vocabulary, words_of
+from ...evaluations.family import LazyFamily
+from ...evaluations.metrics import ESTIMATED, Metric
+from ...protocol.condition import Condition, ConditionPattern
 
 _START = "two-phase("
 
@@ -24,7 +25,7 @@ class Phases(NamedTuple):
 def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
     """Return the condition that runs `rest` on m samples of those that `first`, with its stages, leaves standing."""
     text = f"{_START}{attack.text},first={stages},m={m})"
-    return Condition("two-phase", text, under=rest, after=first, draws=text)
+    return Condition("two-phase", text, under=rest, after=first, draws=text, most=m)
 
 
 def phases_of(text: str) -> Phases | None:
@@ -37,18 +38,12 @@ def phases_of(text: str) -> Phases | None:
 
 _MORE = "a larger second phase (second), or more samples for both"
 ESTIMATE = Metric(
-    *("estimated_top1", "robust accuracy, estimated %", 100, 1),
+    *(f"{ESTIMATED}top1", "robust accuracy, estimated %", 100, 1),
     share=True,
     noun="estimated robust accuracy",
     narrowed_by=_MORE,
 )
 RIGHT = Metric("kept_in_second", "of those drawn, still correct %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
-
-
-def estimated(text: str, metric: str) -> str:
-    """Return the text of the attack whose headline figure a figure estimates; empty where it estimates none."""
-    phases = phases_of(text)
-    return phases.attack if phases is not None and metric == ESTIMATE.name else ""
 
 
 class TwoPhaseWords(Vocabulary):
@@ -92,3 +87,4 @@ class TwoPhaseWords(Vocabulary):
 
 
 VOCABULARY = TwoPhaseWords()
+FAMILY = LazyFamily(VOCABULARY)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from scipy.special import betaincinv
 
-from ....common.figure import INVERTED, Figure
-from ....common.intervals import Interval, Z, proportion, wilson
-from ....display.format import count, figure_cell, share
-from ....display.table import Table, of_tables
-from ...aggregate import RecordReader, Results, column_of, readable_rows
-from ...condition import Clause, kind_of, name_of
-from ...family import Aggregator, Presenter, Summary, family_of
-from ...metrics import Cells, Metric
-from ...presenting import short_names
-from ..results import is_stage_column
+from ...common.figure import INVERTED, Figure
+from ...common.intervals import Interval, Z, proportion, wilson
+from ...display.format import count, figure_cell, share
+from ...display.table import Table, of_tables
+from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
+from ...evaluations.attacks.results import is_stage_column
+from ...evaluations.condition import Clause, kind_of, name_of
+from ...evaluations.family import Aggregator, Presenter, Summary, family_of
+from ...evaluations.metrics import Cells, Metric
+from ...evaluations.presenting import short_names
 from .condition import ESTIMATE, RIGHT, VOCABULARY, phases_of
 
 if TYPE_CHECKING:
-    from ....display.table import Section
-    from ....runs.manifest import Manifest
-    from ...family import Looks
+    from ...display.table import Section
+    from ...evaluations.family import Looks
+    from ...runs.manifest import Manifest
 
 _FEW, _HALVINGS = 5, 60
 
