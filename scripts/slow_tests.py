@@ -34,6 +34,7 @@ TABLE = {
     "robustkit/results": "results report cli/test_pages.py",
     "robustkit/runs": "runs pipeline",
     "robustkit/slices": "slices test_slices.py",
+    "robustkit/slices/inspect": "test_real_setups.py",
     "robustkit/gate": "gate delivery/test_action.py cli/test_pages.py",
     "robustkit/tasks": "tasks evaluations cli/test_pages.py test_slices.py",
     "scripts": "scripts",

@@ -11,7 +11,7 @@ import robustkit
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.models import load
 from robustkit.models.setup_check import BETTER, FITS, UNKNOWN, PartFit
-from robustkit.pipeline.inspection import SetupSearch
+from robustkit.slices.inspect.search import SetupSearch, makes_no_difference, verdict_text
 
 CIFAR = SHARED / "data" / "cifar10-test.zip"
 VAL = SHARED / "data" / "imagenet-val" / "val"
@@ -39,7 +39,7 @@ def test_a_cifar_resnet_names_imagenets_normalisation_and_no_crop() -> None:
     assert [found[part].best.name for part in ("normalisation", "crop", "channels", "labels")] == [
         *("ImageNet", "1", "RGB", "as given")
     ]
-    assert found["interpolation"].makes_no_difference and found["channels"].verdict == FITS
+    assert makes_no_difference(found["interpolation"]) and found["channels"].verdict == FITS
     assert all(fit.verdict != BETTER for fit in found.values())
     eight = fits(RESNET, CIFAR, 8, **ARCH)
     assert {fit.verdict for fit in eight.values()} == {UNKNOWN}
@@ -49,7 +49,7 @@ def test_a_cifar_resnet_names_imagenets_normalisation_and_no_crop() -> None:
 def test_the_right_one_ranks_before_a_wrong_one_in_use() -> None:
     found = fits("zoo:cifar10-vit-quest", CIFAR, 100, **NONE)
     assert found["normalisation"].verdict == BETTER and found["normalisation"].best.name == "CIFAR-10"
-    assert "give --mean '0.4914 0.4822 0.4465' --std '0.247 0.2435 0.2616'" in found["normalisation"].text
+    assert "give --mean '0.4914 0.4822 0.4465' --std '0.247 0.2435 0.2616'" in verdict_text(found["normalisation"])
 
 
 def test_an_audit_of_a_resnet_without_its_normalisation_warns(tmp_path: Path) -> None:

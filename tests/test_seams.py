@@ -35,7 +35,6 @@ NAMES_A_KIND = {
     "data/shapes.py": "a square is a shape there",
     "evaluations/condition.py": "says which family a kind is of",
     "models/claims.py": "a part of timm's names of ViTs",
-    "pipeline/inspection.py": "names an option",
     "pipeline/request.py": "the attack that is run by default, and common lists of conditions",
     "runs/description.py": "what a command is called",
     "runs/merging.py": "what maps were scored with, of two commands",

@@ -13,6 +13,7 @@ import pytest
 from places import ROOT
 
 import robustkit
+from robustkit.cli.app import cli
 from robustkit.common import plugins
 
 SLICES = [path.parent for path in sorted((ROOT / "robustkit" / "slices").glob("*/entry_points.txt"))]
@@ -43,8 +44,8 @@ def said(*words, status=0):
     assert done.exit_code == status, done.output
     return done.output
 
-gone, left, kinds = (names.split() for names in sys.argv[1:])
-assert not every_plugin()
+gone, left, kinds, every = (names.split() for names in sys.argv[1:])
+assert not every_plugin() and list(cli.commands) == [name for name in every if name not in gone]
 for name in gone:
     assert not hasattr(robustkit, name) and name not in dir(robustkit)
     assert f"No such command '{name}'" in said(name, status=2)
@@ -103,7 +104,8 @@ def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tm
     left = [name for name in TASKS if name not in gone]
     places = [ROOT / "robustkit" / "slices" / name / "entry_points.txt" for name in gone]
     kinds = re.findall(r"^(\S+) = \S+:FAMILY$", "\n".join(place.read_text("utf-8") for place in places), re.MULTILINE)
-    run_without(gone, tmp_path, WITHOUT, *map(" ".join, ([COMMANDS[name] for name in gone], left, kinds)))
+    words = [COMMANDS[name] for name in gone], left, kinds, cli.commands
+    run_without(gone, tmp_path, WITHOUT, *map(" ".join, words))
 
 
 def run_without(gone: list[str], folder: Path, code: str, *words: str) -> None:

@@ -40,7 +40,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
         runs.card: "write a model card, results as JSON, and a badge",
     },
     "Tools": {
-        tools.inspect: "show a checkpoint's contents and detect its attention formula",
         tools.list_: "list models, attacks, corruptions and more",
         tools.explain: "explain a finding: why it matters, what to do",
         tools.completion: "set up shell completion",
@@ -53,10 +52,13 @@ def _with_slices(own: dict[click.Command, str]) -> dict[click.Command, str]:
     """Return the commands of a heading, each followed by those of slices that name it as their place, by name."""
     lines = dict[click.Command, str]()
     for command, line in own.items():
-        lines |= {command: line, **{each: each.short_help for each in _OF_SLICES if each.after == command.name}}
+        following = {each: str(each.short_help) for each in _OF_SLICES if each.after == command.name}
+        lines |= {command: line, **_with_slices(following)}
     return lines
 
 
+_NAMES = [command.name for commands in (*_OWN.values(), _OF_SLICES) for command in commands]
+_OWN["Tools"] = {each: str(each.short_help) for each in _OF_SLICES if each.after not in _NAMES} | _OWN["Tools"]
 COMMANDS = {heading: _with_slices(own) for heading, own in _OWN.items()}
 """Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
 
@@ -144,10 +146,7 @@ def main() -> None:
 
 
 def _show_warnings() -> None:
-    """Print what a loader assumes, once, in commands that make no run; runs and `inspect` have lines of their own."""
-    if _command(sys.argv[1:]) == "inspect":
-        warnings.simplefilter("ignore", RobustkitWarning)
-        return
+    """Print what a loader assumes, once, in commands that make no run; runs have lines of their own."""
     texts, before = set[str](), warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -120,7 +120,8 @@ class Context(click.Context):
 
 
 class SliceCommand(click.Command):
-    """A command that a slice may bring. after: the command of the core that it follows in `robustkit --help`."""
+    """A command that a slice may bring. after: the command that it follows in `robustkit --help`; without one, or where
+    that one's slice was deleted, it stands first under Tools."""
 
     def __init__(self, *names: Any, after: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)

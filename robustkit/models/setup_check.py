@@ -22,23 +22,17 @@ from torch import Tensor, nn
 
 from ..attention.fingerprint import (
     FEWEST,
-    Fingerprint,
     Fit,
     Formulas,
     fit_figures,
-    judge_formulas,
     paired_interval,
-    variants_of,
 )
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
-from ..data.class_names import class_names
 from ..data.images import to_unit_range
-from ..errors import NothingEvaluated
 from .zero_shot import FORMS, WRITTEN, ZeroShot
 
 AS_GIVEN = "as given"
-PARTS = ("normalisation", "crop", "interpolation", "channels", "labels", "text")
 _CIFAR = (0.4914, 0.4822, 0.4465)
 NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
@@ -131,29 +125,6 @@ def alternatives(
     return {setup.name(part): setup} | {other.name(part): other for other in others[part]}
 
 
-def label_numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
-    """Return numberings by name, from labels of the data (classes `names`) to outputs of the model."""
-    count = min(len(names), outputs)
-    steps = {AS_GIVEN: 0, "label + 1": 1, "label - 1": -1}
-    numberings = {name: [(label + step) % outputs for label in range(count)] for name, step in steps.items()}
-    readable, plain = class_names(tuple(names[:count]), count), list(names[:count])
-    alphabetical = _places([name.casefold() for name in readable])
-    ranked = {"names in alphabetical order": alphabetical, "names, capitals first": _places(plain)}
-    if all(name.isascii() and name.isdecimal() and len(name) < 10 for name in plain):
-        ranked["names in the order of their numbers"] = _places([int(name) for name in plain])
-    for name, places in ranked.items():
-        if places not in numberings.values():
-            numberings[name] = places
-    return numberings
-
-
-def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
-    places = [0] * len(keys)
-    for place, label in enumerate(sorted(range(len(keys)), key=lambda label: keys[label])):
-        places[label] = place
-    return places
-
-
 @dataclass(frozen=True)
 class SetupFit(Fit):
     """One candidate of a part. p_value: of no difference from the one in use, corrected for the number of candidates;
@@ -189,36 +160,6 @@ class PartFit:
     @property
     def used(self) -> SetupFit:
         return next(row for row in self.rows if row.name == self.in_use)
-
-    @property
-    def text(self) -> str:
-        best, used, others = self.best, self.used, [row for row in self.rows if row.name != self.in_use]
-        if self.makes_no_difference:
-            return f"{self.part}: makes no difference on these images"
-        if self.verdict == BETTER:
-            alike = [name for name in self.open if name != used.name]
-            return (
-                f"WARNING: {self.part}: {best.name} fits better than {used.in_words}, which is in use; "
-                f"{best.setup.option(self.part)}" + (f" (not significantly worse: {', '.join(alike)})" if alike else "")
-            )
-        if self.verdict == FITS:
-            same = [row.name for row in others if row.does_the_same]
-            behind = next((row for row in others if not row.does_the_same), None)
-            return (
-                f"{self.part}: {used.name} fits best and is in use"
-                + (f"; {', '.join(same)} would be equivalent, within {ALIKE} of NLL" if same else "")
-                + (f"; the next is {behind.in_words}" if behind is not None else "")
-            )
-        if best.n < FEWEST or used.name == best.name:
-            open_ones = [name for name in self.open if name != used.name] or ["others"]
-            return (
-                f"{self.part}: inconclusive, {used.name} (in use) cannot be distinguished from {', '.join(open_ones)}"
-            )
-        return f"{self.part}: inconclusive, though {best.name} is ahead of {used.in_words}, which is in use"
-
-    @property
-    def makes_no_difference(self) -> bool:
-        return all(row.ci_low == row.ci_high == 0 for row in self.rows)
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -437,39 +378,3 @@ def _judged(
 def _p_value(differences: Tensor) -> float:
     values = differences.double().numpy()
     return of_means(0 * values, values, binary=False).p_value
-
-
-def rank_formulas(bench: Bench, setup: Setup, guessing: float, source: str = "declared") -> Fingerprint:
-    """Rank the formulas of attention by clean NLL. The variants of a family are ranked where it leads, or is the
-    model's own. source: who said which formula it has now: `declared` or `assumed`. NothingEvaluated without images."""
-    formulas = bench.formulas
-    assert formulas is not None
-    if not bench.reach(1):
-        raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    bench.watch.plan(len(formulas.names) * bench.count)
-    fit = fit_part(bench, "attention", setup, {}, guessing, alike=0.0)
-    if more := variants_of((fit.best.name, formulas.current), formulas.names):
-        formulas.names += more
-        bench.watch.plan(len(formulas.names) * bench.count)
-        fit = fit_part(bench, "attention", setup, {}, guessing, alike=0.0)
-    tables = {row.name: bench.losses([row.setup], row.n)[0] for row in fit.rows}
-    return judge_formulas(tables, formulas.current, formulas.left_out, guessing, source)
-
-
-def fit_setup(
-    bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]], guessing: float, most: int | None = None
-) -> list[PartFit]:
-    """Return what fits, part by part in the order of `PARTS`; once one has a better candidate, all again under it."""
-    now, fits = setup, dict[str, PartFit]()
-    parts = [part for part in PARTS if part != "text" or setup.text]
-    tried = sum(len(alternatives(part, setup, numbered)) for part in parts)
-    for _ in range(2):
-        before = now
-        bench.watch.plan(tried * min(most or bench.count, bench.count))
-        for part in parts:
-            used = now.with_part(part, setup)
-            fits[part] = fit = fit_part(bench, part, used, numbered, guessing, most=most)
-            now = fit.best.setup if fit.verdict == BETTER else used
-        if before == setup == now:
-            break
-    return [fits[part] for part in parts]

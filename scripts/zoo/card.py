@@ -24,7 +24,6 @@ from safetensors import safe_open
 
 import robustkit
 from robustkit.attention import set_attention
-from robustkit.attention.fingerprint import Fingerprint, judge_formulas
 from robustkit.attention.formulas import find_formula
 from robustkit.attention.registry import FORMULAS
 from robustkit.common.intervals import wilson
@@ -32,6 +31,7 @@ from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
 from robustkit.pipeline.inputs import labelled_data
+from robustkit.slices.inspect.search import Fingerprint, judge_formulas
 from scripts.pages.writing import markdown, shortcut, spread, write_page
 
 from .logs import Log, finished, plain, read_logs

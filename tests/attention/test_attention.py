@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 import threading
 from collections.abc import Callable
@@ -14,18 +13,15 @@ import timm
 import torch
 from attack_oracles import slow_scores, slow_vit
 from places import SHARED
-from ranked import ranked
-from scipy import stats
 from timm.layers import RmsNorm, RmsNormFp32
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from vits import small_vit
 
 from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
-from robustkit.attention.fingerprint import judge_formulas
 from robustkit.attention.formulas import find_formula
 from robustkit.attention.layers import head_size
-from robustkit.errors import ModelError, NothingEvaluated
+from robustkit.errors import ModelError
 
 NAMES = tuple(FORMULAS)
 WITH_OPTIONS = (
@@ -406,125 +402,6 @@ def test_other_attention_is_refused_by_name(make: Callable[[], nn.Module], words
 def test_unknown_formula_names_the_nearest() -> None:
     with pytest.raises(ModelError, match="unknown attention 'qest'; did you mean 'quest'"):
         set_attention(small_vit(), "qest")
-
-
-# --- which formula fits ----------------------------------------------------------------------------------------------
-
-
-def labelled(model: nn.Module, name: str, n: int) -> tuple[Tensor, Tensor]:
-    pixels = torch.randn(n, 3, 16, 24, generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        labels = set_attention(copy.deepcopy(model), name)(pixels).argmax(1)
-    return pixels, labels
-
-
-def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
-    model = small_vit(sharp=40).requires_grad_(False)
-    with torch.no_grad():
-        model.head.weight.mul_(300)
-    pixels, labels = labelled(model, "quest", 100)
-    result = ranked(set_attention(model, "quest"), pixels, labels)
-    assert (result.best, result.declared, result.verdict) == ("quest", "quest", "fits")
-    assert result.n == 100 and {row.n for row in result.rows} <= {8, 16, 32, 64, 100}
-    assert min(row.n for row in result.rows) < 64  # each ends once it is settled
-    assert set(result.left_out) == {"qknorm", "qknorm-hs", "qknorm-ds", "qknorm-ln", "qk-rms", "qana"}
-    assert "softcap" not in {row.name for row in result.rows}
-    assert result.text.endswith("softcap is not ranked: below its cap, its logits equal those of standard")
-    assert result.rows[0].top1 == 1.0
-    assert "quest attention fits best, as declared; the next is" in result.text
-    for row in result.rows[1:]:  # the paired interval, by hand
-        nll = []
-        for name in ("quest", row.name):
-            logits = set_attention(copy.deepcopy(model), name)(pixels[: row.n])
-            nll.append(nn.functional.cross_entropy(logits, labels[: row.n], reduction="none").double())
-        difference = nll[1] - nll[0]
-        half = stats.t.ppf(0.975, row.n - 1) * float(difference.std()) / math.sqrt(row.n)
-        assert row.difference == pytest.approx(float(difference.mean()), rel=1e-4)
-        assert row.ci_low == pytest.approx(float(difference.mean()) - half, rel=1e-3)
-        assert row.ci_high == pytest.approx(float(difference.mean()) + half, rel=1e-3)
-
-    wrong = ranked(set_attention(model, "standard"), pixels, labels)
-    assert (wrong.best, wrong.declared, wrong.verdict) == ("quest", "standard", "another-fits-better")
-    assert "WARNING: quest attention fits these weights better than standard" in wrong.text
-    assert get_attention(model) == "standard"
-    few = ranked(model, pixels[:6], labels[:6])
-    assert (few.verdict, few.n) == ("inconclusive", 6)
-    assert "give more images" in few.text
-    shuffled = ranked(model, pixels, (labels + 1) % 5)
-    assert shuffled.verdict == "inconclusive"
-    assert "better than chance" in shuffled.text
-    with pytest.raises(NothingEvaluated, match="no image"):
-        ranked(model, pixels[:0], labels[:0])
-
-
-def test_variants_of_a_formula_are_ranked_where_it_leads() -> None:
-    model = small_vit(sharp=40).requires_grad_(False)
-    with torch.no_grad():
-        model.head.weight.mul_(300)
-    made_by = "elliptical(scale=mean,average=median)"
-    result = ranked(set_attention(model, "elliptical"), *labelled(model, made_by, 100))
-    assert (result.best, result.verdict) == (made_by, "another-fits-better") and result.rows[0].top1 == 1.0
-    assert len(result.rows) == 10
-    assert {row.name for row in result.rows} >= {"elliptical(scale=mean)", "elliptical(average=median)", "quest"}
-    others = ranked(set_attention(model, "quest"), *labelled(model, "quest", 40)).rows
-    assert all("(" not in row.name for row in others)
-
-
-def test_options_that_images_do_not_show_leave_the_family_confirmed() -> None:
-    right, swing = torch.ones(100).double(), 0.1 * torch.tensor([1.0, -1.0]).repeat(50).double()
-    nll = {"elliptical": 0.2, "elliptical(average=median)": 0.201, "elliptical(scale=mean)": 0.5, "standard": 0.6}
-    fits = {name: torch.stack((mean + swing * (name != "elliptical"), right), 1) for name, mean in nll.items()}
-    for declared, other in (("elliptical", "elliptical(average=median)"), ("elliptical(average=median)", "elliptical")):
-        result = judge_formulas(fits, declared, (), guessing=1.6)
-        assert result.verdict == "fits" and f"{declared} attention fits best, as declared; the next of" in result.text
-        assert "family is standard (NLL +0.400, 95 % interval +0.380 to +0.420)." in result.text
-        assert f"its options are not confirmed; as good on these images: {other}." in result.text
-    for declared in ("elliptical(scale=mean)", "standard"):
-        result = judge_formulas(fits, declared, (), guessing=1.6)
-        assert (
-            result.verdict == "another-fits-better"
-            and "as good on these images: elliptical(average=median)" in result.text
-        )
-    del fits["standard"]
-    assert judge_formulas(fits, "elliptical", (), guessing=1.6).verdict == "inconclusive"  # nothing else was tried
-
-
-@pytest.mark.parametrize(
-    ("n", "lead", "noise", "declared", "verdict"),
-    [
-        (10, 0.5, 0.1, "standard", "fits"),
-        (9, 0.5, 0.1, "standard", "inconclusive"),  # too few, however clear
-        (100, 0.5, 4.0, "standard", "inconclusive"),  # the interval of the difference holds 0
-        (100, 0.5, 0.1, "quest", "another-fits-better"),
-        (100, 0.5, 4.0, "quest", "inconclusive"),
-        (100, 9.0, 0.1, "standard", "fits"),
-    ],
-)
-def test_verdict_needs_a_difference_beyond_chance(
-    n: int, lead: float, noise: float, declared: str, verdict: str
-) -> None:
-    swing = noise * torch.tensor([1.0, -1.0]).repeat(n)[:n].double()
-    right = torch.ones(n).double()
-    fits = {"quest": torch.stack((lead + 0.2 + swing, right), 1), "standard": torch.stack((0.2 * right, right), 1)}
-    result = judge_formulas(fits, declared, ("qknorm",), guessing=1.6)
-    assert (result.verdict, result.best, result.n) == (verdict, "standard", n)
-    assert judge_formulas(fits, declared, (), guessing=0.1).verdict == "inconclusive"
-    words = {"fits": "as assumed", "another-fits-better": "which is assumed"}.get(verdict, "")
-    assert words in judge_formulas(fits, declared, ("qknorm",), 1.6, source="assumed").text
-
-
-def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:
-    model = set_attention(small_vit(sharp=4), "qknorm-hs").requires_grad_(False)
-    for block in model.blocks:
-        nn.init.constant_(block.attn.qk_scale, 9.0)
-    pixels = torch.rand(20, 3, 16, 24)
-    labels = model(pixels).argmax(1)
-    result = ranked(model, pixels, labels)
-    own = next(row for row in result.rows if row.name == "qknorm-hs")
-    assert own.nll == pytest.approx(float(nn.functional.cross_entropy(model(pixels), labels)), rel=1e-6)
-    at_start = set_attention(set_attention(copy.deepcopy(model), "standard"), "qknorm-hs")(pixels)
-    assert own.nll != pytest.approx(float(nn.functional.cross_entropy(at_start, labels)), rel=1e-4)
-    assert torch.equal(model.blocks[0].attn.qk_scale, torch.full((2,), 9.0))
 
 
 @pytest.mark.slow

@@ -20,11 +20,7 @@ from robustkit.cli.app import COMMANDS, cli
 from robustkit.cli.listing import LISTINGS, listing
 from robustkit.cli.options import SECTIONS
 from robustkit.common.finding import Finding, entry_of
-from robustkit.common.preprocessing import Preprocessing
-from robustkit.display.console import table_lines
-from robustkit.models.setup_check import FITS, PartFit, Setup, SetupFit
 from robustkit.models.specs import embedded_file
-from robustkit.pipeline.inspection import setup_table
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
@@ -136,23 +132,6 @@ def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, t
     reasons = (each["reason"] for each in verdicts if each["metric"] == "mce")
     assert commands == [*dict.fromkeys(reason.partition("with: ")[2] for reason in reasons)]  # of all checkpoints
     assert re.search(r"^FAIL", text, re.MULTILINE) and re.search(r"^inconclusive", text, re.MULTILINE)
-
-
-def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
-    def row(name: str, n: int, nll: float, behind: float) -> SetupFit:
-        return SetupFit(name, 0.5, nll, behind, behind - 0.1, behind + 0.1, n, Setup(Preprocessing((4, 4))), 0.2)
-
-    names = ("CIFAR-10, std 0.2", "ImageNet, 0 to 255", "none, 0 to 255")
-    rows = tuple(row(name, 64 - 32 * place, 0.5 + place, 1.0 * place) for place, name in enumerate(names[:2]))
-    table = setup_table([PartFit("normalisation", rows, names[0], FITS), PartFit("channels", rows[:1], names[0], FITS)])
-    for width in (60, 80):
-        lines = [line.text for line in table_lines(table, width)]
-        assert max(map(len, lines)) <= width and sum("NLL minus" in line for line in lines) == 1  # one table
-        text = "\n".join(lines)
-        assert all(cell in text for cell in ("+1.000 [+0.900, +1.100]", "in use"))
-    assert [cells[1] for cells in table.rows] == ["64", "32", "64"] and "both on the same n images" in table.note
-    alone = setup_table([PartFit("channels", rows[:1], names[0], FITS)])
-    assert alone.title.endswith("; n = 64") and "n" not in alone.headings and "n images" not in alone.note
 
 
 @pytest.mark.parametrize("columns", [60, 80])

@@ -9,7 +9,6 @@ import pytest
 import small_audit
 import timm
 import torch
-from ranked import ranked
 from torch import nn
 
 import robustkit
@@ -40,6 +39,9 @@ def test_an_audit_is_the_same_with_and_without_such_lists(tmp_path: Path) -> Non
 
 
 def test_attention_of_such_a_network_is_found_changed_ranked_and_explained() -> None:
+    pytest.importorskip("robustkit.slices.inspect")
+    from ranked import ranked
+
     torch.manual_seed(0)
     plain = timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=24, num_heads=2, depth=2, num_classes=4)
     plain.eval()

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from compared_runs import PGD, N, command, records_of, run_of
 from PIL import Image
 
 import cam
 import robustkit
-from robustkit.cli.app import cli
 from robustkit.display.html import as_html
 from robustkit.display.table import Table
 from robustkit.errors import ProtocolError
@@ -51,34 +49,6 @@ def test_tables_are_escaped_and_keep_heads_flags_and_the_note() -> None:
         * 2,
         "<p><small>n</small></p>",
     ]
-
-
-def test_inspect_is_what_the_command_prints() -> None:
-    options: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-    found = robustkit.inspect("zoo:shapes-vit-quest", "embedded:shapes", limit=6, **options)
-    words = ["inspect", "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "6"]
-    done = CliRunner().invoke(cli, [*words, "--mean", "0.5", "--std", "0.5"], env={"COLUMNS": "400"})
-    printed = done.stdout.splitlines()
-    texts = [f"{name:>14}  {text}" for name, text in found.facts]
-    assert printed[: len(texts)] == texts
-    for text in (*found.lines, *(table.title for table in found.tables), found.stated.heading, found.stated.command):
-        assert text in printed
-    frame = found.to_frame()
-    assert set(frame[frame.best].part) == set(frame.part) >= {"attention", "normalisation", "crop", "channels"}
-    for row in frame.to_dict("records"):
-        if row["part"] == "attention":
-            assert any(line.split()[:1] == [row["name"]] and f"{row['nll']:.3f}" in line for line in printed)
-    assert found.stated.settings["mean"] == (0.5,) * 3 and "quest" in found._repr_html_()
-    assert json.loads(found.to_json())["command"] == found.stated.command
-    with pytest.raises(TypeError, match="unknown keyword 'eps'; known: allow_partial, arch"):
-        robustkit.inspect("zoo:shapes-vit-quest", eps=1)
-
-
-def test_inspect_states_a_network_in_memory() -> None:
-    net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 4))
-    alone = robustkit.inspect(net, pixels=True, img_size=32)
-    assert alone.stated.settings == {"pixels": True, "img_size": 32, "crop_pct": 1.0, "interpolation": "bicubic"}
-    assert not alone.stated.command and alone.to_frame().empty and ("checkpoint", "memory:Sequential") in alone.facts
 
 
 def test_maps_of_pictures_in_memory() -> None:
@@ -116,19 +86,6 @@ def test_maps_of_usual_methods_for_named_classes_of_pictures_of_all_kinds(tmp_pa
             robustkit.cam(quest, pixels, **options)
     with pytest.raises(ProtocolError, match="gallery=0: expected 1 or more"):
         robustkit.cam(quest, "embedded:shapes", gallery=0)
-
-
-def test_a_segmenter_and_options_of_the_other_kind() -> None:
-    model = robustkit.load_segmenter("zoo:shapes-segmenter-quest")
-    options: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 1}
-    found = robustkit.inspect({"mine": model}, **options)
-    assert found.tables[0].headings[1] == "pixel acc. %"
-    with pytest.raises(ProtocolError, match="labels_csv: only for a classifier's images, and this is a segmenter"):
-        robustkit.inspect(model, labels_csv="x", **options)
-    with pytest.raises(ProtocolError, match="masks: only for a segmenter's images, and this is a classifier"):
-        robustkit.inspect("zoo:shapes-vit-quest", masks="x", **options)
-    with pytest.raises(ProtocolError, match="2 checkpoints; expected one"):
-        robustkit.inspect([model, model], **options)
 
 
 def test_a_gallery_of_a_data_set_names_its_run(tmp_path: Path) -> None:

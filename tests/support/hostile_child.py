@@ -62,7 +62,7 @@ def call(made: Callable[[], Any], _: Path) -> str:
 def main() -> None:
     module, table, folder, *names = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
-    import robustkit.pipeline.inspection  # noqa: F401 - torch, timm and all the rest, which every case has loaded
+    import robustkit.pipeline.audit  # noqa: F401 - torch, timm and all the rest, which every case has loaded
 
     cases = getattr(importlib.import_module(module), table)
     for place, name in enumerate(names or cases):

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from robustkit.attention.fingerprint import Fingerprint, Formulas, losses_of
+from robustkit.attention.fingerprint import Formulas
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.models.setup_check import Bench, Setup, rank_formulas
+from robustkit.models.setup_check import Bench, Setup
+from robustkit.slices.inspect.search import Fingerprint, losses_of, rank_formulas
 
 
 def ranked(model: nn.Module, inputs: Tensor, labels: Tensor, source: str = "declared") -> Fingerprint:

@@ -18,7 +18,7 @@ from robustkit.data.dataset import Dataset
 from robustkit.data.images import to_pixels
 from robustkit.models.identity import Classifier
 from robustkit.models.setup_check import BETTER, Setup, alternatives
-from robustkit.pipeline.inspection import SetupSearch
+from robustkit.slices.inspect.search import SetupSearch
 
 Losses = Mapping[str, NDArray[np.float64]]
 

@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..attention.apply import get_attention
-from ..attention.fingerprint import Fingerprint, Fit, Formulas, losses_of
-from ..common.figure import Figure
-from ..common.held import PREFIX
-from ..common.plugins import of_slice
-from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
-from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels
-from ..data.scenes import LabelledScenes, open_scenes, read_whole
-from ..display.format import count, figure_cell, number, scaled
-from ..display.html import as_html
-from ..display.progress import Bars
-from ..display.table import Table
-from ..display.text import finite_json
-from ..errors import BadImageError, ModelError, ProtocolError
-from ..evaluations.setup_findings import other_order
-from ..models.classifier import load
-from ..models.dense import Segmenter
-from ..models.device import pick_device
-from ..models.identity import Classifier
-from ..models.segmenter import is_segmenter, load_segmenter
-from ..models.setup_check import (
+from ...attention.fingerprint import Fit
+from ...common.figure import Figure
+from ...common.held import PREFIX
+from ...common.plugins import of_slice
+from ...common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
+from ...data.dataset import Dataset
+from ...data.images import to_pixels
+from ...data.scenes import LabelledScenes, open_scenes
+from ...display.format import count, figure_cell, number, scaled
+from ...display.html import as_html
+from ...display.progress import Bars
+from ...display.table import Table
+from ...display.text import finite_json
+from ...errors import BadImageError, ModelError, ProtocolError
+from ...models.classifier import load
+from ...models.dense import Segmenter
+from ...models.device import pick_device
+from ...models.identity import Classifier
+from ...models.segmenter import is_segmenter, load_segmenter
+from ...models.setup_check import (
     ALIKE,
     BETTER,
     UNKNOWN,
-    Bench,
     PartFit,
-    SearchWatch,
     Setup,
-    fit_setup,
-    form_of,
-    label_numberings,
-    rank_formulas,
 )
-from .audit import Checkpoint, grouped, in_memory
-from .inputs import labelled_data
-from .manifest import describe
-from .request import ClassificationRequest, SegmentationRequest
+from ...pipeline.audit import Checkpoint, grouped, in_memory
+from ...pipeline.inputs import labelled_data
+from ...pipeline.manifest import describe
+from ...pipeline.request import ClassificationRequest, SegmentationRequest
+from .search import Fingerprint, SetupSearch, makes_no_difference, unranked_reason
 
 if TYPE_CHECKING:
     import pandas as pd
-    from PIL.Image import Image
-    from rich.progress import TaskID
-
-MOST = 512  # Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held
 
 _MIXED = (
     "n: images that a candidate was tried on; one that is settled earlier is dropped. NLL minus best's: of both on the "
@@ -70,160 +57,11 @@ _NOTE = (
 )
 
 
-class _Images:
-    """The readable images of a data set, class by class in turn, each read when it is first asked about. look: returns
-    pixels (3, H, W) under a preprocessing, and the truth. held: how many are kept, besides those of the last batch."""
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        preprocessing: Preprocessing,
-        seed: int,
-        look: Callable[[Sample, Preprocessing], tuple[Tensor, Tensor]],
-        held: int,
-        batch_size: int,
-    ) -> None:
-        self.bare, self.bad, self.samples = _bare(preprocessing), list[str](), list[Sample]()
-        self.count, self._left = len(dataset.samples), iter(dataset.in_turns(seed).samples)
-        self._look, self._kept = look, dict[int, tuple[Tensor, Tensor]]()
-        self._held, self._batch = held, batch_size
-
-    def reach(self, end: int) -> int:
-        """Read more images until there are `end`, or none are left; return how many there are, at most `end`."""
-        while len(self.samples) < end and (sample := next(self._left, None)) is not None:
-            try:
-                pixels, truth = self._look(sample, self.bare)
-            except BadImageError as fault:
-                self.bad.append(str(fault))
-                continue
-            if not (truth >= 0).any():  # no pixel counts
-                continue
-            self._kept[len(self.samples)] = pixels, truth
-            self.samples.append(sample)
-            if (old := len(self.samples) - self._batch - 1) >= self._held:
-                self._kept.pop(old, None)
-        return min(end, len(self.samples))
-
-    def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
-        is_same = _bare(preprocessing) == self.bare
-        return self._own(place)[0] if is_same else self._look(self.samples[place], preprocessing)[0]
-
-    def truths(self, places: Sequence[int]) -> Tensor:
-        return torch.stack([self._own(place)[1] for place in places])
-
-    def _own(self, place: int) -> tuple[Tensor, Tensor]:
-        return self._kept.get(place) or self._look(self.samples[place], self.bare)
-
-
-def _pixels(picture: Callable[[Sample], Image], sample: Sample, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    return to_pixels(picture(sample), preprocessing, sample.id), torch.tensor(sample.label)
-
-
-def _scene(scenes: LabelledScenes, sample: Sample, _: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Return a whole image and its labels (H, W)."""
-    pixels = read_whole(scenes.dataset, sample)
-    return pixels, torch.from_numpy(scenes.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
-
-
-def _bare(preprocessing: Preprocessing) -> Preprocessing:
-    return replace(preprocessing, mean=(), std=())
-
-
-class _Shown(SearchWatch):
-    """A bar of the answers that there are, of those that may be needed."""
-
-    def __init__(self, bars: Bars, name: str) -> None:
-        self.bars, self.name = bars, name
-        self.task: TaskID | None = None
-        bars.overall = bars.time_left
-
-    def plan(self, answers: int) -> None:
-        self.task = self.bars.begin([self.name], answers, self.task)
-
-    def begin(self, part: str, done: int) -> None:
-        if self.task is not None:
-            self.bars.update(self.task, stage=part)
-        self.advance(done)
-
-    def advance(self, answers: int) -> None:
-        if self.task is not None:
-            self.bars.advance(self.task, answers)
-
-
-class SetupSearch:
-    """A model, on its device, and labelled images, on which formulas and set-ups are compared: what it answers to an
-    image under one of them is kept for the others."""
-
-    def __init__(self, model: Classifier, data: Dataset | LabelledScenes, batch_size: int, seed: int) -> None:
-        self.model, preprocessing, classes = model, model.identity.preprocessing, model.identity.num_classes
-        formulas = None if _unranked(model) else Formulas(model.network)
-        self.guessing, self.setup = (
-            math.log(classes),
-            Setup(
-                preprocessing,
-                attention=formulas.current if formulas else "",
-                text=form_of(model.network, model.identity.metadata),
-            ),
-        )
-        if isinstance(data, LabelledScenes):
-            look, most, batch_size, dataset, numbered = partial(_scene, data), 0, 1, data.dataset, {}
-        else:
-            picture = lru_cache(batch_size)(data.image)
-            look, most, dataset = partial(_pixels, picture), MOST, data
-            numbered = label_numberings(data.class_names, classes)
-        self.images, self.numbered = _Images(dataset, preprocessing, seed, look, most, batch_size), numbered
-        self.bench = Bench(
-            model.network,
-            self.images.read,
-            self.images.count,
-            self._score,
-            batch_size,
-            model.mean.device,
-            reach=self.images.reach,
-            formulas=formulas,
-            numbered=bool(numbered),
-        )
-
-    def _score(self, logits: Tensor, places: Sequence[int], order: str) -> Tensor:
-        labels = self.images.truths(places)
-        return losses_of(logits, torch.tensor(self.numbered[order])[labels] if self.numbered else labels)
-
-    def show(self, bars: Bars | None) -> None:
-        """Show in bars, if there are any, how far a search is."""
-        self.bench.watch = SearchWatch() if bars is None else _Shown(bars, self.model.identity.name)
-
-    def rank(self) -> Fingerprint:
-        """Rank the formulas of attention, on all images if they do not decide it earlier."""
-        source = "assumed" if self.model.identity.attention_source == "default" else "declared"
-        return rank_formulas(self.bench, self.setup, self.guessing, source)
-
-    def fit(self, attention: str = "") -> tuple[list[PartFit], list[str]]:
-        """Return what fits, part by part, and lines on it. attention: the formula, if it is not the model's own."""
-        if not self.bench.reach(1):
-            return [], ["set-up: inconclusive, no image could be read"]
-        start = replace(self.setup, attention=attention) if attention else self.setup
-        fits = fit_setup(self.bench, start, self.numbered, self.guessing, MOST)
-        final = fits[-1].used.setup  # under what the other parts have found
-        end = self.bench.reach(min(MOST, self.bench.count))
-        nll = float(self.bench.losses([final], end)[0][:, 0].mean())
-        lines = [fit.text for fit in fits]
-        if min([nll, *(fit.best.nll for fit in fits if fit.best.name != fit.in_use)]) >= self.guessing:
-            lines = [
-                f"set-up: inconclusive, no candidate is better than chance (NLL {nll:.2f}, chance "
-                f"{self.guessing:.2f}); check the labels and the weights"
-            ]
-        if fits[-1].verdict != BETTER:
-            predictions = self.bench.logits(final, end).argmax(dim=1)
-            labels = self.images.truths(range(end))
-            lines += map(str, other_order(labels.numpy(), predictions.numpy()))
-        return fits, lines
-
-
 def setup_table(fits: Sequence[PartFit]) -> Table:
     rows, heads = list[tuple[str, ...]](), list[tuple[int, str]]()
     for fit in fits:
         heads.append((len(rows), fit.part))
-        for row in fit.rows[: 1 if fit.makes_no_difference else None]:
+        for row in fit.rows[: 1 if makes_no_difference(fit) else None]:
             digits = 3 if abs(row.nll) < 10 else 1
             gap = Figure(row.difference, row.n, row.ci_low, row.ci_high)
             apart = "" if row is fit.best else figure_cell(gap, 1, sign="+", digits=digits)
@@ -427,7 +265,7 @@ def look_into(
         yield _stated(checkpoint, "DIR", {}, model, opened, setup)
         return
     check(segments)
-    unranked = _unranked(opened)
+    unranked = unranked_reason(opened)
     if segments and unranked:
         raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     if stability:
@@ -525,15 +363,6 @@ def _stated(
         text = joint.join(map(str, value)) if isinstance(value, tuple) else str(value)
         words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
     return Stated(settings, shlex.join(words), tuple(setup.unsure))
-
-
-def _unranked(model: Classifier) -> str:
-    """Return why no attention formulas can be ranked; empty where they can."""
-    try:
-        get_attention(model.network)
-    except ModelError as error:
-        return str(error)
-    return ""
 
 
 def _batches(dataset: Dataset, preprocessing: Preprocessing, batch_size: int) -> Iterator[Tensor]:
