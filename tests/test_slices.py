@@ -167,7 +167,7 @@ for code in sys.argv[2:]:
         ("predictions", "predictions:FILE: this installation is without", ["audit(['predictions:theirs.csv'])"]),
         ("transfer", "--transfer: this installation is without", ["audit(TWO, transfer=True)"]),
         ("engines", "engine torchattacks: this installation is without", ["audit(TWO, engine='torchattacks')"]),
-        ("two_phase", "unknown parameter 'second'", ["audit(TWO, attacks='autoattack(second=2)')"]),
+        ("two_phase", "unknown parameter of autoattack 'second'", ["audit(TWO, attacks='autoattack(second=2)')"]),
         ("evidence", "--evidence quick: this installation is without", ["audit(TWO, evidence='quick')"]),
         (
             "watching",
