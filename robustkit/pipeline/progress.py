@@ -170,10 +170,12 @@ _OFTEN = 1.0  # seconds for which what is said about the whole run is kept
 
 @dataclass
 class _Entry:
-    """What one line reports: a checkpoint's condition, or a group of them. waiting: records not seen yet."""
+    """What one line reports: a checkpoint's condition, or a group of them. shown: both without control characters.
+    waiting: records not seen yet."""
 
     checkpoint: str
     title: str
+    shown: str
     conditions: list[Condition] = field(default_factory=list)
     waiting: deque[Path] = field(default_factory=deque)
 
@@ -218,7 +220,8 @@ class Reporter:
         for checkpoint, shards in every_shard.items():
             for condition in (each for each in conditions if shards[each.text]):
                 title = self._title(condition)
-                entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
+                shown = no_controls(f"{checkpoint} {title}")
+                entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title, shown))
                 entry.conditions.append(condition)
                 entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in shards[condition.text])
         self._open = [entry for entry in self._entries.values() if not entry.over]
@@ -317,7 +320,7 @@ class Reporter:
         spent = f", {seconds:.1f} s" if seen else ""
         several = f" x{len(names)}" if len(names) > 1 else ""
         self._line(
-            f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"
+            f"[{self._finished}/{len(self._entries)}] {entry.shown}{several}: {samples}"
             f"{(figure := self._figure(entry))}{spent}; {self._times()}"
         )
         if figure and isinstance(self.inner, Finder):
@@ -351,18 +354,18 @@ class Reporter:
         if self.ranks.leads and self._clock() - self._last > _QUIET:
             of_current = self.estimate.current
             samples = "" if of_current is None else f"{self.estimate.done(*of_current)} samples"
-            self._line(f"{self._current}: {samples} so far{self._stage}; {self._times()}")
+            self._line(no_controls(f"{self._current}: {samples} so far{self._stage}; {self._times()}"))
 
     def _announce(self) -> None:
         if self._announced or not self.ranks.leads:
             return
         if line := estimate_line(self.estimate, self.where):
             self._announced = True
-            PLAN.info(no_controls(line))
+            PLAN.info(line)
 
     def _line(self, line: str) -> None:
         self._last = self._clock()
-        PROGRESS.info(no_controls(line))
+        PROGRESS.info(line)
 
 
 @dataclass(frozen=True)
