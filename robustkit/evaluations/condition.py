@@ -131,12 +131,14 @@ class PublishedNames:
 class Claims(NamedTuple):
     """What a verdict says about a family: where a checkpoint is best, `{many}` being what samples are called, and that
     it does better, or worse, than another one; families may share an area. Empty ones: it says neither. under: how a
-    sentence says that something is so under a condition, `{}` being its name there."""
+    sentence says that something is so under a condition, `{}` being its name there. compared: how figures of two
+    checkpoints are compared, where not by means over the samples that both have."""
 
     area: str = "in other evaluations"
     better: str = "does better"
     worse: str = "does worse"
     under: str = "under {}"
+    compared: str = ""
 
 
 UNDER_ATTACK = Claims("under attack", "is more robust", "is less robust")

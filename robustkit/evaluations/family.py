@@ -158,10 +158,6 @@ class Aggregator(FamilyPart):
         read = side.samples(condition, [metric])
         return read.ids, read.columns[metric]
 
-    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
-        """Return sentences to put under a comparison. in_rows: its conditions there. in_records: with records."""
-        return []
-
 
 class Presenter(FamilyPart):
     """Results for people."""

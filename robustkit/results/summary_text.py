@@ -341,11 +341,11 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
     where both do about the same on clean images, since no drop is tested; else `quest has a lower accuracy than`."""
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
     where = name_of(row.condition, "sentence", results.manifest)
-    _, better, worse, _ = words_of(row.condition).claims
+    claims = words_of(row.condition).claims
     alike = row.condition == CLEAN.text or _alike_when_clean(row, results, tests)
-    if row.verdict in ("better", "worse") and better and alike:
+    if row.verdict in ("better", "worse") and claims.better and alike:
         predicate, figure = (
-            f"{better if row.verdict == 'better' else worse} than {first}",
+            f"{claims.better if row.verdict == 'better' else claims.worse} than {first}",
             f"{_noun(row.metric)} {_size(row)}",
         )
     else:

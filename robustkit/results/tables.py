@@ -210,9 +210,11 @@ def _note(comparison: Comparison) -> str:
         notes.append(f"Intervals and p are per row; p is from {tests}.")
         notes.append(f"Holm's p corrects for all {len(rows)} rows{others}.")
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
-    records = by_family(condition for side in sides for condition in side.conditions)
     in_rows = dict(by_family(row.condition for row in rows))
-    notes += (note for family, texts in records for note in family.aggregator.comparison_notes(in_rows[family], texts))
+    notes += filter(None, dict.fromkeys(family.words.claims.compared for family, texts in in_rows.items() if texts))
+    records = by_family(condition for side in sides for condition in side.conditions)
+    if rows and (absent := [family.name for family, texts in records if texts and not in_rows[family]]):
+        notes.append(f"Not compared here: {', '.join(absent)}. Their figures are in each report and summary.json.")
     if (reference := comparison.reference) is not None:
         what = "their difference, or the figure where both have the same attention"
         notes.append(f"Published: {what}; {reference.summary}, on {reference.data} ({reference.source}).")

@@ -265,7 +265,9 @@ def _is_fixed(name: str) -> bool:
 
 class CamWords(Vocabulary):
     name = "maps"
-    claims = Claims("on attribution maps", "", "", "in its maps ({})")
+    claims = Claims(
+        "on attribution maps", "", "", "in its maps ({})", "Maps are compared on images that both classify correctly."
+    )
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
     parameters: ClassVar[Mapping[str, Value]] = {"threshold": 0.5, "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)

@@ -374,6 +374,3 @@ class MapsAggregator(Aggregator):
         figures = read.columns[column]
         places = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
         return read.ids.take(places), figures[places]
-
-    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
-        return ["Maps are compared on images that both classify correctly."] if in_rows else []

@@ -38,7 +38,11 @@ USUAL: Mapping[str, Value] = {"norm": "linf", "engine": "robustkit"}
 
 class DistanceWords(Vocabulary):
     name = "distances"
-    claims = UNDER_ATTACK
+    claims = UNDER_ATTACK._replace(
+        compared="ln distance: the logarithm of the distance to the nearest adversarial example, over the samples that "
+        "both classify correctly; baseline and value are medians, the difference is the median shift of a sample, by "
+        "Wilcoxon's test."
+    )
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **USUAL}
     by_queries: ClassVar[Mapping[str, Value]] = {"queries": 5000, "directions": 30, **USUAL}
     metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)

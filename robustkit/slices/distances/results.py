@@ -401,14 +401,6 @@ class DistancesAggregator(Aggregator):
             return read.ids, (distances > float(parse_number(_radius(metric)))).astype(np.float64)
         raise not_paired(condition, metric, [RATIO.name, AREA.name, f"{ACCURACY.name}RADIUS)"])
 
-    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
-        line = (
-            "ln distance: the logarithm of the distance to the nearest adversarial example, over the samples that "
-            "both classify correctly;"
-            " baseline and value are medians, the difference is the median shift of a sample, by Wilcoxon's test."
-        )
-        return [line] if in_rows else []
-
 
 class DistancesPresenter(Presenter):
     words = VOCABULARY

@@ -168,10 +168,6 @@ class TransferAggregator(Aggregator):
     summary = TransferSummary
     overview = Masked
 
-    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
-        line = "Transfer is not compared here: its matrix is in each report and summary.json."
-        return [line] if in_records else []
-
 
 class TransferPresenter(Presenter):
     words = VOCABULARY

@@ -126,13 +126,6 @@ class TwoPhaseAggregator(Aggregator):
     words = VOCABULARY
     summary = TwoPhaseSummary
 
-    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
-        line = (
-            "Two-phase estimates are not compared here, since different samples of each checkpoint went through the "
-            "second phase. They are in each report; the accuracy after the first phase is compared."
-        )
-        return [line] if in_records else []
-
 
 class TwoPhasePresenter(Presenter):
     words = VOCABULARY

@@ -356,9 +356,5 @@ class AttentionAggregator(Aggregator):
             raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
         return figures
 
-    def comparison_notes(self, in_rows: Sequence[str], in_records: Sequence[str]) -> list[str]:
-        line = "Recorded attention is not compared here: its figures are in each report and summary.json."
-        return [line] if in_records else []
-
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (WatchedHeads,)
