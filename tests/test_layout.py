@@ -24,7 +24,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 52_850, 14_860
+MOST_IN_CORE, MOST_IN_SLICES = 52_600, 15_120
 """Lines of all modules. They only fall, towards 50 000 of the core; a commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -73,6 +73,7 @@ LATE_MODULES = {
         for name in ("graphs", "open_clip")
     },
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.slices.attestation.statement", "robustkit.models.*"): "loads torch, which only a comparison needs",
     ("robustkit.slices.doctor", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",

@@ -1,6 +1,4 @@
-"""Run `robustkit check`: judge a run, or audit until rules are decided, then print and write the verdicts; or compare a
-checkpoint's files with what a statement is about.
-"""
+"""Run `robustkit check`: judge a run, or audit until rules are decided, then print and write the verdicts."""
 
 from __future__ import annotations
 
@@ -14,13 +12,12 @@ from typing import Any
 
 import click
 
-from ..common.files import check_plain, reason_of, write_whole
+from ..common.files import write_whole
 from ..common.plugins import of_slice
 from ..display.console import print_as_it_is, print_line, print_tables
-from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
+from ..errors import GateFailed, ProtocolError, RunError
 from ..gate import output
 from ..gate.checked import check
-from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome
 from ..runs.description import why_not_repeated, without_option
@@ -29,8 +26,9 @@ from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .terminal import audit_request, console, refuse_bad, usable
 
 DEFAULT = Path("policy.toml")
+STATEMENT = "https://in-toto.io/Statement/v1"  # the `_type` of what --attestation writes
 _HEAD = 4096  # bytes of a file that tell whether a check wrote it
-_OWN = (b"<testsuites ", b'"policy": ', output.STATEMENT.encode())
+_OWN = (b"<testsuites ", b'"policy": ', STATEMENT.encode())
 _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 
@@ -58,8 +56,11 @@ class Gate:
         named = {"--junit": self.junit, "--json": self.json_file, "--attestation": self.attestation}
         return {option: path for option, path in named.items() if path is not None}
 
-    def refuse_idle_predicate(self) -> None:
-        if self.predicate and self.attestation is None:
+    def refuse_attestation(self) -> None:
+        """Raise ProtocolError for an idle --predicate, PluginError where nothing attests."""
+        if self.attestation is not None:
+            of_slice("attest", "--attestation")
+        elif self.predicate:
             raise ProtocolError("--predicate: chooses the content of --attestation FILE; give both, or leave it out")
 
     def refuse_same_file(self, *runs: Path) -> None:
@@ -82,7 +83,7 @@ def check_run(run: Path, gate: Gate) -> None:
         return
     if gate.every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
-    gate.refuse_idle_predicate()
+    gate.refuse_attestation()
     if gate.policy is None and not DEFAULT.is_file():
         remedy = f"write one from this run with robustkit check {run} --init"
         raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
@@ -101,7 +102,7 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     gate = Gate(**{name: options.pop(name) for name in GATE if name in options})
     if (data_dir := options.pop("data_dir")) is None:
         raise ProtocolError("--until-decided without --data-dir; give a folder, a zip, or embedded:shapes")
-    gate.refuse_idle_predicate()
+    gate.refuse_attestation()
     gate.refuse_same_file(*map(Path, filter(None, (options["out"], gate.baseline))))
     withdraw(gate.files.values())
     policy = read_policy(gate.place)
@@ -160,8 +161,8 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
     if gate.json_file is not None:
         _put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
     if gate.attestation is not None:
-        released = baseline.manifest if baseline else None
-        statement = output.as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
+        attest, released = of_slice("attest", "--attestation"), baseline.manifest if baseline else None
+        statement = attest(outcome, run.manifest, released, gate.predicate or "test-result")
         _put(gate.attestation, statement, "--attestation")
     _tell_github(outcome, run, screen)
     if not outcome.passed:
@@ -217,70 +218,3 @@ def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:
                 file.write(output.markdown(outcome, run.path.resolve().name))
         except OSError as fault:
             print_line(screen, f"note: the step summary {summary} cannot be written: {fault.strerror}")
-
-
-@dataclass(frozen=True)
-class FileDigests:
-    """SHA-256 (hex) as an audit states them. weights: of the file; where `sharded`, of the lines `SHA-256 NAME` of all.
-    config: of the files that say how the network is built; None where the audit has none."""
-
-    weights: str
-    sharded: bool = False
-    config: str | None = None
-
-
-def file_digests(spec: str) -> FileDigests:
-    """Return the digests of what is behind a spec. Raises CheckpointError or ModelError where it cannot be read."""
-    from ..models.checkpoint import sha256
-    from ..models.hugging_face import files_of, is_sharded
-    from ..models.shards import digest_of_shards, is_index, shards_of
-    from ..models.specs import find
-    from ..models.transformers_config import read_folder
-
-    def digest(path: Path) -> str:
-        try:
-            check_plain(path)
-            return sha256(path)
-        except OSError as fault:
-            raise CheckpointError(f"{path}: cannot be read ({reason_of(fault)}); check the path") from None
-
-    if spec.startswith("timm:"):
-        raise CheckpointError(f"{spec}: comes from no file, so there is no digest to compare; expected a file")
-    file = find(spec)
-    if is_index(file.path):
-        parts = ((file.name, digest(file)) for file in shards_of(file.path))
-        return FileDigests(digest_of_shards(parts), sharded=True)
-    if not file.transformers:
-        return FileDigests(digest(file.path))
-    config, files = read_folder(file.path).digest, files_of(file.path)
-    if not is_sharded(file.path):
-        return FileDigests(digest(files[0]), config=config)
-    return FileDigests(digest_of_shards((file.name, digest(file)) for file in files), sharded=True, config=config)
-
-
-def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> None:
-    """Print whose result a statement is; its signature is not looked at. others: options that mean nothing here. Raises
-    GateFailed where it is about other files, or its result is FAILED, or WARNED and that is not accepted (warned)."""
-    if others:
-        raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
-    attested, digests = output.read_attestation(file), file_digests(spec)
-    kind = SHARDS if digests.sharded else FILE
-    names = attested.names_of({kind: digests.weights})
-    if not names:
-        meant = (f"{digests.get(kind, 'another kind')[:12]}… ({name})" for name, digests in attested.subjects)
-        raise GateFailed(
-            f"{spec} is not what {file} attests: its digest is {digests.weights[:12]}…, expected {' or '.join(meant)}; "
-            "fetch the file again, or audit and attest this one"
-        )
-    if digests.config is not None and all(digest.get(FILE) != digests.config for _, digest in attested.configuration):
-        remedy = "fetch them again, or audit and attest these"
-        raise GateFailed(f"{spec}: its weights are what {file} attests, its config.json or processor is not; {remedy}")
-    attests = f"{spec} is {', '.join(names)} of {file}"
-    if attested.result == FAILED:
-        raise GateFailed(f"{attests}, whose result is {FAILED}; release another one")
-    if attested.result == WARNED and not warned:
-        raise GateFailed(
-            f"{attests}, whose result is {WARNED}: some rule was inconclusive, or failed as a warning; accept that "
-            "with --allow-warned, or release one that is PASSED"
-        )
-    print_line(console(), f"{attests}: {attested.result}")

@@ -134,7 +134,7 @@ def test_no_file_is_written_over_the_policy_or_another(
     rules, twice = tmp_path / "policy.toml", tmp_path / "twice.json"
     rules.write_text("[[rule]]\nrequire = 'top1 under clean >= 0.5'\n")
     monkeypatch.chdir(tmp_path)
-    for option in ("--junit", "--json", "--attestation"):
+    for option in ("--junit", "--json"):
         assert call(monkeypatch, run.path, option, rules) == 2  # found without --policy, by another path
         assert f"{option} {rules}: is also the file of --policy; give another one" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--junit", twice, "--json", "twice.json") == 2
@@ -210,16 +210,13 @@ def test_exit_codes_and_files(
 def test_a_check_without_a_verdict_leaves_no_older_one(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong: words, policy, run, baseline, or the last of the files."""
+    """Whatever is wrong: words, policy, run, or baseline."""
     monkeypatch.chdir(tmp_path)
     Path("policy.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.5'\n", encoding="utf-8")
-    Path("about.toml").write_text("[[rule]]\nrequire = 'protocol == \"standard@1:0\"'\n", encoding="utf-8")
     Path("bad.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0'\n", encoding="utf-8")
-    names = {"--junit": "a.xml", "--json": "a.json", "--attestation": "a.intoto.json"}
+    names = {"--junit": "a.xml", "--json": "a.json"}
     files = [word for pair in names.items() for word in pair]
     empty = make(tmp_path / "empty", {"vit": {}})
-    entry = run.manifest.checkpoints[0].to_plain() | {"path": "vit.pth"}
-    run = make(tmp_path / "run", {"vit": {"clean": right(6, 10)}}, checkpoints=[entry])
     for words, status in (
         (["none"], 2),
         ([run.path, "--policy", "bad.toml"], 2),
@@ -227,7 +224,6 @@ def test_a_check_without_a_verdict_leaves_no_older_one(
         ([run.path, "--baseline", "none"], 2),
         ([run.path, "--bogus"], 2),
         ([run.path, run.path], 2),
-        ([run.path, "--policy", "about.toml"], 2),  # which writes the others, and has nothing to attest
         ([empty.path], 3),
     ):
         assert call(monkeypatch, run.path, *files) == 0 and all(map(os.path.exists, names.values()))
