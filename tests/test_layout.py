@@ -24,7 +24,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 52_600, 15_120
+MOST_IN_CORE, MOST_IN_SLICES = 52_320, 15_400
 """Lines of all modules. They only fall, towards 50 000 of the core; a commit that raises one says why."""
 
 FEWEST_LINES = 120

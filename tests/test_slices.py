@@ -178,6 +178,11 @@ for code in sys.argv[2:]:
             ["check(UNTIL, TWO[0])"],
         ),
         (
+            "draft",
+            "--init: this installation is without",
+            ["[audit(TWO[:1]), check('check run --init --policy b.toml')]"],
+        ),
+        (
             "attestation",
             "--attestation: this installation is without",
             [

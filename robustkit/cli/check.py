@@ -79,7 +79,7 @@ def check_run(run: Path, gate: Gate) -> None:
     withdraw(gate.files.values())
     existing = RunFolder.existing(run)
     if gate.init:
-        _draft(existing, gate)
+        of_slice("draft", "--init")(existing, gate)
         return
     if gate.every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
@@ -157,13 +157,13 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
         print_line(screen, f"note: {note}")
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
-        _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
+        put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
     if gate.json_file is not None:
-        _put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
+        put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
     if gate.attestation is not None:
         attest, released = of_slice("attest", "--attestation"), baseline.manifest if baseline else None
         statement = attest(outcome, run.manifest, released, gate.predicate or "test-result")
-        _put(gate.attestation, statement, "--attestation")
+        put(gate.attestation, statement, "--attestation")
     _tell_github(outcome, run, screen)
     if not outcome.passed:
         raise GateFailed(f"{run.path} does not meet {gate.place}: {output.count_verdicts(outcome)}")
@@ -185,23 +185,8 @@ def _show(outcome: Outcome, screen: Any, details: bool) -> None:
         print_as_it_is(screen, *commands)
 
 
-def _draft(run: RunFolder, gate: Gate) -> None:
-    from ..gate.draft import draft
-
-    place, others = gate.place, {"--baseline": gate.baseline, "--details": gate.details}
-    if unused := [*gate.files, *(option for option, given in others.items() if given)]:
-        raise ProtocolError(f"{', '.join(unused)}: --init writes a policy and checks nothing; leave out one of them")
-    if place.exists():
-        raise ProtocolError(f"{place} exists and is not overwritten; choose another file with --policy, or delete it")
-    text = draft(run, gate.every)
-    _put(place, text.encode("utf-8"), "--policy")
-    rules = text.count("\n[[rule]]")
-    print_as_it_is(
-        console(), f"{place}: {rules} rules; review them, then run: robustkit check {run.path} --policy {place}"
-    )
-
-
-def _put(path: Path, content: bytes, option: str) -> None:
+def put(path: Path, content: bytes, option: str) -> None:
+    """Write a file that an option names, whole. Raises RunError where it cannot be written."""
     if path.is_dir():
         raise RunError(f"{option} {path}: is a folder; give the name of a file")
     write_whole(path, content, durable=False, remedy=f"choose another file with {option}")
