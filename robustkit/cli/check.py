@@ -1,16 +1,13 @@
-"""Run `robustkit check`: judge a run, or audit until rules are decided, then print and write the verdicts."""
+"""Run `robustkit check`: judge a run, print and write the verdicts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import click
 
 from ..common.files import write_whole
 from ..common.plugins import of_slice
@@ -18,12 +15,10 @@ from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import GateFailed, ProtocolError, RunError
 from ..gate import output
 from ..gate.checked import check
-from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome
-from ..runs.description import why_not_repeated, without_option
+from ..runs.description import why_not_repeated
 from ..runs.folder import OWN, RunFolder
-from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
-from .terminal import audit_request, console, refuse_bad, usable
+from .terminal import console
 
 DEFAULT = Path("policy.toml")
 STATEMENT = "https://in-toto.io/Statement/v1"  # the `_type` of what --attestation writes
@@ -89,45 +84,7 @@ def check_run(run: Path, gate: Gate) -> None:
         raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
     checked = check(existing, gate.place, gate.baseline)
-    _conclude(checked.outcome, existing, checked.baseline, gate)
-
-
-def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
-    """Audit checkpoints until each rule is decided; then as `check_run`. options: of `check`, as click has them."""
-    from ..display.progress import ConsoleProgress
-
-    refuse_idle(GATE_ALONE, "not with --until-decided, which checks what it audits; leave out one of them")
-    alone = ("verify_attestation", "allow_warned", "at_most", "quiet", "skip_bad")
-    *_, at_most, quiet, skip_bad = (options.pop(name) for name in alone)
-    gate = Gate(**{name: options.pop(name) for name in GATE if name in options})
-    if (data_dir := options.pop("data_dir")) is None:
-        raise ProtocolError("--until-decided without --data-dir; give a folder, a zip, or embedded:shapes")
-    gate.refuse_attestation()
-    gate.refuse_same_file(*map(Path, filter(None, (options["out"], gate.baseline))))
-    withdraw(gate.files.values())
-    policy = read_policy(gate.place)
-    baseline = None if gate.baseline is None else RunFolder.existing(gate.baseline)
-    request = audit_request({"checkpoints": tuple(checkpoints), "data_dir": data_dir, **options})
-    side, command = console(stderr=True), _command(sys.argv[1:])
-    with ConsoleProgress(side, quiet) as progress:
-        run, outcome = of_slice("until_decided", "--until-decided")(
-            request, policy, baseline, at_most, command, progress, lambda line: print_as_it_is(side, line)
-        )
-    print_as_it_is(console(), f"report: {run.path / 'report.html'}")
-    refuse_bad(run, skip_bad)
-    with usable(run.path):
-        _conclude(outcome, run, baseline, gate)
-
-
-def _command(words: Sequence[str]) -> list[str]:
-    """Return the words of the audit that completes the run, without what it evaluates."""
-    for parameter in click.get_current_context().command.params:
-        if parameter.name in (*GATE_VALUES, "at_most"):
-            words = without_option(words, parameter.opts[0])
-    rest = [word for word in words if word not in ("--until-decided", "--details")]
-    if "check" in rest:
-        rest.remove("check")
-    return ["robustkit", "audit", *rest]
+    conclude(checked.outcome, existing, checked.baseline, gate)
 
 
 def withdraw(files: Iterable[Path]) -> None:
@@ -150,7 +107,7 @@ def withdraw_named(words: Sequence[str]) -> None:
     withdraw(named)
 
 
-def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
+def conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
     """Print the verdicts and write the requested files. Raises GateFailed where some rule fails or is undecided."""
     screen = console()
     for note in outcome.notes:

@@ -181,10 +181,10 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     robustkit check vit.safetensors --policy policy.toml --data-dir imagenet/val --until-decided --at-most 5000
     """
     from ...runs.folder import RunFolder
-    from ..check import Gate, check_run, check_until_decided
+    from ..check import Gate, check_run
 
     if until_decided:
-        check_until_decided(runs, options)
+        of_slice("until_decided", "--until-decided")(runs, options)
         return
     refuse_audit(len(runs))
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
