@@ -24,7 +24,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 50_300, 17_530
+MOST_IN_CORE, MOST_IN_SLICES = 49_750, 18_110
 """Lines of all modules. They only fall, towards 50 000 of the core; a commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -61,7 +61,6 @@ LATE_PACKAGES = {
 LATE_MODULES = {
     ("robustkit.cli.app", "robustkit.*"): "only where a command fails",
     ("robustkit.cli.commands.*", "robustkit.*"): "a command loads what it runs",
-    ("robustkit.cli.check", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
     ("robustkit.cli.listing", "*"): "a list loads what it lists",
     ("robustkit.cli.options", "robustkit.common.*"): "only with --config or --plugin",
@@ -73,6 +72,7 @@ LATE_MODULES = {
         for name in ("graphs", "open_clip")
     },
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.slices.attestation.statement", "robustkit.models.*"): "loads torch, which only a comparison needs",
     ("robustkit.slices.doctor", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",

@@ -16,7 +16,6 @@ MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if not {*
 OF_A_FAMILY = {
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
-    "gate/draft.py": "proposes no rule on a control of maps",
     "pipeline/": "turns the options of families into their conditions",
     "report/card.py": "has a short table, without severities, and marks estimates of two phases",
     "report/samples.py": "lays a map over its image",

@@ -140,6 +140,9 @@ def audit(checkpoints, **options):
     given = {"data_dir": "embedded:shapes", "limit": 4, "attacks": "fgsm", "setup_check": False, "out": "run"}
     return robustkit.audit(checkpoints, **(given | options))
 
+def check(words, *more):
+    cli.main([*words.split(), *more], standalone_mode=False)
+
 for code in sys.argv[2:]:
     try:
         eval(code)
@@ -177,7 +180,25 @@ for code in sys.argv[2:]:
         (
             "until_decided",
             "--until-decided: this installation is without",
-            ["cli.main([*UNTIL.split(), TWO[0]], standalone_mode=False)"],
+            ["check(UNTIL, TWO[0])"],
+        ),
+        (
+            "draft",
+            "--init: this installation is without",
+            ["[audit(TWO[:1]), check('check run --init --policy b.toml')]"],
+        ),
+        (
+            "attestation",
+            "--attestation: this installation is without",
+            [
+                "[audit(TWO[:1]), check('check run --policy a.toml --attestation', 'b.json')]",
+                "check(UNTIL, '--attestation', 'b.json', TWO[0])",
+            ],
+        ),
+        (
+            "attestation",
+            "--verify-attestation: this installation is without",
+            ["check('check', TWO[0], '--verify-attestation', 'b.json')"],
         ),
     ],
 )

@@ -1,36 +1,29 @@
-"""Run `robustkit check`: judge a run, or audit until rules are decided, then print and write the verdicts; or compare a
-checkpoint's files with what a statement is about.
-"""
+"""Run `robustkit check`: judge a run, print and write the verdicts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
-from ..common.files import check_plain, reason_of, write_whole
+from ..common.files import write_whole
 from ..common.plugins import of_slice
 from ..display.console import print_as_it_is, print_line, print_tables
-from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
+from ..errors import GateFailed, ProtocolError, RunError
 from ..gate import output
 from ..gate.checked import check
-from ..gate.output import FAILED, FILE, SHARDS, WARNED
-from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome
-from ..runs.description import why_not_repeated, without_option
+from ..runs.description import why_not_repeated
 from ..runs.folder import OWN, RunFolder
-from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
-from .terminal import audit_request, console, refuse_bad, usable
+from .terminal import console
 
 DEFAULT = Path("policy.toml")
+STATEMENT = "https://in-toto.io/Statement/v1"  # the `_type` of what --attestation writes
 _HEAD = 4096  # bytes of a file that tell whether a check wrote it
-_OWN = (b"<testsuites ", b'"policy": ', output.STATEMENT.encode())
+_OWN = (b"<testsuites ", b'"policy": ', STATEMENT.encode())
 _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 
@@ -58,8 +51,11 @@ class Gate:
         named = {"--junit": self.junit, "--json": self.json_file, "--attestation": self.attestation}
         return {option: path for option, path in named.items() if path is not None}
 
-    def refuse_idle_predicate(self) -> None:
-        if self.predicate and self.attestation is None:
+    def refuse_attestation(self) -> None:
+        """Raise ProtocolError for an idle --predicate, PluginError where nothing attests."""
+        if self.attestation is not None:
+            of_slice("attest", "--attestation")
+        elif self.predicate:
             raise ProtocolError("--predicate: chooses the content of --attestation FILE; give both, or leave it out")
 
     def refuse_same_file(self, *runs: Path) -> None:
@@ -78,55 +74,17 @@ def check_run(run: Path, gate: Gate) -> None:
     withdraw(gate.files.values())
     existing = RunFolder.existing(run)
     if gate.init:
-        _draft(existing, gate)
+        of_slice("draft", "--init")(existing, gate)
         return
     if gate.every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
-    gate.refuse_idle_predicate()
+    gate.refuse_attestation()
     if gate.policy is None and not DEFAULT.is_file():
         remedy = f"write one from this run with robustkit check {run} --init"
         raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
     checked = check(existing, gate.place, gate.baseline)
-    _conclude(checked.outcome, existing, checked.baseline, gate)
-
-
-def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
-    """Audit checkpoints until each rule is decided; then as `check_run`. options: of `check`, as click has them."""
-    from ..display.progress import ConsoleProgress
-
-    refuse_idle(GATE_ALONE, "not with --until-decided, which checks what it audits; leave out one of them")
-    alone = ("verify_attestation", "allow_warned", "at_most", "quiet", "skip_bad")
-    *_, at_most, quiet, skip_bad = (options.pop(name) for name in alone)
-    gate = Gate(**{name: options.pop(name) for name in GATE if name in options})
-    if (data_dir := options.pop("data_dir")) is None:
-        raise ProtocolError("--until-decided without --data-dir; give a folder, a zip, or embedded:shapes")
-    gate.refuse_idle_predicate()
-    gate.refuse_same_file(*map(Path, filter(None, (options["out"], gate.baseline))))
-    withdraw(gate.files.values())
-    policy = read_policy(gate.place)
-    baseline = None if gate.baseline is None else RunFolder.existing(gate.baseline)
-    request = audit_request({"checkpoints": tuple(checkpoints), "data_dir": data_dir, **options})
-    side, command = console(stderr=True), _command(sys.argv[1:])
-    with ConsoleProgress(side, quiet) as progress:
-        run, outcome = of_slice("until_decided", "--until-decided")(
-            request, policy, baseline, at_most, command, progress, lambda line: print_as_it_is(side, line)
-        )
-    print_as_it_is(console(), f"report: {run.path / 'report.html'}")
-    refuse_bad(run, skip_bad)
-    with usable(run.path):
-        _conclude(outcome, run, baseline, gate)
-
-
-def _command(words: Sequence[str]) -> list[str]:
-    """Return the words of the audit that completes the run, without what it evaluates."""
-    for parameter in click.get_current_context().command.params:
-        if parameter.name in (*GATE_VALUES, "at_most"):
-            words = without_option(words, parameter.opts[0])
-    rest = [word for word in words if word not in ("--until-decided", "--details")]
-    if "check" in rest:
-        rest.remove("check")
-    return ["robustkit", "audit", *rest]
+    conclude(checked.outcome, existing, checked.baseline, gate)
 
 
 def withdraw(files: Iterable[Path]) -> None:
@@ -149,20 +107,20 @@ def withdraw_named(words: Sequence[str]) -> None:
     withdraw(named)
 
 
-def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
+def conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
     """Print the verdicts and write the requested files. Raises GateFailed where some rule fails or is undecided."""
     screen = console()
     for note in outcome.notes:
         print_line(screen, f"note: {note}")
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
-        _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
+        put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
     if gate.json_file is not None:
-        _put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
+        put(gate.json_file, output.to_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
     if gate.attestation is not None:
-        released = baseline.manifest if baseline else None
-        statement = output.as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
-        _put(gate.attestation, statement, "--attestation")
+        attest, released = of_slice("attest", "--attestation"), baseline.manifest if baseline else None
+        statement = attest(outcome, run.manifest, released, gate.predicate or "test-result")
+        put(gate.attestation, statement, "--attestation")
     _tell_github(outcome, run, screen)
     if not outcome.passed:
         raise GateFailed(f"{run.path} does not meet {gate.place}: {output.count_verdicts(outcome)}")
@@ -184,23 +142,8 @@ def _show(outcome: Outcome, screen: Any, details: bool) -> None:
         print_as_it_is(screen, *commands)
 
 
-def _draft(run: RunFolder, gate: Gate) -> None:
-    from ..gate.draft import draft
-
-    place, others = gate.place, {"--baseline": gate.baseline, "--details": gate.details}
-    if unused := [*gate.files, *(option for option, given in others.items() if given)]:
-        raise ProtocolError(f"{', '.join(unused)}: --init writes a policy and checks nothing; leave out one of them")
-    if place.exists():
-        raise ProtocolError(f"{place} exists and is not overwritten; choose another file with --policy, or delete it")
-    text = draft(run, gate.every)
-    _put(place, text.encode("utf-8"), "--policy")
-    rules = text.count("\n[[rule]]")
-    print_as_it_is(
-        console(), f"{place}: {rules} rules; review them, then run: robustkit check {run.path} --policy {place}"
-    )
-
-
-def _put(path: Path, content: bytes, option: str) -> None:
+def put(path: Path, content: bytes, option: str) -> None:
+    """Write a file that an option names, whole. Raises RunError where it cannot be written."""
     if path.is_dir():
         raise RunError(f"{option} {path}: is a folder; give the name of a file")
     write_whole(path, content, durable=False, remedy=f"choose another file with {option}")
@@ -217,70 +160,3 @@ def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:
                 file.write(output.markdown(outcome, run.path.resolve().name))
         except OSError as fault:
             print_line(screen, f"note: the step summary {summary} cannot be written: {fault.strerror}")
-
-
-@dataclass(frozen=True)
-class FileDigests:
-    """SHA-256 (hex) as an audit states them. weights: of the file; where `sharded`, of the lines `SHA-256 NAME` of all.
-    config: of the files that say how the network is built; None where the audit has none."""
-
-    weights: str
-    sharded: bool = False
-    config: str | None = None
-
-
-def file_digests(spec: str) -> FileDigests:
-    """Return the digests of what is behind a spec. Raises CheckpointError or ModelError where it cannot be read."""
-    from ..models.checkpoint import sha256
-    from ..models.hugging_face import files_of, is_sharded
-    from ..models.shards import digest_of_shards, is_index, shards_of
-    from ..models.specs import find
-    from ..models.transformers_config import read_folder
-
-    def digest(path: Path) -> str:
-        try:
-            check_plain(path)
-            return sha256(path)
-        except OSError as fault:
-            raise CheckpointError(f"{path}: cannot be read ({reason_of(fault)}); check the path") from None
-
-    if spec.startswith("timm:"):
-        raise CheckpointError(f"{spec}: comes from no file, so there is no digest to compare; expected a file")
-    file = find(spec)
-    if is_index(file.path):
-        parts = ((file.name, digest(file)) for file in shards_of(file.path))
-        return FileDigests(digest_of_shards(parts), sharded=True)
-    if not file.transformers:
-        return FileDigests(digest(file.path))
-    config, files = read_folder(file.path).digest, files_of(file.path)
-    if not is_sharded(file.path):
-        return FileDigests(digest(files[0]), config=config)
-    return FileDigests(digest_of_shards((file.name, digest(file)) for file in files), sharded=True, config=config)
-
-
-def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> None:
-    """Print whose result a statement is; its signature is not looked at. others: options that mean nothing here. Raises
-    GateFailed where it is about other files, or its result is FAILED, or WARNED and that is not accepted (warned)."""
-    if others:
-        raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
-    attested, digests = output.read_attestation(file), file_digests(spec)
-    kind = SHARDS if digests.sharded else FILE
-    names = attested.names_of({kind: digests.weights})
-    if not names:
-        meant = (f"{digests.get(kind, 'another kind')[:12]}… ({name})" for name, digests in attested.subjects)
-        raise GateFailed(
-            f"{spec} is not what {file} attests: its digest is {digests.weights[:12]}…, expected {' or '.join(meant)}; "
-            "fetch the file again, or audit and attest this one"
-        )
-    if digests.config is not None and all(digest.get(FILE) != digests.config for _, digest in attested.configuration):
-        remedy = "fetch them again, or audit and attest these"
-        raise GateFailed(f"{spec}: its weights are what {file} attests, its config.json or processor is not; {remedy}")
-    attests = f"{spec} is {', '.join(names)} of {file}"
-    if attested.result == FAILED:
-        raise GateFailed(f"{attests}, whose result is {FAILED}; release another one")
-    if attested.result == WARNED and not warned:
-        raise GateFailed(
-            f"{attests}, whose result is {WARNED}: some rule was inconclusive, or failed as a warning; accept that "
-            "with --allow-warned, or release one that is PASSED"
-        )
-    print_line(console(), f"{attests}: {attested.result}")

@@ -128,11 +128,6 @@ def setup_findings(manifest: Manifest, checkpoint: str, evidence: Evidence | Non
     return raised
 
 
-def is_of_setup(finding: Finding) -> bool:
-    """Whether the set-up or labels were guessed, not checked, or may be wrong: no draft allows that by itself."""
-    return finding.room in ("setup", "labels") and finding.code not in ("setup/elsewhere", "setup/other-attention")
-
-
 _TOO_FEW = f"fewer than {FEWEST} labelled images"
 _LOST = "its evidence is missing"
 

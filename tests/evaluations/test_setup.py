@@ -19,7 +19,6 @@ from robustkit.common.finding import Finding
 from robustkit.errors import ModelError
 from robustkit.evaluations.setup_findings import (
     guessing,
-    is_of_setup,
     setup_findings,
     setup_notes,
     setup_parts,
@@ -401,7 +400,7 @@ def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None
         "labels may be in a different order: 100 % of the samples are predicted as the rest of their class, and 0 % "
         "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …); give --labels FILE.csv with the model's own numbers"
     )
-    assert is_of_setup(order) and guessing(clean_records(moved, 7.99, labels), 5, {"data": {}}) == [guess, order]
+    assert guessing(clean_records(moved, 7.99, labels), 5, {"data": {}}) == [guess, order]
     (named,) = guessing(clean_records(moved, 0.4, labels), 5, {"classes": None})
     assert named.code == order.code and named.text.endswith(
         "; give --classes FILE with the names of the classes in the order of the model's outputs"

@@ -1,4 +1,4 @@
-"""The gate: verdicts worked out by hand on small runs, what CI servers get, exit codes, and drafted policies."""
+"""The gate: verdicts worked out by hand on small runs, what CI servers get, and exit codes."""
 
 from __future__ import annotations
 

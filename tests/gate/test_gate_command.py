@@ -1,9 +1,8 @@
-"""The command `check`: JUnit, names that mean harm, exit codes, drafted policies, the workflow."""
+"""The command `check`: JUnit, names that mean harm, exit codes, the workflow."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shlex
@@ -13,17 +12,14 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree as Tree
 
-import numpy as np
 import pytest
-from gate_runs import PGD, make, right, verdicts
+from gate_runs import make, right, verdicts
 from places import ROOT
 from small_audit import audit, furnish
 
 from robustkit.cli import app as cli
 from robustkit.common.figure import Figure
-from robustkit.common.intervals import wilson
-from robustkit.errors import NothingEvaluated, RobustkitError, RunError
-from robustkit.gate.draft import draft
+from robustkit.errors import RobustkitError, RunError
 from robustkit.gate.output import advice, by_urgency, figure_text, github_lines, junit, markdown, sentence, to_json
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
@@ -100,8 +96,6 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
     assert read["run"] == NASTY and [one["stops"] for one in read["verdicts"]] == [True, True, False, False]
     assert (read["passed"], read["verdicts"][2]["value"], read["verdicts"][2]["n"]) == (False, 0.5, 10)
     assert (read["verdicts"][0]["bound"], read["verdicts"][0]["verdict"]) == (0.9, "fail")
-    drafted = judge(parse_policy(draft(run), "p"), run)
-    assert drafted.passed and len(drafted.verdicts) == 9
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
@@ -134,7 +128,7 @@ def test_no_file_is_written_over_the_policy_or_another(
     rules, twice = tmp_path / "policy.toml", tmp_path / "twice.json"
     rules.write_text("[[rule]]\nrequire = 'top1 under clean >= 0.5'\n")
     monkeypatch.chdir(tmp_path)
-    for option in ("--junit", "--json", "--attestation"):
+    for option in ("--junit", "--json"):
         assert call(monkeypatch, run.path, option, rules) == 2  # found without --policy, by another path
         assert f"{option} {rules}: is also the file of --policy; give another one" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--junit", twice, "--json", "twice.json") == 2
@@ -154,22 +148,17 @@ def test_exit_codes_and_files(
         monkeypatch.delenv(name, raising=False)
     assert call(monkeypatch, run.path) == 2
     assert "no --policy, and no policy.toml here" in capsys.readouterr().err
-    assert call(monkeypatch, run.path, "--init") == 0
-    drafted = Path("policy.toml").read_text(encoding="utf-8").count("\n[[rule]]")
-    assert f"policy.toml: {drafted} rules; review them, then run: robustkit check" in capsys.readouterr().out
+    fine = ("top1 under clean >= 0.5", "n under clean >= 100", "no findings", "arch == 'vit'")
+    Path("policy.toml").write_text("".join(f'[[rule]]\nrequire = "{rule}"\n' for rule in fine), encoding="utf-8")
     assert call(monkeypatch, run.path) == 0
-    folded = f"pass: {drafted} of {drafted}; --details lists them\n"
-    assert capsys.readouterr().out.startswith(folded)
+    assert capsys.readouterr().out.startswith("pass: 4 of 4; --details lists them\n")
     assert call(monkeypatch, run.path, "--details") == 0
     said = capsys.readouterr().out
     rules = said.partition("────\n")[2].partition("\n\n")[0].splitlines()
-    assert rules[0].startswith("pass ") and sum(" == " in line or " >= " in line for line in rules) == drafted - 1
+    assert rules[0].startswith("pass ") and sum(" == " in line or " >= " in line for line in rules) == 3
     assert "no findings" in said and "FAIL" not in said and "--details" not in said
     assert call(monkeypatch, run.path, "--all") == 2
     assert "--all: only for a draft; give --init" in capsys.readouterr().err
-    assert call(monkeypatch, run.path, "--init") == 2
-    assert "policy.toml exists and is not overwritten" in capsys.readouterr().err
-    assert call(monkeypatch, run.path, "--init", "--policy", "b.toml", "--junit", "b.xml") == 2
     Path("strict.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.7'\n", encoding="utf-8")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
@@ -203,23 +192,18 @@ def test_exit_codes_and_files(
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--baseline", tmp_path / "none") == 2
     empty = make(tmp_path / "empty", {"vit": {}})
     assert call(monkeypatch, empty.path, "--policy", "strict.toml") == 3
-    with pytest.raises(NothingEvaluated, match="there are no results to check"):
-        draft(empty)
 
 
 def test_a_check_without_a_verdict_leaves_no_older_one(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong: words, policy, run, baseline, or the last of the files."""
+    """Whatever is wrong: words, policy, run, or baseline."""
     monkeypatch.chdir(tmp_path)
     Path("policy.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.5'\n", encoding="utf-8")
-    Path("about.toml").write_text("[[rule]]\nrequire = 'protocol == \"standard@1:0\"'\n", encoding="utf-8")
     Path("bad.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0'\n", encoding="utf-8")
-    names = {"--junit": "a.xml", "--json": "a.json", "--attestation": "a.intoto.json"}
+    names = {"--junit": "a.xml", "--json": "a.json"}
     files = [word for pair in names.items() for word in pair]
     empty = make(tmp_path / "empty", {"vit": {}})
-    entry = run.manifest.checkpoints[0].to_plain() | {"path": "vit.pth"}
-    run = make(tmp_path / "run", {"vit": {"clean": right(6, 10)}}, checkpoints=[entry])
     for words, status in (
         (["none"], 2),
         ([run.path, "--policy", "bad.toml"], 2),
@@ -227,7 +211,6 @@ def test_a_check_without_a_verdict_leaves_no_older_one(
         ([run.path, "--baseline", "none"], 2),
         ([run.path, "--bogus"], 2),
         ([run.path, run.path], 2),
-        ([run.path, "--policy", "about.toml"], 2),  # which writes the others, and has nothing to attest
         ([empty.path], 3),
     ):
         assert call(monkeypatch, run.path, *files) == 0 and all(map(os.path.exists, names.values()))
@@ -288,145 +271,6 @@ def test_a_request_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for kind in (ClassificationRequest, SegmentationRequest):
         kind(**asked, out="A")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None:
-    corrupted = {
-        f"corruption({name},severity={s})": right(80 - 10 * s, 100)
-        for name in ("gaussian_noise", "shot_noise", "impulse_noise", "fog")
-        for s in (1, 2, 3, 4, 5)
-    }
-    found = {"clean": right(90, 100), PGD: right(30, 100), "fgsm(eps=8/255)": right(1, 100)} | corrupted
-    run = make(tmp_path / "run", {"vit": found})
-    text = draft(run, every=True)
-    requires = [rule.require for rule in parse_policy(text, "p").rules]
-    low = math.floor(100 * wilson(30, 100)[0]) / 100
-    assert requires[:2] == ['protocol == "standard@1:0"', 'data digest == "d1"']
-    assert {"n under clean >= 100", 'attention == "quest"', f"top1 under {PGD} >= {low:.2f}"} <= set(requires)
-    assert "no rule, since every run would meet it" in text and not any("8/255" in rule for rule in requires)
-    means = [rule.split(" <= ")[0] for rule in requires if rule.startswith("mean_error")]
-    assert sorted(means) == ["mean_error under corruption(fog)", "mean_error under noise"]
-    assert not any("severity" in rule for rule in requires)
-    bound = next(float(rule.split(" <= ")[1]) for rule in requires if "noise" in rule)
-    assert 0.5 < bound < 0.62  # the mean error is 0.5
-    assert judge(parse_policy(text, "p"), run).passed
-    assert "unfinished" not in text
-    worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
-    assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
-    assert np.all([line.startswith("#") for line in text.split("# To compare with a release")[1].splitlines()[1:]])
-
-
-def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = "robustkit audit vit.pth --data-dir 'my images'"
-    found = {"vit": {"clean": right(90, 100), PGD: right(30, 100)}, "late": {"clean": right(90, 100)}}
-    partial = make(tmp_path / "partial", found, command=command)
-    said = f"unfinished: 1 of 4 units are missing; to complete it: {command}"
-    for every in (False, True):
-        text = draft(partial, every)
-        assert f"\n# This run is {said}\n" in text and "incomplete" not in text
-        (stopped,) = filter(None, map(advice, judge(parse_policy(text, "p"), partial).verdicts))
-        assert stopped == (
-            f"run the audit again to compute the missing results: {command}; then check the remaining findings"
-        )
-    for words in (["--init"], []):
-        assert call(monkeypatch, partial.path, *words) == (0 if words else 1)
-        assert f"⚑ {partial.path}: {said}\n" in capsys.readouterr().out
-
-
-def test_a_draft_pins_how_images_are_shown(tmp_path: Path) -> None:
-    def entry(name: str, **shown: object) -> dict[str, object]:
-        windows = {key: shown.pop(key) for key in ("windows", "preprocessing_source") if key in shown}
-        return {"name": name, "preprocessing": shown} | windows
-
-    def rules(name: str, *entries: dict[str, object]) -> tuple[Run, dict[str, str]]:
-        found = {str(entry["name"]): {"clean": right(9, 10)} for entry in entries}
-        run = make(tmp_path / name, found, checkpoints=entries)
-        every, short = (parse_policy(draft(run, all_of_them), "p") for all_of_them in (True, False))
-        shown = [rule for rule in short.rules if rule.require.startswith("preprocessing")]
-        reported = {rule.checkpoint: rule.require.partition(" == ")[2].strip('"') for rule in shown}
-        assert judge(short, run).passed and judge(every, run).passed
-        assert sum("preprocessing ==" in rule.require for rule in every.rules) == len(entries)
-        return run, reported
-
-    usual = "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std 0.5"
-    mean = [0.48145466, 0.4578275, 0.40821073]
-    released, reported = rules("released", entry("a"), entry("b"))
-    assert reported == {"*": usual}
-    policy = parse_policy(draft(released), "p")
-    source = {"mean": "option", "crop_pct": "architecture"}
-    apart, reported = rules("apart", entry("a"), entry("b", mean=mean, crop_pct=0.9, preprocessing_source=source))
-    clip = "224x224 pixels, bicubic, crop 0.9, center, mean 0.48145466 0.4578275 0.40821073, std 0.5"
-    assert reported == {"a": usual, "b": clip}
-    (found,) = (verdict for verdict in judge(policy, apart).verdicts if verdict.state != "pass")
-    assert (found.checkpoint, found.state) == ("b", "FAIL") and "(--mean, --std, --crop-pct" in advice(found)
-    assert found.reason == (
-        "preprocessing is crop 0.9 (assumed from timm's configuration of vit), expected crop 0.875; "
-        "mean 0.48145466 0.4578275 0.40821073 (by the user), expected mean 0.5"
-    )
-    few, many = "224x224  pixels,bicubic", f"{usual}, more"
-    for expected, said in ((few, "std 0.5, expected nothing"), (many, "preprocessing is nothing, expected more")):
-        (verdict,) = verdicts(released, f"preprocessing == '{expected}'", more="checkpoint = 'a'").verdicts
-        assert verdict.state == "FAIL" and verdict.reason.endswith(said)
-
-    windows = {"size": [64, 64], "stride": [32, 48], "short_side": None, "batch": 16, "resize": "ade20k"}
-    _, reported = rules("scenes", entry("a", windows=windows), entry("b", windows=None))
-    assert reported == {
-        "a": "windows 64x64 every 32x48, resize ade20k, mean 0.5, std 0.5",
-        "b": "whole images at their own size, mean 0.5, std 0.5",
-    }
-
-
-@pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
-def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
-    run = make(tmp_path / "run", {name: {"clean": right(9, 10)}})
-    drafted = parse_policy(draft(run, every=True), "p")
-    assert {rule.checkpoint for rule in drafted.rules} == {"*", name} and judge(drafted, run).passed
-
-
-def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path) -> None:
-    fgsm, far = "fgsm(eps=1/255)", ("fgsm(eps=4/255)", "pgd(eps=4/255,steps=20)")
-    noise = [f"corruption(gaussian_noise,severity={severity})" for severity in (1, 2, 3, 4, 5)]
-
-    def run_of(name: str, **hits: dict[str, int]) -> Run:
-        return make(tmp_path / name, {key: {t: right(k, 100) for t, k in own.items()} for key, own in hits.items()})
-
-    shown = {"clean": 90, fgsm: 60, PGD: 50, far[0]: 30, far[1]: 10} | dict.fromkeys(noise, 70)
-    policy = parse_policy(draft(run_of("one", vit=shown)), "p")
-    rules = [rule.require.rpartition(" ")[0] for rule in policy.rules]
-    assert rules[2:] == [
-        'settings == "seed 0, dtype float32, engine',
-        *(
-            "attention ==",
-            "arch ==",
-            'preprocessing == "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std',
-            "no",
-        ),
-        *("n under clean >=", "top1 under clean >=", f"top1 under {PGD} >="),
-        *(f"top1 under {far[1]} >=", "mean_error under corruption(gaussian_noise) <="),
-    ]
-    assert all(rule.checkpoint == "*" for rule in policy.rules)
-    worse = ((PGD, 5, f"top1 under {PGD}"), ("clean", 70, "top1 under clean"), (noise[0], 5, "mean_error"))
-    for text, hits, broken in worse:
-        outcome = judge(policy, run_of(f"worse {broken}".replace("/", "-"), vit=shown | {text: hits}))
-        failed = [verdict for verdict in outcome.verdicts if verdict.state != "pass"]
-        assert [verdict.rule.require.startswith(broken) for verdict in failed] == [True], broken
-
-    # Of several checkpoints the weakest sets the bound; one that is clearly better has its own.
-    several = run_of("several", weak=shown, alike=shown | {"clean": 88}, strong=shown | {PGD: 80, fgsm: 85})
-    text = draft(several)
-    policy = parse_policy(text, "p")
-    under = {(rule.require.rpartition(" ")[0], rule.checkpoint): rule for rule in policy.rules}
-    assert [key for key in under if PGD in key[0]] == [
-        (f"top1 under {PGD} >=", "*"),
-        (f"top1 under {PGD} >=", "strong"),
-    ]
-    assert judge(policy, several).passed and "clean top-1: alike, 0.88" in text
-    fallen = run_of("fallen", weak=shown, alike=shown, strong=shown)
-    (failed,) = (verdict for verdict in judge(policy, fallen).verdicts if verdict.state != "pass")
-    assert (failed.checkpoint, failed.condition) == ("strong", PGD)
 
 
 def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:

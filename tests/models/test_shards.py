@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 
 import robustkit
-from robustkit.cli.check import FileDigests, file_digests
 from robustkit.errors import CheckpointError
 
 HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -116,7 +115,6 @@ def test_parts_of_a_distributed_checkpoint_are_named(tmp_path: Path) -> None:
 def test_indexes_and_parts_by_other_names(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
     index = shards(tmp_path / "vit", weights)
     digest = robustkit.load(index, **HALF).identity.sha256
-    assert file_digests(str(index)) == file_digests(str(index.parent)) == FileDigests(str(digest), sharded=True)
     for name in ("other.safetensors.index.json", "weights.index.json"):
         index = index.rename(index.parent / name)
         for spec in (index, index.parent):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import rotation_plugin
 import yaml
-from gate_runs import verdict
+from gate_runs import drafted, verdict
 from msgspec.structs import replace
 from page_runs import make_run, page_of, webp
 from rich.console import Console
@@ -23,7 +23,6 @@ from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import check_condition, pattern_of, vocabularies
 from robustkit.evaluations.family import families_of
-from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge, missing_command
 from robustkit.report.card import write_cards
@@ -84,7 +83,7 @@ def test_reading_it_leaves_no_trace(installed: Run, tmp_path: Path) -> None:
         lambda: survey(installed),
         lambda: refresh(installed),
         lambda: compare_sides(checkpoint_pairs([installed])),
-        lambda: draft(installed),
+        lambda: drafted(installed),
         lambda: judge(policy, installed),
     ):
         read()
@@ -143,7 +142,7 @@ def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
     stated = replace(run.manifest, arguments={"options": {"--data-dir": "val"}, "checkpoints": ["vit.pth"]})
     command = missing_command(stated, "one", pattern_of("rotation(degrees=5)"), run.path)
     assert command.startswith("robustkit audit vit.pth --data-dir val --evaluations 'rotation(degrees=5)' --out ")
-    assert f"agreement under {TURNED[0]} is" in draft(run, every=True)
+    assert f"agreement under {TURNED[0]} is" in drafted(run, every=True)
 
 
 def test_the_card_of_a_release_has_it(run: Run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from compared_runs import FOG, Rows, run_of
 from figures import said_of
+from gate_runs import drafted
 from PIL import Image
 from scipy.stats import binomtest
 from small_audit import UNCHECKED, files, pages
@@ -22,7 +23,6 @@ from robustkit.errors import ModelError, ProtocolError, RunError
 from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.presenting import missing_units
-from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, judge
 from robustkit.report.refresh import merge
@@ -165,9 +165,9 @@ def test_gate_page_and_terminal(run: Run) -> None:
     assert attacked.why.startswith("fgsm needs gradients, which same lacks; use an attack without them, such as square")
     same, rough = judge(parse_policy(f"[[rule]]\nrequire = '{rules[0]}'", "policy"), run).verdicts  # not of float
     assert (same.checkpoint, same.state, rough.checkpoint, rough.state) == ("same", PASS, "rough", FAIL)
-    drafted = draft(run)
-    assert 'parity under clean >= 0.93"\ncheckpoint = "same"' in drafted.replace("'", '"')
-    assert "settled first, since no rule here accepts it: accuracy differs from that of float" in drafted
+    policy_text = drafted(run)
+    assert 'parity under clean >= 0.93"\ncheckpoint = "same"' in policy_text.replace("'", '"')
+    assert "settled first, since no rule here accepts it: accuracy differs from that of float" in policy_text
     page = (run.path / "report.html").read_text()
     assert "float only" in page  # FGSM's figure is not equal among checkpoints, but of one
     assert "rough and float: how often both predict the same class" in page and 'id="parity"' in page

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from manifests import whole
 from sealing import seal
 
@@ -77,6 +78,12 @@ def verdicts(run: Run, *rules: str, baseline: Run | None = None, more: str = "")
 def verdict(run: Run, rule: str, baseline: Run | None = None, more: str = "") -> Verdict:
     (found,) = verdicts(run, rule, baseline=baseline, more=more).verdicts
     return found
+
+
+def drafted(run: Run, every: bool = False) -> str:
+    """The policy that is drafted from a run; without the slice that drafts, the test is skipped."""
+    text: str = pytest.importorskip("robustkit.slices.draft.policy").draft(run, every)
+    return text
 
 
 def right(hits: int, n: int) -> list[int]:

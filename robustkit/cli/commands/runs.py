@@ -9,7 +9,6 @@ import click
 
 from ...common.plugins import of_slice
 from ...display.console import print_as_it_is
-from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
 from ..options import (
     AT_LEAST_1,
@@ -182,21 +181,16 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     robustkit check vit.safetensors --policy policy.toml --data-dir imagenet/val --until-decided --at-most 5000
     """
     from ...runs.folder import RunFolder
-    from ..check import Gate, check_run, check_until_decided, verify
+    from ..check import Gate, check_run
 
     if until_decided:
-        check_until_decided(runs, options)
+        of_slice("until_decided", "--until-decided")(runs, options)
         return
     refuse_audit(len(runs))
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
     statement, warned = options.pop("verify_attestation"), options.pop("allow_warned")
-    if warned and statement is None:
-        idle = "--allow-warned: changes what --verify-attestation accepts"
-        raise ProtocolError(f"{idle}; give both, or leave it out")
-    if statement is not None:
-        parameters = click.get_current_context().command.params
-        others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]
-        verify(run.as_posix(), statement, others, warned)
+    if warned or statement is not None:
+        of_slice("verify_attestation", "--verify-attestation")(run.as_posix(), statement, warned, options)
         return
     folders = [run, *filter(None, [options["baseline"]])]
     with usable(*folders):

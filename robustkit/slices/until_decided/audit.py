@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import click
+
+from ...cli.options import GATE_VALUES
 from ...common.environment import count_in
 from ...common.plugins import plugin_session
 from ...errors import ProtocolError
@@ -21,6 +25,7 @@ from ...pipeline.request import ClassificationRequest
 from ...pipeline.scheduler import carry_out
 from ...pipeline.units import Worker
 from ...report.run import Run
+from ...runs.description import without_option
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ...tasks.task import task_named
@@ -34,20 +39,19 @@ def until_decided(
     policy: Policy,
     baseline: RunFolder | None,
     at_most: int | None,
-    command: Sequence[str],
     progress: Progress,
     say: Callable[[str], None],
 ) -> tuple[Run, Outcome]:
     """Compute the records of a shuffled run that undecided rules need, by shards; return the run and the verdicts.
-    request: without what the policy says, and so is command. at_most: samples looked at. A stopped run goes on. Raises
-    ProtocolError where a rule cannot be decided so, and RobustkitError as `run`, both before a file is written.
+    request: without what the policy says. at_most: samples looked at. A stopped run goes on. Raises ProtocolError where
+    a rule cannot be decided so, and RobustkitError as `run`, both before a file is written.
     """
     if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError(
             "--until-decided in several processes: samples are evaluated one after another; run it without torchrun"
         )
     options = options_asked(policy)
-    words = (*command, *(word for option in options.items() for word in option), "--shuffle")
+    words = (*_command(sys.argv[1:]), *(word for option in options.items() for word in option), "--shuffle")
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
     size = request.shard_size or max(LOOK, request.settings.batch_size)
     with plugin_session(), request.noted():
@@ -66,6 +70,17 @@ def until_decided(
         ids = [sample.id for sample in plan.dataset.samples][:at_most]
         carry_out(plan, progress, say, partial(_compute, trial, ids))
         return plan.run, trial.outcome(plan.run, baseline)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the words of the audit that completes the run, without what it evaluates."""
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in (*GATE_VALUES, "at_most"):
+            words = without_option(words, parameter.opts[0])
+    rest = [word for word in words if word not in ("--until-decided", "--details")]
+    if "check" in rest:
+        rest.remove("check")
+    return ["robustkit", "audit", *rest]
 
 
 def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gate_runs import drafted
 from places import ROOT, SHARED
 from processes import called
 from safetensors import safe_open
@@ -25,7 +26,6 @@ from robustkit.common.determinism import SampleRng
 from robustkit.common.finding import Finding
 from robustkit.errors import BadImageError, CheckpointError, DataError, ModelError, ProtocolError, RobustkitError
 from robustkit.evaluations.subject import Settings
-from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.pipeline.scheduler import run
@@ -304,7 +304,7 @@ def test_documents_at_whose_end_the_model_overflows_are_counted(
 def test_a_run_passes_the_policy_drafted_from_it_and_is_paired_and_shown(tmp_path: Path, page: Path) -> None:
     first, second = (word_model(tmp_path / f"{name}.safetensors", name) for name in ("standard", "quest"))
     done = evaluated(page, tmp_path / "run", first, second, documents="blank-lines")
-    policy = draft(done)
+    policy = drafted(done)
     assert 'require = "perplexity under word-swap(rate=30) <= ' in policy
     verdicts = judge(parse_policy(policy, "p"), done)
     failed = [verdict for verdict in verdicts.verdicts if verdict.state != "pass"]

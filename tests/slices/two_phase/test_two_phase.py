@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from figures import said_of
-from gate_runs import verdict
+from gate_runs import drafted, verdict
 from msgspec.structs import replace
 from small_audit import UNCHECKED
 
@@ -28,7 +28,6 @@ from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.evaluations.presenting import card_parts_of
 from robustkit.evaluations.records import RunPart
-from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
 from robustkit.protocol.card import load_card
@@ -283,7 +282,7 @@ def phase_label(m: int) -> str:
 
 
 def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
-    text = draft(run)
+    text = drafted(run)
     assert f'"estimated_top1 under {two_phase(1000)} >= ' in text and "the whole attack, estimated" in text
     titles = [part.title for part in card_parts_of(run.manifest.names[0], Results.of(run, run.summary()))]
     assert titles.count("Two phases") == 1

@@ -289,7 +289,7 @@ def test_options_that_do_not_fit_are_refused(
     assert "without --data-dir" in said(base[:data] + base[data + 2 :])
     rules = base.index("--policy")
     assert "policy policy.toml: No such file" in said(base[:rules] + base[rules + 2 :])
-    assert "is also the file of --policy" in said([*base, "--attestation", base[rules + 1]])
+    assert "is also the file of --policy" in said([*base, "--junit", base[rules + 1]])
     assert "2 runs; expected one" in said(["check", "a", "b", "--policy", base[rules + 1]])
     assert "no rule depends on samples" in said(words(many, tmp_path / "none", ["attention == 'none'"]))
     assert not (tmp_path / "run").exists()

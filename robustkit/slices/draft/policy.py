@@ -7,23 +7,25 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from ..common.figure import Figure
-from ..common.finding import Finding
-from ..common.plugins import plugin_session
-from ..errors import ProtocolError
-from ..evaluations.condition import check_condition, shares_of, takes_images
-from ..evaluations.maps.condition import is_control
-from ..evaluations.presenting import chief_figures, unfinished_line
-from ..evaluations.setup_findings import is_of_setup
-from ..protocol.condition import CLEAN
-from ..runs.description import shown_as
-from ..runs.folder import RunFolder
-from ..tasks.labelled.parity import AGREEMENT, DIFFERS
-from ..tasks.registry import find_metric, metric_of
-from .identity import heads_text, settings_of
-from .output import plain_line
-from .policy import always_meets, quote
-from .verdicts import MISSING, MeasuredRun
+from ...cli.check import Gate, put
+from ...cli.terminal import console
+from ...common.figure import Figure
+from ...common.finding import Finding
+from ...common.plugins import plugin_session
+from ...display.console import print_as_it_is
+from ...errors import ProtocolError
+from ...evaluations.condition import check_condition, shares_of, takes_images
+from ...evaluations.maps.condition import is_control
+from ...evaluations.presenting import chief_figures, unfinished_line
+from ...gate.identity import heads_text, settings_of
+from ...gate.output import plain_line
+from ...gate.policy import always_meets, quote
+from ...gate.verdicts import MISSING, MeasuredRun
+from ...protocol.condition import CLEAN
+from ...runs.description import shown_as
+from ...runs.folder import RunFolder
+from ...tasks.labelled.parity import AGREEMENT, DIFFERS
+from ...tasks.registry import find_metric, metric_of
 
 HEAD = """\
 # Drafted from {run} by robustkit check --init. Review every rule before relying on it.
@@ -55,6 +57,21 @@ TAIL = """
 # [[rule]]
 # require = "drop against baseline <= 0.02"
 """
+
+
+def write_draft(run: RunFolder, gate: Gate) -> None:
+    """Write the policy of `robustkit check --init`, and print what to do with it. Raises ProtocolError, RunError."""
+    place, others = gate.place, {"--baseline": gate.baseline, "--details": gate.details}
+    if unused := [*gate.files, *(option for option, given in others.items() if given)]:
+        raise ProtocolError(f"{', '.join(unused)}: --init writes a policy and checks nothing; leave out one of them")
+    if place.exists():
+        raise ProtocolError(f"{place} exists and is not overwritten; choose another file with --policy, or delete it")
+    text = draft(run, gate.every)
+    put(place, text.encode("utf-8"), "--policy")
+    rules = text.count("\n[[rule]]")
+    print_as_it_is(
+        console(), f"{place}: {rules} rules; review them, then run: robustkit check {run.path} --policy {place}"
+    )
 
 
 @plugin_session()
@@ -233,6 +250,11 @@ def _findings(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> It
 
 def _is_open(finding: Finding) -> bool:
     return is_of_setup(finding) or finding.code == DIFFERS
+
+
+def is_of_setup(finding: Finding) -> bool:
+    """Whether the set-up or labels were guessed, not checked, or may be wrong: no draft allows that by itself."""
+    return finding.room in ("setup", "labels") and finding.code not in ("setup/elsewhere", "setup/other-attention")
 
 
 def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 from gate_runs import PGD, make, right
 from places import ROOT
+from safetensors.torch import save_file
 
+import robustkit
 from robustkit.cli import app as cli
-from robustkit.cli.check import file_digests
-from robustkit.gate.output import as_statement
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.verdicts import judge
 from robustkit.report.run import Run
+from robustkit.slices.attestation.statement import FileDigests, as_statement, file_digests
 
 RULES = {
     "passes": "top1 under clean >= 0.5",
@@ -204,6 +206,27 @@ def test_a_flipped_byte_is_found(
     assert "none.pt: cannot be read (No such file" in capsys.readouterr().err
 
 
+def test_a_check_without_a_verdict_leaves_no_older_statement(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, policy = audited(tmp_path / "run", weights), policy_of(tmp_path / "policy.toml", "passes")
+    Path("about.toml").write_text("[[rule]]\nrequire = 'protocol == \"standard@1:0\"'\n", encoding="utf-8")
+    files = ("--json=a.json", "--attestation=a.intoto.json")
+    for words in (
+        ["none"],
+        [run.path, "--bogus"],
+        [run.path, "--policy", "none.toml"],
+        [run.path, "--policy", "about.toml"],  # which writes the other file, and has nothing to attest
+    ):
+        assert call(monkeypatch, run.path, *files) == 0 and Path("a.intoto.json").exists()
+        assert call(monkeypatch, *words, *files) == 2, words
+        assert not Path("a.intoto.json").exists() and not Path("a.json").exists(), words
+    capsys.readouterr()
+    assert call(monkeypatch, run.path, "--attestation", policy) == 2 and policy.exists()
+    assert f"--attestation {policy}: is also the file of --policy; give another one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -232,12 +255,21 @@ def test_what_is_no_statement_of_ours_is_refused(
     assert call(monkeypatch, weights, "--verify-attestation", file) == 2
 
 
+def test_digests_of_shards_are_those_of_their_audit(tmp_path: Path) -> None:
+    weights = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=16, patch_size=8).state_dict()
+    files = {name: f"model-0000{1 + place % 2}-of-00002.safetensors" for place, name in enumerate(weights)}
+    for file in dict.fromkeys(files.values()):
+        save_file({name: weights[name].contiguous() for name in weights if files[name] == file}, tmp_path / file)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    digest = robustkit.load(index, mean=[0.5] * 3, std=[0.5] * 3).identity.sha256
+    assert file_digests(str(index)) == file_digests(str(tmp_path)) == FileDigests(str(digest), sharded=True)
+
+
 def test_digests_of_folders_are_those_of_their_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    import robustkit
-
     config = transformers.ViTConfig(
         **dict.fromkeys(("hidden_size", "intermediate_size", "image_size"), 16),
         num_hidden_layers=1,

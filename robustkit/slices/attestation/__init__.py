@@ -1,0 +1,1 @@
+"""Statements of in-toto about checkpoints that met a policy: written, and compared with files."""

@@ -1,0 +1,1 @@
+"""Drafts of policies: rules that a run passes, with margins."""
