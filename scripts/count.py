@@ -15,6 +15,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 PACKAGES = ("robustkit", "attacks", "cam", "corruptions")
+SLICES = "robustkit.slices"
 SMALL = 120
 PASSED = """
 import sys, threading
@@ -87,7 +88,7 @@ def lonely(root: Path) -> dict[str, str]:
 def sizes(root: Path) -> tuple[int, int]:
     """Return the lines of the core, and those of slices."""
     counted = {module: len(path.read_text("utf-8").splitlines()) for module, path in modules(root).items()}
-    slices = sum(lines for module, lines in counted.items() if module.startswith("robustkit.slices"))
+    slices = sum(lines for module, lines in counted.items() if module.startswith(SLICES))
     return sum(counted.values()) - slices, slices
 
 
@@ -122,8 +123,9 @@ def defined(node: ast.ClassDef) -> set[str]:
 
 
 def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
-    """Return the methods of the interfaces of families, by interface; for each, the classes in use that override it,
-    themselves or by a base that several share. What gives the parts of a `Family` is none.
+    """Return the methods of the interfaces of families, by interface, and the fields of the vocabulary; for each, the
+    classes in use that override it, themselves or by a base that several share. What gives the parts of a `Family` is
+    none.
     """
     nodes: dict[tuple[str, str], ast.ClassDef] = {}
     bases, used = dict[tuple[str, str], list[tuple[str, str]]](), set[tuple[str, str]]()
@@ -160,6 +162,8 @@ def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
     found = {}
     for key in interfaces:
         methods = [part.name for part in nodes[key].body if isinstance(part, ast.FunctionDef)]
+        if key[1] == "Vocabulary":
+            methods += [ast.unparse(part.target) for part in nodes[key].body if isinstance(part, ast.AnnAssign)]
         found[key[1]] = {name: users(key, name) for name in methods if name not in PARTS}
     return {name: methods for name, methods in found.items() if methods}
 
@@ -198,10 +202,12 @@ def main() -> None:
     way = passed(root, *options.entry.split(":"))
     words = sum(len(path.read_text("utf-8").split()) for path in (root / "docs").rglob("*.md"))
     core, slices = sizes(root)
-    print(f"modules {len(known)}\nlines {lines}: core {core}, slices {slices}{since(root, core)}")
+    of_slices = sum(module.startswith(SLICES) for module in known)
+    print(f"modules {len(known)}: core {len(known) - of_slices}, slices {of_slices}")
+    print(f"lines {lines}: core {core}, slices {slices}{since(root, core)}")
     print(f"one importer, same folder, under {SMALL} lines {len(alone)}")
     users = [len(overriding) for methods in interfaces.values() for overriding in methods.values()]
-    print(f"hooks {len(users)} in {len(interfaces)} interfaces")
+    print(f"hooks {len(users)} in {len(interfaces)} interfaces, fields of the vocabulary included")
     print(f"hooks with a single user {users.count(1)}, with none {users.count(0)}")
     print(f"modules that a batch of PGD passes {len(way)}\nwords in docs {words}")
     if options.list:

@@ -74,16 +74,20 @@ class Named(Protocol):
     def protocol(self) -> Any: ...
 
 
-class ShortRow(NamedTuple):
-    """A row of the short table of a run.
+SHORT, FIRST = ("short",), ("first",)
+"""Where a brief row stands: in the short table of a run, on the first screen of its page."""
 
-    section: the heading that it stands under. label: what it is. condition, metric: where its numbers are.
+
+class BriefRow(NamedTuple):
+    """A figure of all checkpoints that sums up a run. condition, metric: where its numbers are. label: what it is.
+    section: the heading that it stands under in a short table. places: of SHORT and FIRST.
     """
 
     section: str
     label: str
     condition: str
     metric: Metric
+    places: tuple[str, ...] = SHORT
 
 
 @dataclass(frozen=True)

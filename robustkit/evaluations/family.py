@@ -17,10 +17,11 @@ from ..common.figure import Figure
 from ..common.finding import Finding
 from .condition import (
     EVERY_FAMILY,
+    FIRST,
     OWN_KINDS,
+    BriefRow,
     Clause,
     Cost,
-    ShortRow,
     Vocabulary,
     family_object,
     kind_of,
@@ -99,10 +100,6 @@ class Evaluator(FamilyPart):
         beneath = () if under is None else family_of(under.name).evaluator.plugins(under)
         return (*filter(None, [plugin]), *beneath)
 
-    def takes_shards(self, condition: Condition, card: Card) -> bool:
-        """Whether it makes its own batches from a whole shard."""
-        return False
-
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
         return Cost()
@@ -166,28 +163,24 @@ class Presenter(FamilyPart):
         """Return what the sentence about a checkpoint says about its conditions. cells: all finite ones."""
         return ()
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        """Return condition and metric of the results that a first page shows, in its order.
-
-        keys: those of its conditions that some checkpoint has. headline: the task's metric.
-        """
-        names = [headline.name, *(metric.name for metric in self.words.metrics if metric.paired and metric.label)]
-        texts = dict.fromkeys(text for text, _ in keys)
-        return ((text, name) for text in texts for name in names if (text, name) in keys)
-
     def tables(self, results: Results) -> Iterable[Table]:
         """Return the tables of its rows of the summary, whose flags are shown apart; each says where it is shown."""
         return ()
 
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
-        for text in texts:
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        """Return the few rows that sum up a run, those of a place in its order; rows that have no number are left out.
+
+        keys: condition and metric of its results that some checkpoint has. headline: the task's metric.
+        """
+        paired = [headline, *(metric for metric in self.words.metrics if metric.paired and metric.label)]
+        plain = [metric for metric in self.words.metrics if not metric.parametric]
+        for text in dict.fromkeys(text for text, _ in keys):
+            label = name_of(text, "table", manifest)
             if self.words.in_results:
-                yield ShortRow(headline.heading, name_of(text, "table", manifest), text, headline)
+                yield BriefRow(headline.heading, label, text, headline)
             else:
-                plain = [metric for metric in self.words.metrics if not metric.parametric]
-                label = name_of(text, "table", manifest)
-                yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)
+                yield from (BriefRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)
+            yield from (BriefRow("", label, text, metric, FIRST) for metric in paired)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""

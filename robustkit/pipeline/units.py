@@ -362,8 +362,7 @@ class Worker:
         computed, start = _Computed(differences={} if images.hands else None), 0
         if images.passed is not None:
             computed.metadata[DIGEST] = images.passed[1].encode()
-        every = filter(None, (condition, condition.under))
-        whole = any(family_of(each.name).evaluator.takes_shards(each, subject.card) for each in every)
+        whole = any(each.whole_shard for each in (condition, condition.under) if each is not None)
         while start < len(places):
             part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
             more = None

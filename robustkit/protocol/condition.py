@@ -129,6 +129,7 @@ class Condition:
     on, if not its own. needs_truth: whether it is scored against the place of a sample's object. source: the checkpoint
     that the adversarial images of `under` were found for, where that is not the one that is evaluated. after: the
     condition whose records, of all samples, tell which of them this one takes; most: at most so many of them.
+    whole_shard: whether its family makes its own batches from a whole shard.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Condition:
     source: str = ""
     after: Condition | None = None
     most: int = 0
+    whole_shard: bool = False
 
     @property
     def waits(self) -> bool:

@@ -25,7 +25,7 @@ from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import group_of, is_attack, kind_of, name_of, words_of
+from ..evaluations.condition import FIRST, group_of, is_attack, kind_of, name_of, words_of
 from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
@@ -45,7 +45,7 @@ from .pairing import (
     same_file,
 )
 from .published import Published
-from .survey import survey
+from .survey import brief_rows, survey
 
 LEVEL = 0.05
 MOST = 12
@@ -322,12 +322,9 @@ def _left_out(first: Side, second: Side, common: Sequence[str], in_rows: Iterabl
 
 def asked_results(results: Results) -> list[Asked]:
     """Return what the first page shows, in its order; of results that some checkpoint has."""
-    manifest, headline = results.manifest, task_of(results.manifest).headline_metric
-    keys = list(dict.fromkeys((row.condition, row.metric) for row in results))
-    entries = []
-    for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
-        front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
-        entries += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
+    headline, manifest = task_of(results.manifest).headline_metric, results.manifest
+    rows = brief_rows(results, *FIRST)
+    entries = [Asked(row.condition, row.metric.name, name_of(row.condition, "table", manifest)) for row in rows]
     return _strongest_first(entries, results, headline.name)
 
 

@@ -14,6 +14,8 @@ from ..common.plugins import plugin_session
 from ..display.svg import Style, style
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, RecordReader, Results
+from ..evaluations.condition import BriefRow
+from ..evaluations.family import by_family
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of
@@ -50,6 +52,17 @@ def several_versions(run: RunFolder) -> list[Finding]:
         by_name.setdefault(name, []).append(version)
     versions = ", ".join(f"{name} {' and '.join(some)}" for name, some in by_name.items() if len(some) > 1)
     return [Finding.of("run/several-versions", versions=versions)] if versions else []
+
+
+def brief_rows(results: Results, place: str) -> list[BriefRow]:
+    """Return the rows of a place for which some checkpoint has a number, in the order of families."""
+    manifest, headline = results.manifest, task_of(results.manifest).headline_metric
+    keys = dict.fromkeys((row.condition, row.metric) for row in results)
+    rows = list[BriefRow]()
+    for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
+        texts = set(conditions)
+        rows += family.presenter.brief([key for key in keys if key[0] in texts], manifest, headline)
+    return [row for row in rows if place in row.places and (row.condition, row.metric.name) in keys]
 
 
 def doubts_of(rows: Iterable[Figure]) -> dict[Finding, list[str]]:

@@ -11,7 +11,7 @@ from ..common.figure import Figure
 from ..display.format import MISSING, Cell, count, figure_cell, p_value, scaled
 from ..display.table import Table, side_by_side
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import ShortRow, name_of
+from ..evaluations.condition import SHORT, BriefRow, name_of
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Metric, is_finite, scored_by
 from ..runs.folder import RunFolder
@@ -23,6 +23,7 @@ from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
 from .flips import flip_table, flipped_grid
 from .pairing import Side
 from .published import Published
+from .survey import brief_rows
 
 LEGEND = "[low, high]: 95 % interval. –: not evaluated."
 
@@ -40,15 +41,9 @@ def short_tables(results: Results) -> list[Table]:
     return [*first, *([_table(results, others)] if others else [])]
 
 
-def _rows(results: Results) -> Iterator[ShortRow]:
+def _rows(results: Results) -> Iterator[BriefRow]:
     """Yield the rows for which some checkpoint has a number, those of a section together."""
-    manifest, headline = results.manifest, task_of(results.manifest).headline_metric
-    conditions = dict.fromkeys(row.condition for row in results)
-    every = [
-        row for family, texts in by_family(conditions) for row in family.presenter.short(texts, manifest, headline)
-    ]
-    keys = {(row.condition, row.metric) for row in results}
-    rows = [row for row in every if (row.condition, row.metric.name) in keys]
+    rows = brief_rows(results, *SHORT)
     for section in dict.fromkeys(row.section for row in rows):
         mine = [row for row in rows if row.section == section]
         labels = [row.label for row in mine]
@@ -57,7 +52,7 @@ def _rows(results: Results) -> Iterator[ShortRow]:
             yield row._replace(label=row.condition) if alike else row
 
 
-def _table(results: Results, rows: list[ShortRow]) -> Table:
+def _table(results: Results, rows: list[BriefRow]) -> Table:
     names = results.manifest.names
     cells = tuple(
         (row.section, row.label, *(_cell(results.cells[name], row.condition, row.metric) for name in names))

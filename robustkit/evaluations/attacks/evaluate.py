@@ -114,8 +114,8 @@ def parse_condition(
     whole = [key for key in named if key not in _PARTS]
     if whole != named:  # some samples, and some stages, draw what they do in the whole attack
         condition = replace(condition, draws=naming(whole).text)
-    build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
-    return condition
+    attack = build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
+    return replace(condition, whole_shard=any(getattr(attack, name, False) for name in ("queues", "minimal")))
 
 
 def parse_conditions(
@@ -325,9 +325,6 @@ class AttacksEvaluator(Evaluator):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
         return attack_cost(condition, card, classes) + Cost() + beneath
-
-    def takes_shards(self, condition: Condition, card: Card) -> bool:
-        return bool(getattr(build_attack(condition, card), "queues", False))
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         inputs = attacked_inputs(subject, batch, condition)

@@ -11,7 +11,7 @@ from ...common.figure import Figure
 from ...display.format import MISSING, count, figure_cell, loss_cell, percent, scaled, share
 from ...display.table import Section, Table, side_by_side, with_flags
 from ...runs.manifest import Manifest
-from ..condition import Clause, ShortRow, kind_of, name_of
+from ..condition import FIRST, BriefRow, Clause, kind_of, name_of
 from ..family import Presenter
 from ..metrics import Cells, Metric, finite_or_none, is_whole, metric_named
 from ..presenting import finding_lines, left_out_lines, of_family
@@ -245,15 +245,18 @@ def _with_severities(errors: Table) -> Table:
 class CorruptionsPresenter(Presenter):
     words = VOCABULARY
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        """Yield the means over sets, else of each corruption (mean error, or the task's metric), then the mCE."""
-        present = dict.fromkeys(keys)
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        """Yield the means over sets, else of each corruption: errors, the mCE, and the task's metric. A first page has
+        the mean error, else the task's metric, and then the mCE."""
+        error, mce = (metric_named(METRICS, name) for name in ("mean_error", "mce"))
+        assert error is not None and mce is not None
         texts = in_short(text for text, _ in keys)
-        texts.sort(key=lambda text: kind_of(text) != BENCHMARK)
-        for text in texts:
-            mean, single = (text, "mean_error"), (text, headline.name)
-            yield from [mean] if mean in present else [single] if single in present else []
-        yield from (key for key in present if key[1] == "mce")
+        for metric in (error, mce, headline) if headline.binary else (headline,):
+            for text in texts:
+                yield BriefRow(f"under corruption: {metric.heading}", name_of(text, "table", manifest), text, metric)
+        for text in sorted(texts, key=lambda text: kind_of(text) != BENCHMARK):
+            yield BriefRow("", "", text, error if (text, error.name) in keys else headline, FIRST)
+        yield from (BriefRow("", "", text, mce, FIRST) for text, name in keys if name == mce.name)
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Yield the mean over the benchmark's set, else the worst, and the worst corruption (so far)."""
@@ -287,12 +290,6 @@ class CorruptionsPresenter(Presenter):
                 spare = ("ECE %", "NLL", "n", "relative mCE %")
                 title = f"{checkpoint}: means over sets of corruptions"
                 yield replace(part.means, title=title, spare=spare, places=places)
-
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        means = [metric_named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
-        for metric in (*filter(None, means), headline):
-            for text in in_short(texts):
-                yield ShortRow(f"under corruption: {metric.heading}", name_of(text, "table", manifest), text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines = finding_lines(results, of_family(self.name))

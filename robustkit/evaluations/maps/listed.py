@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from ...common.finding import Finding
 from ...display.format import count, figure_cell
 from ...display.table import Section, Table, side_by_side, with_flags
 from ..aggregate import RecordReader, Results, readable_rows
-from ..condition import ShortRow
+from ..condition import FIRST, SHORT, BriefRow
 from ..family import Aggregator, Presenter, Summary
 from ..metrics import Metric, by_checkpoint
 from ..presenting import finding_lines, of_family
@@ -73,9 +73,6 @@ class ListedPresenter(Presenter):
     note: ClassVar[str]
     template: ClassVar[str] = "plain"
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return (key for key in keys if key[1] == self.chief[0].name)
-
     def tables(self, results: Sequence[Figure]) -> Sequence[Table]:
         ours = of_family(self.name)
         texts = {text for text in dict.fromkeys(row.condition for row in results) if ours(text)}
@@ -94,10 +91,12 @@ class ListedPresenter(Presenter):
         title = f"{checkpoint}: {self.section_title[0].lower()}{self.section_title[1:]}"
         return Table(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")
 
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
-        for metric in self.chief:
-            heading = f"{self.section_title.lower()}: {metric.heading}"
-            yield from (ShortRow(heading, self.words.label(text, "table", manifest), text, metric) for text in texts)
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterator[BriefRow]:
+        texts = dict.fromkeys(text for text, _ in keys)
+        for place, metric in enumerate(self.chief):
+            heading, places = f"{self.section_title.lower()}: {metric.heading}", SHORT if place else (*SHORT, *FIRST)
+            labels = {text: self.words.label(text, "table", manifest) for text in texts}
+            yield from (BriefRow(heading, label, text, metric, places) for text, label in labels.items())
 
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):

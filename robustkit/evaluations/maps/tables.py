@@ -11,7 +11,7 @@ from ...common.figure import Figure
 from ...display.format import Cell, count, figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import Section, Table, side_by_side, with_flags
-from ..condition import Clause, ShortRow, metric_in, name_of
+from ..condition import FIRST, BriefRow, Clause, metric_in, name_of
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..metrics import Cells, Metric, by_checkpoint, is_finite
@@ -292,14 +292,6 @@ def _verb(lead: Figure) -> str:
 class MapsPresenter(Presenter):
     words = VOCABULARY
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        """Yield the three scores of masks and of boxes, and the ABPC, of each method."""
-        for text, metric in keys:
-            parts = parts_of(text)
-            if parts is not None and not parts[0].under and not parts[0].is_control:
-                chief = ("cam_pixel_accuracy", "cam_iou", "cam_dice") if parts[1] else ("abpc",)
-                yield from [(text, metric)] if metric in chief else []
-
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         boxes = only_boxes(manifest)
         leads: dict[str, dict[str, list[str]]] = {}
@@ -328,16 +320,21 @@ class MapsPresenter(Presenter):
             yield replace(table, title=f"{table.checkpoint}: {table.title}", note=_NOTE, places=("terminal", "card"))
         yield from support_tables(results, is_of_maps)
 
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        for text in texts:
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        """Yield scores of each method, and their leads over controls; on a first page, the three scores of masks and of
+        boxes, and the ABPC."""
+        for text in dict.fromkeys(text for text, _ in keys):
             parts = parts_of(text)
             if parts is None or parts[0].is_control or parts[0].under:
                 continue
             for name, mode in _SHORT:
                 metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
                 if mode == parts[1] and metric is not None and lead is not None:
-                    yield ShortRow(_HEADING, f"{name_of(text, 'table', manifest)}: {metric.word}", text, metric)
-                    yield ShortRow(_HEADING, "  – lead over the best control", text, lead)
+                    yield BriefRow(_HEADING, f"{name_of(text, 'table', manifest)}: {metric.word}", text, metric)
+                    yield BriefRow(_HEADING, "  – lead over the best control", text, lead)
+            first = ("cam_pixel_accuracy", "cam_iou", "cam_dice") if parts[1] else ("abpc",)
+            chief = [metric for metric in VOCABULARY.metrics if metric.name in first]
+            yield from (BriefRow("", "", text, metric, FIRST) for metric in chief)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines, boxes = finding_lines(results, of_family(self.name)), only_boxes(results.manifest)

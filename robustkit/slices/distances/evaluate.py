@@ -24,9 +24,6 @@ from .condition import VOCABULARY
 class DistancesEvaluator(Evaluator):
     words, columns = VOCABULARY, {"distance": pa.float32()}
 
-    def takes_shards(self, condition: Condition, card: Card) -> bool:
-        return True  # the attack makes its own batches
-
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         parameters = dict(condition.parameters)
         if "queries" in parameters:

@@ -22,7 +22,7 @@ from ...errors import DamagedRecord, RunError
 from ...evaluations.aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ...evaluations.attacks.condition import attack_norm, starts_from
 from ...evaluations.attacks.ranking import Strengths, distances_of, evaluated
-from ...evaluations.condition import ShortRow, words_of
+from ...evaluations.condition import FIRST, BriefRow, words_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
 from ...evaluations.metrics import Metric, by_checkpoint
 from ...evaluations.presenting import finding_lines, of_family
@@ -409,12 +409,13 @@ class DistancesPresenter(Presenter):
         ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
         return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
 
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        for text in texts:
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        yield from (row for row in super().brief(keys, manifest, headline) if row.places == FIRST)
+        for text in dict.fromkeys(text for text, _ in keys):
             in_levels = attack_norm(text) == "linf"
             metric = replace(MEDIAN, scale=255.0) if in_levels else MEDIAN
             label = f"{VOCABULARY.label(text, 'table', manifest)}: median{', 1/255' * in_levels}"
-            yield ShortRow("smallest adversarial perturbation, higher is better", label, text, metric)
+            yield BriefRow("smallest adversarial perturbation, higher is better", label, text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):

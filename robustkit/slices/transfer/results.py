@@ -18,7 +18,7 @@ from ...errors import RunError
 from ...evaluations.aggregate import RecordReader, Results, readable_rows
 from ...evaluations.attacks.condition import TOP1, starts_from
 from ...evaluations.attacks.ranking import evaluated
-from ...evaluations.condition import ShortRow, name_of
+from ...evaluations.condition import BriefRow, name_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, findings_of, of_family, short_names
@@ -175,9 +175,9 @@ class TransferPresenter(Presenter):
     def tables(self, results: Results) -> Sequence[Table]:
         return [matrix.table() for matrix in matrices(results)]
 
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        for text in texts:
-            yield ShortRow(ACCURACY.heading, name_of(text, "table", manifest), text, ACCURACY)
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        for text in dict.fromkeys(text for text, _ in keys):
+            yield BriefRow(ACCURACY.heading, name_of(text, "table", manifest), text, ACCURACY)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if grids := [matrix.grid() for matrix in matrices(results)]:

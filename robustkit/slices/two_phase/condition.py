@@ -25,7 +25,7 @@ class Phases(NamedTuple):
 def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
     """Return the condition that runs `rest` on m samples of those that `first`, with its stages, leaves standing."""
     text = f"{_START}{attack.text},first={stages},m={m})"
-    return Condition("two-phase", text, under=rest, after=first, draws=text, most=m)
+    return Condition("two-phase", text, under=rest, after=first, draws=text, most=m, whole_shard=True)
 
 
 def phases_of(text: str) -> Phases | None:

@@ -98,9 +98,6 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> PhaseChoice
 class TwoPhaseEvaluator(Evaluator):
     words, columns = VOCABULARY, {"drawn": pa.bool_()}
 
-    def takes_shards(self, condition: Condition, card: Card) -> bool:
-        return True
-
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
         return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)

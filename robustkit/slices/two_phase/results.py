@@ -14,7 +14,7 @@ from ...display.format import count, figure_cell, share
 from ...display.table import Table, of_tables
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
-from ...evaluations.condition import Clause, kind_of, name_of
+from ...evaluations.condition import FIRST, SHORT, BriefRow, Clause, kind_of, name_of
 from ...evaluations.family import Aggregator, Presenter, Summary, family_of
 from ...evaluations.metrics import Cells, Metric
 from ...evaluations.presenting import short_names
@@ -136,8 +136,11 @@ class TwoPhasePresenter(Presenter):
             text = f"{name_of(row.condition, 'table', manifest)}, leaves an estimated {share(row)}"
             yield Clause(text, (row,))
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return (key for key in keys if key[1] == ESTIMATE.name)
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        for text in dict.fromkeys(text for text, _ in keys):
+            label = name_of(text, "table", manifest)
+            yield BriefRow(self.name, f"{label}: {ESTIMATE.label}", text, ESTIMATE, (*SHORT, *FIRST))
+            yield BriefRow(self.name, f"{label}: {RIGHT.label}", text, RIGHT)
 
     def tables(self, results: Results) -> Sequence[Table]:
         names, rows = short_names(results.manifest.names), []

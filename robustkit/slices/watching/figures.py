@@ -15,7 +15,7 @@ from ...display.format import number, percent
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import Section, Table, join_tables, with_flags
 from ...evaluations.aggregate import Results
-from ...evaluations.condition import ShortRow, kind_of, name_of, words_of
+from ...evaluations.condition import SHORT, BriefRow, kind_of, name_of, words_of
 from ...evaluations.family import Presenter
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, of_family
@@ -177,8 +177,8 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
 class HeadsPresenter(Presenter):
     """What heads do: figures that say how a model computes, not how well."""
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        return (row for row in super().brief(keys, manifest, headline) if row.places == SHORT)
 
     def section_values(self, results: Results, by_layer: Iterable[Table]) -> dict[str, Any]:
         """Return what its section shows: tables with their flags, checkpoints together, then, folded, each layer's."""
@@ -202,8 +202,8 @@ class AttentionPresenter(HeadsPresenter):
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 
-    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        for text in texts:
+    def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
+        for text in dict.fromkeys(text for text, _ in keys):
             label = name_of(under_of(text, kind_of(text)) or text, "table", manifest)
             plain = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
-            yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)
+            yield from (BriefRow(self.name, f"{label}: {metric.label}", text, metric) for metric in plain)
