@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..common.plugins import of_slice
 from ..display.text import no_controls
@@ -65,10 +65,20 @@ def checkpoint_groups(plan: Plan) -> list[tuple[DescribedCheckpoint, tuple[Condi
     return [(planned, some) for planned, some in every if some]
 
 
-PendingWork = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
-"""Shards with the texts of conditions to compute together; attacks that lack evidence; the number of units that exist;
-lines on files that are not what was written for this run, and are made again; and why the set-up is not checked, as
-`_why_unchecked`."""
+class PendingWork(NamedTuple):
+    """What one of `checkpoint_groups` lacks, in JSON types."""
+
+    units: list[tuple[int, list[str]]]
+    """Shards, each with the texts of conditions to compute together."""
+    doubted: list[str]
+    """Attacks that lack evidence."""
+    done: int
+    """Units that exist."""
+    lines: list[str]
+    """On files that are not what was written for this run, and are made again."""
+    checks_setup: bool
+    unchecked: str
+    """Why the set-up is not checked; empty where it is, or where that needs no word."""
 
 
 def pending_work(plan: Plan, processes: int) -> list[PendingWork]:
@@ -100,8 +110,9 @@ def _lacking(
     doubted = [each.text for each in bearing if each in measured and _needs_evidence(plan, name, each)]
     checks = CLEAN in measured and not (conditions and conditions[0].waits)
     unchecked = _why_unchecked(plan, planned) if checks else ""
-    unchecked = unchecked if lacking or unchecked is None else ""  # a finished run is as it is
-    return [(shard, [c.text for c in some]) for shard, some in lacking], doubted, done, lines, unchecked
+    units = [(shard, [c.text for c in some]) for shard, some in lacking]
+    # A finished run is as it is.
+    return PendingWork(units, doubted, done, lines, unchecked is None, (unchecked or "") if lacking else "")
 
 
 def _needs_evidence(plan: Plan, name: str, condition: Condition) -> bool:
@@ -190,13 +201,13 @@ def announce(
     """
     device = plan.request.settings.device
     if ranks.leads:
-        for line in (line for _, _, _, lines, _ in every for line in lines):
+        for line in (line for work in every for line in work.lines):
             say(line)
-        asked = {text for lacking, *_ in every for _, some in lacking for text in some}
+        asked = {text for work in every for _, some in work.units for text in some}
         conditions = [condition.under or condition for condition in plan.conditions if condition.text in asked]
         for line in lines_on_device(conditions, device):
             say(line)
-        if done := sum(there for _, _, there, *_ in every):
+        if done := sum(work.done for work in every):
             say(f"{done} units of work were already done and were not recomputed")
     samples, size = len(plan.dataset.samples[:at_most]), plan.run.manifest.shard_size
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
@@ -206,13 +217,13 @@ def announce(
         extents = {each.text: (extent.samples, extent.cost(each)) for each, extent in plan.extents.items()}
         return {text: extents[text] for text in texts}
 
-    for (planned, _), (lacking, doubted, *_, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
+    for (planned, _), work in zip(checkpoint_groups(plan), every, strict=True):
         counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
-        for shard, texts in lacking:
+        for shard, texts in work.units:
             for text in texts:
                 counts[text] += min(size, samples - shard * size)
         counted = [(condition, counts[condition.text]) for condition in plan.conditions]
-        jobs += jobs_of(planned.name, counted, doubting(doubted), card, classes, samples, unchecked is None)
+        jobs += jobs_of(planned.name, counted, doubting(work.doubted), card, classes, samples, work.checks_setup)
     by_checkpoint = {
         planned.name: {
             text: [shard for shard in shards if shard * size < samples]
@@ -222,11 +233,11 @@ def announce(
     }
     if ranks.leads:
         units = sum(len(shards) for of_one in by_checkpoint.values() for shards in of_one.values())
-        finished = sum(done for _, _, done, *_ in every)
-        evidence = [part for _, texts, *_ in every for part in doubting(texts).values()]
-        whys = [why for *_, why in every]
-        work = (plan.conditions, len(by_checkpoint), samples, units, finished, evidence, card, classes)
-        for line in work_lines(*work, whys.count(None), filter(None, whys)):
+        finished = sum(work.done for work in every)
+        evidence = [part for work in every for part in doubting(work.doubted).values()]
+        checked, whys = sum(work.checks_setup for work in every), [work.unchecked for work in every if work.unchecked]
+        whole = (plan.conditions, len(by_checkpoint), samples, units, finished, evidence, card, classes)
+        for line in work_lines(*whole, checked, whys):
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size, accelerated=device.type != "cpu")
     return Reporter(plan.run, plan.conditions, samples, by_checkpoint, estimate, ranks, progress, device.type)

@@ -122,12 +122,12 @@ def _on_cluster() -> Compute:
 
 def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
     """Write the missing records, evidence last. ModelError where a network fails, RunError where a process is lost."""
-    every: list[PendingWork] = ranks.share("work", lambda: pending_work(plan, ranks.size))
+    every = [PendingWork(*work) for work in ranks.share("work", lambda: pending_work(plan, ranks.size))]
     reporter = announce(plan, ranks, progress, say, every)
     worker, met = Worker(plan, reporter, say), False
-    for (planned, conditions), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
-        name, check = planned.name, [CLEAN.text] if unchecked is None else []
-        if not lacking and not doubted and not check:
+    for (planned, conditions), work in zip(checkpoint_groups(plan), every, strict=True):
+        name, check = planned.name, [CLEAN.text] if work.checks_setup else []
+        if not work.units and not work.doubted and not check:
             continue
         later = conditions[0].waits
         if later and not met:  # what they need comes from any of the processes
@@ -135,10 +135,10 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
             met = True
         for _ in ranks.draw(f"set-up of {name}", check):
             worker.check_setup(name)
-        for text in ranks.draw(f"before attacks on {name}", doubted):
+        for text in ranks.draw(f"before attacks on {name}", work.doubted):
             worker.take_evidence(name, text, before=True)
-        worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
-        for text in ranks.draw(f"evidence on {name}", doubted):
+        worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", work.units))
+        for text in ranks.draw(f"evidence on {name}", work.doubted):
             worker.take_evidence(name, text)
     worker.rest()
     return reporter

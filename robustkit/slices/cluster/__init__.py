@@ -124,13 +124,13 @@ def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[ClusterTa
     """Yield what is to be done: the set-up first, evidence on attacks last; then what needs others' results."""
     for later in (False, True):
         first, units, last = list[ClusterTask](), list[ClusterTask](), list[ClusterTask]()
-        for (planned, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
+        for (planned, some), work in zip(checkpoint_groups(plan), every, strict=True):
             if some[0].waits is not later:
                 continue
-            first += [ClusterTask("set-up", planned.name)] if unchecked is None else []
-            first += (ClusterTask("before attacks", planned.name, (text,)) for text in doubted)
-            units += (ClusterTask("units", planned.name, tuple(texts), shard) for shard, texts in lacking)
-            last += (ClusterTask("evidence", planned.name, (text,)) for text in doubted)
+            first += [ClusterTask("set-up", planned.name)] if work.checks_setup else []
+            first += (ClusterTask("before attacks", planned.name, (text,)) for text in work.doubted)
+            units += (ClusterTask("units", planned.name, tuple(texts), shard) for shard, texts in work.units)
+            last += (ClusterTask("evidence", planned.name, (text,)) for text in work.doubted)
         yield [*first, *units]
         yield last
 

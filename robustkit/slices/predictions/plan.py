@@ -232,10 +232,10 @@ def _write(by_name: ByName, plan: Plan, progress: Progress, say: Callable[[str],
     every, by_text = pending_work(plan, 1), {condition.text: condition for condition in plan.conditions}
     shards = {each.name: units_of(plan, each.name, plan.conditions) for each in plan.contenders}
     reporter = Reporter(run, plan.conditions, len(samples), shards, Estimate([]), Ranks(), progress)
-    for (planned, _), (lacking, _, _, lines, _) in zip(checkpoint_groups(plan), every, strict=True):
-        for line in lines:
+    for (planned, _), work in zip(checkpoint_groups(plan), every, strict=True):
+        for line in work.lines:
             say(line)
-        for shard, texts in lacking:
+        for shard, texts in work.units:
             some = sorted(samples[shard * size : (shard + 1) * size], key=lambda sample: sample.id)
             for text in texts:
                 reporter.begin(planned.name, by_text[text], len(some))

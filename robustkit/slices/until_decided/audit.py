@@ -88,39 +88,44 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     run, size, task = plan.run, plan.run.manifest.shard_size, task_named(plan.request.card.task)
     shards = [ids[start : start + size] for start in range(0, len(ids), size)]
     of_lots = [*zip(checkpoint_groups(plan), pending_work(plan, 1), strict=True)]
-    every = [_wanted(trial, planned.name, len(shards), lacking) for (planned, _), lacking in of_lots]
+    every = [_wanted(trial, planned.name, len(shards), work) for (planned, _), work in of_lots]
     say(f"{len(trial.questions)} rules are checked after every {size} samples, up to {len(ids)}")
     reporter = announce(plan, Ranks.of_environment(), progress, say, every, len(ids))
     worker = Worker(plan, reporter, say)
-    for ((planned, conditions), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):
+    for ((planned, conditions), _), work in zip(of_lots, every, strict=True):
         name = planned.name
         if conditions[0].waits:  # no rule needs these
             continue
-        if unchecked is None:
+        if work.checks_setup:
             worker.check_setup(name)
-        for text in doubted:
+        for text in work.doubted:
             worker.take_evidence(name, text, before=True)
         for shard, some in enumerate(shards):
             open_ = trial.open(name)
             if not open_:
                 break
             needs = {text for question in open_ for text in question.needs}
-            work = [(shard, [text for text in texts if text in needs]) for place, texts in lacking if place == shard]
-            worker.compute(name, [piece for piece in work if piece[1]])
+            pieces = [
+                (shard, [text for text in texts if text in needs]) for place, texts in work.units if place == shard
+            ]
+            worker.compute(name, [piece for piece in pieces if piece[1]])
             for question in open_:
                 question.take(run, task, shard, some)
                 if question.state != UNDECIDED:
                     status = f"{question.rule.name}: {question.state}"
                     say(f"{name}: {status} after {question.test.taken} of {len(ids)} samples")
-        for text in doubted:
+        for text in work.doubted:
             worker.take_evidence(name, text)
     worker.rest()
     return reporter
 
 
-def _wanted(trial: Trial, name: str, shards: int, lacking: PendingWork) -> PendingWork:
-    pieces, doubted, done, lines, unchecked = lacking
+def _wanted(trial: Trial, name: str, shards: int, work: PendingWork) -> PendingWork:
     needs = {text for question in trial.open(name) for text in question.needs}
-    some = [(shard, [text for text in texts if text in needs]) for shard, texts in pieces if shard < shards]
-    checks = unchecked if needs else ""
-    return [piece for piece in some if piece[1]], [text for text in doubted if text in needs], done, lines, checks
+    some = [(shard, [text for text in texts if text in needs]) for shard, texts in work.units if shard < shards]
+    return work._replace(
+        units=[piece for piece in some if piece[1]],
+        doubted=[text for text in work.doubted if text in needs],
+        checks_setup=work.checks_setup and bool(needs),
+        unchecked=work.unchecked if needs else "",
+    )
