@@ -55,6 +55,8 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     measured |= minimal
     assert tables == {"clean", "pgd", *(built_in("families").keys() - measured)}
     assert kind_of("cam(agcam,mode=box)") == "cam"
+    of_maps = {kind for kind in EVERY_FAMILY.entries if vocabulary_of(kind).claims.area == "on attribution maps"}
+    assert of_maps - {"cam", "stability"} == {"counterfactual", "region-noise", "two-object"} & EVERY_FAMILY.keys()
 
 
 PARTS = (Evaluator, Aggregator, Presenter)

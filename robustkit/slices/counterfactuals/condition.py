@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...errors import ProtocolError, unknown
-from ...evaluations.condition import Claims, Named, Place, View
+from ...evaluations.condition import Named, Place, View
 from ...evaluations.family import LazyFamily
 from ...evaluations.maps.condition import methods_of
 from ...evaluations.maps.methods import (
@@ -38,7 +38,7 @@ class CounterfactualWords(MapWords):
     """map: whose mass on the object is compared; empty for none."""
 
     name = "counterfactuals"
-    claims = Claims(under="with the {}")
+    claims = MapWords.claims._replace(under="with the {}")
     parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
     usual = ""
     metrics = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)

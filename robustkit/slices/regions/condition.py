@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...common.names import canonical
 from ...errors import ProtocolError, unknown
-from ...evaluations.condition import Claims, Named, Place, View
+from ...evaluations.condition import Named, Place, View
 from ...evaluations.family import LazyFamily
 from ...evaluations.maps.methods import MapWords, split_options, with_options
 from ...evaluations.metrics import Metric, of_samples
@@ -45,7 +45,7 @@ class RegionWords(MapWords):
     """share: of the pixels of the image, not RISE's."""
 
     name = "regions"
-    claims = Claims(under="with {}")
+    claims = MapWords.claims._replace(under="with {}")
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
     metrics = (AREA, ACCURACY, KEPT, KEPT_RANDOM, LEAD)
 

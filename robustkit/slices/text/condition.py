@@ -24,7 +24,7 @@ class PerturbationWords(Vocabulary):
     """Conditions of changed words. rate: percent of the words of a document. kinds: of conditions."""
 
     name = "perturbations"
-    claims = Claims("with changed words", "is more robust", "is less robust")._replace(under="with {}")
+    claims = Claims("with changed words", "is more robust", "is less robust", "with {}")
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ...evaluations.condition import Claims, Named, Place
+from ...evaluations.condition import Named, Place
 from ...evaluations.family import LazyFamily
 from ...evaluations.maps.condition import methods_of
 from ...evaluations.maps.methods import Chosen, MapWords, option_texts, split_options, with_options
@@ -33,7 +33,7 @@ KIND = "two-object"
 
 class TwoObjectWords(MapWords):
     name = "two objects"
-    claims = Claims(under="of {}")
+    claims = MapWords.claims._replace(under="of {}")
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
     metrics = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
 
