@@ -99,7 +99,6 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
         r".*VIT is {'input_size': \[64, 64\]} there and {.*",
     ),
     (f"segment {VIT} {SHAPES}", ".*not a Segmenter .*; a classifier is for robustkit audit"),
-    ("check run --init --baseline run", "--baseline: --init writes a policy and checks nothing; leave out one of them"),
     ("completion", "Missing argument 'SHELL'. Choose from: bash, zsh, fish. See robustkit completion --help."),
     ("doctor twice", r"Got unexpected extra argument \(twice\). See robustkit doctor --help."),
     (f"audit {VIT} {SHAPES} --config table.toml", "--config table.toml: audit is 3; expected a table of its options"),

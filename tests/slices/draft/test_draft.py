@@ -45,8 +45,10 @@ def test_the_command_writes_a_policy_once(
         assert call(monkeypatch, run.path, "--init", *every) == 2 and Path(name).read_text("utf-8") == text
         assert f"{name} exists and is not overwritten; choose another file" in capsys.readouterr().err
     assert call(monkeypatch, run.path) == 0 and ", 0 fail, 0 inconclusive, of " in capsys.readouterr().out
-    assert call(monkeypatch, run.path, "--init", "--policy", "b.toml", "--junit", "b.xml", "--details") == 2
-    assert "--junit, --details: --init writes a policy and checks nothing" in capsys.readouterr().err
+    others = ("--junit", "b.xml", "--baseline", run.path, "--details")
+    assert call(monkeypatch, run.path, "--init", "--policy", "b.toml", *others) == 2
+    wrong = "--junit, --baseline, --details: --init writes a policy and checks nothing; leave out one of them"
+    assert wrong in capsys.readouterr().err
     assert not Path("b.toml").exists() and not Path("b.xml").exists()
 
 
