@@ -28,7 +28,7 @@ from .options import loading, refuse_for_pictures, refuse_idle_parts, request_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..evaluations.records import RunPart
+    from ..evaluations.parts import RunPart
     from ..report.run import Run
     from ..runs.folder import RunFolder
 
@@ -177,7 +177,7 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
 
 def after_part(part: RunPart, run: RunFolder) -> str:
     """Return what is to be done when a part has computed what it could: a second phase waits for the first of all."""
-    from ..evaluations.records import missing_by_part
+    from ..evaluations.parts import missing_by_part
 
     if waiting := len(missing_by_part(run, part.count).get(part.number, ())):
         units = "unit of it waits" if waiting == 1 else "units of it wait"

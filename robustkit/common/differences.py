@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, gammaln, stdtr, stdtrit
+from scipy.special import betainc, betaincinv, gammaln, stdtr, stdtrit
 
 from .intervals import Floats, Interval, Z, error_of_parts, error_parts, wilson
 
@@ -207,6 +207,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
             largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
             adjusted[place] = largest
     return adjusted
+
+
+def sign_test(more: int, fewer: int) -> float:
+    """Return the chance of at least `more` heads in `more + fewer` throws of a fair coin."""
+    return float(betainc(more, fewer + 1, 0.5)) if more else 1.0  # the tail of the binomial distribution
 
 
 def _mcnemar(gained: int, lost: int) -> float:

@@ -1,75 +1,26 @@
-"""Read the columns of a checkpoint's records: for results, for comparisons, and divided into parts.
-
-A unit is (checkpoint, condition, shard). Parts have a share of each condition's shards that differs by one shard at
-most. With four shards or more for each part, all conditions of a shard are of one part, which decodes it once;
-otherwise conditions are divided, too. What takes the images that another condition made (watched attention, what is
-passed on) is of the same part. What is measured before an attack's units, or before all, goes with one of these units,
-so that it is there when that unit is.
-"""
+"""Read the columns of a checkpoint's records, for results and for comparisons."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc
 
 from ..common.intervals import Floats
 from ..common.plugins import GROUPS, declared
-from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknown
+from ..errors import PluginError, RunError, unknown
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
-from .condition import EVERY_FAMILY, kind_of, pattern_of, takes_images
+from .condition import EVERY_FAMILY, kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..runs.manifest import CheckpointEntry
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One attention layer. keys: the number of keys among which a query divides its attention."""
-
-    name: str
-    heads: int
-    keys: int
-
-
-def head_name(layers: Sequence[Layer], place: int) -> str:
-    """Return `blocks.3.attn head 0` of the head at a place among those of all layers; both are counted from 0."""
-    for layer in layers:
-        if place < layer.heads:
-            return f"{layer.name} head {place}"
-        place -= layer.heads
-    raise IndexError(place)
-
-
-def encode_layers(layers: Sequence[Layer]) -> bytes:
-    return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
-
-
-def decode_layers(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
-    try:
-        layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
-    except (KeyError, TypeError, ValueError, RecursionError):
-        layers = ()
-    fine = 0 < len(layers) <= 4096 and all(map(_is_layer, layers))
-    if not fine or sum(layer.heads for layer in layers) > 1 << 16:
-        raise DamagedRecord(f"{where}: a record does not record its layers; delete it and run again")
-    return layers
-
-
-def _is_layer(layer: Layer) -> bool:
-    counts = all(type(count) is int and 0 < count < 1 << 31 for count in (layer.heads, layer.keys))
-    return counts and isinstance(layer.name, str) and len(layer.name) <= 200 and layer.name.isprintable()
 
 
 @dataclass(frozen=True)
@@ -209,87 +160,6 @@ def not_paired(condition: str, metric: str, paired: Sequence[str]) -> RunError:
 
 
 Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """Whether samples, by their ids, were predicted right under some condition."""
-
-    ids: pa.ChunkedArray
-    right: Bools
-
-    @classmethod
-    def of(cls, table: pa.Table) -> Outcomes:
-        """Return the answers of a condition's readable rows."""
-        return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
-
-
-def aligned_outcomes(rights: Sequence[Outcomes]) -> list[Bools]:
-    """Return one array for each condition, of the samples that all of them have."""
-    places = common_places([each.ids for each in rights])
-    return [each.right[place] for each, place in zip(rights, places, strict=True)]
-
-
-def sign_test(more: int, fewer: int) -> float:
-    """Return the chance of at least `more` heads in `more + fewer` throws of a fair coin: McNemar's exact."""
-    return float(betainc(more, fewer + 1, 0.5)) if more else 1.0  # the tail of the binomial distribution
-
-
-ENOUGH = 4  # shards for each process from which the conditions of a shard stay together
-
-
-@dataclass(frozen=True)
-class RunPart:
-    """One of `count` parts of a run; `number` counts from 1."""
-
-    number: int
-    count: int
-
-    @classmethod
-    def of(cls, text: str) -> RunPart:
-        """Return the part that `3/64` means. Raises ProtocolError where it means none."""
-        number, _, count = text.strip().partition("/")
-        if all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (number, count)):
-            part = cls(int(number), int(count))
-            if 1 <= part.number <= part.count:
-                return part
-            if part.count:
-                raise ProtocolError(f"--part {text}: expected 1/{part.count} to {part.count}/{part.count}")
-        raise ProtocolError(f"--part {text}: expected one part of several, such as 3/64")
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-    def holds(self, checkpoint: str, condition: str, shard: int, shards: int) -> bool:
-        """Whether a unit is of this part. shards: of the run."""
-        return unit_part(checkpoint, condition, shard, shards, self.count) == self.number
-
-    def measures(self, checkpoint: str, condition: str, shards: int) -> bool:
-        """Whether what is measured besides the units of a condition is of this part."""
-        return self.holds(checkpoint, condition, _number(checkpoint, condition) % max(shards, 1), shards)
-
-
-def unit_part(checkpoint: str, condition: str, shard: int, shards: int, parts: int) -> int:
-    """Return the number of the part, from 1 on, that a unit is of. shards: of the run."""
-    if takes_images(condition):  # which the same process makes
-        parameters = pattern_of(condition).given
-        checkpoint, condition = parameters.get("from", checkpoint), parameters.get("under", condition)
-    together = shards >= ENOUGH * parts
-    return (_number(checkpoint, "" if together else condition) + shard) % parts + 1
-
-
-def missing_by_part(run: RunFolder, parts: int) -> dict[int, list[str]]:
-    """Return the units of a run that have no record, in words, by the part that they are of."""
-    missing: dict[int, list[str]] = {}
-    for checkpoint, condition in run.manifest.pairs:
-        for shard in run.missing_shards(checkpoint, condition):
-            number = unit_part(checkpoint, condition, shard, run.shard_count, parts)
-            missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
-    return dict(sorted(missing.items()))
-
-
-def _number(*parts: str) -> int:
-    return int.from_bytes(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
 def check_plugins(manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from ..display.text import no_controls
 from ..errors import RunError
 from ..evaluations.condition import Cost
 from ..evaluations.corruptions.evaluate import lines_on_device
-from ..evaluations.records import ENOUGH, RunPart
+from ..evaluations.parts import ENOUGH, RunPart
 from ..evaluations.setup import unsuited_reason
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder

@@ -38,7 +38,7 @@ from ..runs.description import without_option
 from .processes import is_follower
 
 if TYPE_CHECKING:
-    from ..evaluations.records import RunPart
+    from ..evaluations.parts import RunPart
     from ..evaluations.subject import Settings
     from ..protocol.card import Card
     from ..protocol.condition import Condition
@@ -371,7 +371,7 @@ class Request:
     @cached_property
     def share(self) -> RunPart | None:
         """The part of the units that is asked for; None for all of them. Raises ProtocolError where it means none."""
-        from ..evaluations.records import RunPart
+        from ..evaluations.parts import RunPart
 
         return None if self.part is None else RunPart.of(self.part)
 

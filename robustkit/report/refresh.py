@@ -15,7 +15,7 @@ from ..common.plugins import plugin_session
 from ..data.metadata import read_metadata
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
-from ..evaluations.records import missing_by_part
+from ..evaluations.parts import missing_by_part
 from ..protocol.condition import samples_named
 from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option

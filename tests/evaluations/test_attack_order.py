@@ -12,9 +12,9 @@ from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
+from robustkit.common.differences import sign_test
 from robustkit.common.finding import Finding
-from robustkit.evaluations.attacks.ranking import checks_of_order, contradicted, out_of_order
-from robustkit.evaluations.records import Outcomes, sign_test
+from robustkit.evaluations.attacks.ranking import Outcomes, checks_of_order, contradicted, out_of_order
 
 TURNING = (
     FACTORY.replace("nn.Sequential(", "Turning(")

@@ -19,10 +19,9 @@ import robustkit
 from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import bearing_evidence, parse_condition, parse_conditions
-from robustkit.evaluations.attacks.ranking import out_of_order
+from robustkit.evaluations.attacks.ranking import Outcomes, out_of_order
 from robustkit.evaluations.attacks.results import curves
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of
-from robustkit.evaluations.records import Outcomes
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
 

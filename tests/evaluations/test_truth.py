@@ -522,7 +522,7 @@ def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_pat
         *(table.title for table in family_of("cam").presenter.tables(results)),
     ]
     every += [entry.score for entry in map_scores(results, only_boxes(run.manifest))]
-    every += [row.label for row in family_of("cam").presenter.short([condition], run.manifest, METRICS[0])]
+    every += [row.label for row in family_of("cam").presenter.brief([(condition, "cam_iou")], run.manifest, METRICS[0])]
     text = "\n".join(
         [
             *every,

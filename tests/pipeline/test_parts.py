@@ -25,7 +25,7 @@ from processes import CONDITIONS, called, everything
 import robustkit
 from robustkit.common.files import in_turn, locked
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
-from robustkit.evaluations.records import RunPart, unit_part
+from robustkit.evaluations.parts import RunPart, unit_part
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
 

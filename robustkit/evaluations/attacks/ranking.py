@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...common.differences import sign_test
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, bootstrap, share_of
@@ -26,7 +28,7 @@ from ..aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ..condition import kind_of
 from ..estimation import supported_rows
 from ..family import Overview
-from ..records import Outcomes, aligned_outcomes, sign_test
+from ..records import Bools, common_places
 from .condition import BROKEN, TOP1, distance_norm, starts_from, supporting
 from .evidence import Sign
 
@@ -34,6 +36,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Whether samples, by their ids, were predicted right under some condition."""
+
+    ids: pa.ChunkedArray
+    right: Bools
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Outcomes:
+        """Return the answers of a condition's readable rows."""
+        return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
+
+
+def aligned_outcomes(rights: Sequence[Outcomes]) -> list[Bools]:
+    """Return one array for each condition, of the samples that all of them have."""
+    places = common_places([each.ids for each in rights])
+    return [each.right[place] for each, place in zip(rights, places, strict=True)]
 
 
 def evaluated(reading: RecordReader, condition: str, columns: Sequence[str]) -> pa.Table | None:

@@ -21,12 +21,13 @@ from ...display.table import Section, Table, side_by_side, with_flags
 from ...errors import DamagedRecord, RunError
 from ...evaluations.aggregate import EXCEEDS, RecordReader, column_of, readable_rows
 from ...evaluations.attacks.condition import attack_norm, starts_from
-from ...evaluations.attacks.ranking import Strengths, distances_of, evaluated
+from ...evaluations.attacks.ranking import Outcomes, Strengths, distances_of, evaluated
 from ...evaluations.condition import FIRST, BriefRow, words_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
+from ...evaluations.layers import decode_layers, head_name
 from ...evaluations.metrics import Metric, by_checkpoint
 from ...evaluations.presenting import finding_lines, of_family
-from ...evaluations.records import Outcomes, common_places, decode_layers, head_name, not_paired
+from ...evaluations.records import common_places, not_paired
 from ...protocol.card import parse_number
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 
     from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
-    from ...evaluations.records import Bools, CheckpointRecords, Layer, Pairings, PerSample
+    from ...evaluations.layers import Layer
+    from ...evaluations.records import Bools, CheckpointRecords, Pairings, PerSample
 
 _LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 

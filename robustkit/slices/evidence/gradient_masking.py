@@ -8,9 +8,9 @@ the records; `checks_of` judges them later, without torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import comb
 from typing import Any
 
+from ...common.differences import sign_test
 from ...common.finding import Finding
 from ...display.format import percent
 from ...evaluations.attacks.evidence import Sign
@@ -237,14 +237,8 @@ def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _V
         f"{plain} of {right} correct samples stay correct under PGD, {around} under gradients that bypass attention"
     )
     figure += f"; {more} fell only to these, {fewer} only to restarts" if more + fewer else ""
-    figure += "" if chance_of(plain, 0) < HIDES or not plain else ": too few remain to decide"
-    return figure, chance_of(more, fewer) < HIDES
-
-
-def chance_of(more: int, fewer: int) -> float:
-    """Return the chance of so many of `more + fewer` or more, if either is as likely."""
-    n = more + fewer
-    return float(sum(comb(n, k) for k in range(more, n + 1)) / 2**n)
+    figure += "" if sign_test(plain, 0) < HIDES or not plain else ": too few remain to decide"
+    return figure, sign_test(more, fewer) < HIDES
 
 
 def _black_box(stages: Mapping[str, int], n: int) -> _Verdict | None:

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from attacks import PGD, Attack, Rng, ThreatModel, TorchRng, margin
 from attacks.model_access import Model, Oracle, with_all_classes
 
-from .gradient_masking import AROUND, HIDES, chance_of
+from ...common.differences import sign_test
+from .gradient_masking import AROUND, HIDES
 
 GREY = 1 / 255
 TINY = 0.05 * GREY  # off the 8-bit grid, and far too little to see: an attack of this size moves logits by a per cent
@@ -394,7 +395,7 @@ def hidden_by_attention(
         around = after(surrogate, around)
     none = torch.zeros_like(whole)
     figures = [plain, around, none, none]
-    if chance_of(int((plain & ~around).sum()), 0) < HIDES:
+    if sign_test(int((plain & ~around).sum()), 0) < HIDES:
         again = after(asker.oracle, plain, _RESTARTS)
         figures[2:] = again & ~around, around & ~again
     return dict(zip(AROUND, figures, strict=True))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from ...common.differences import sign_test
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
@@ -17,12 +18,11 @@ from ...display.text import capital
 from ...errors import RunError
 from ...evaluations.aggregate import RecordReader, Results, readable_rows
 from ...evaluations.attacks.condition import TOP1, starts_from
-from ...evaluations.attacks.ranking import evaluated
+from ...evaluations.attacks.ranking import Outcomes, aligned_outcomes, evaluated
 from ...evaluations.condition import BriefRow, name_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, findings_of, of_family, short_names
-from ...evaluations.records import Outcomes, aligned_outcomes, sign_test
 from ...runs.kept_images import DIGEST
 from ...runs.untrusted import PROVENANCE
 from .condition import ACCURACY, SAME_VERDICT, VOCABULARY, Passed, passed_of

@@ -19,7 +19,7 @@ from ...display.table import Table
 from ...errors import ModelError
 from ...evaluations.condition import Cost
 from ...evaluations.family import Evaluator, inputs_under
-from ...evaluations.records import Layer, encode_layers
+from ...evaluations.layers import Layer, encode_layers
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...models.identity import Classifier
 from ...protocol.card import Card

@@ -20,17 +20,9 @@ from ...errors import DamagedRecord
 from ...evaluations.aggregate import Gatherer, RecordReader, column_of, readable_rows
 from ...evaluations.condition import name_of
 from ...evaluations.family import Aggregator, Summary
+from ...evaluations.layers import Layer, decode_layers, head_name
 from ...evaluations.metrics import by_checkpoint
-from ...evaluations.records import (
-    CheckpointRecords,
-    Layer,
-    Pairings,
-    PerSample,
-    common_places,
-    decode_layers,
-    head_name,
-    not_paired,
-)
+from ...evaluations.records import CheckpointRecords, Pairings, PerSample, common_places, not_paired
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of

@@ -18,7 +18,7 @@ import robustkit
 from robustkit.errors import DamagedRecord
 from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.condition import words_of
-from robustkit.evaluations.records import Layer
+from robustkit.evaluations.layers import Layer
 from robustkit.report.run import Run
 from robustkit.slices.distances.results import (
     DistancesPresenter,

@@ -16,12 +16,13 @@ from attacks import ThreatModel
 from attacks.model_access import frozen
 from robustkit.attention.surrogates import surrogates
 from robustkit.common.determinism import SampleRng
+from robustkit.common.differences import sign_test
 from robustkit.common.finding import Finding
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
 from robustkit.evaluations.attacks.evidence import Sign, raised_by
-from robustkit.slices.evidence.gradient_masking import AROUND, HIDES, chance_of, checks_of
+from robustkit.slices.evidence.gradient_masking import AROUND, HIDES, checks_of
 from robustkit.slices.evidence.probes import Asker, hidden_by_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,7 +67,8 @@ def test_counts_are_exact_on_a_model_whose_gradient_leads_the_other_way() -> Non
 
 
 def test_chances_are_those_of_a_coin() -> None:
-    assert chance_of(0, 0) == 1 and chance_of(5, 0) == 1 / 32 < HIDES <= chance_of(4, 0) and chance_of(7, 1) == 9 / 256
+    assert sign_test(0, 0) == 1 and sign_test(5, 0) < HIDES <= sign_test(4, 0)
+    assert (sign_test(5, 0), sign_test(7, 1)) == pytest.approx((1 / 32, 9 / 256))
     alike = {"stand_plain": 5, "stand_surrogates": 5, "only_surrogates": 0, "only_restarts": 0, "right": 9}
     check = of_attention(alike)
     assert not check.finding

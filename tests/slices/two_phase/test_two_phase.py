@@ -26,8 +26,8 @@ from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of, words_of
+from robustkit.evaluations.parts import RunPart
 from robustkit.evaluations.presenting import card_parts_of
-from robustkit.evaluations.records import RunPart
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
 from robustkit.protocol.card import load_card

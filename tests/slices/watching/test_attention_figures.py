@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vits import small_vit
 
 from robustkit.attention import FORMULAS, set_attention
-from robustkit.evaluations.records import Layer
+from robustkit.evaluations.layers import Layer
 from robustkit.slices.watching.condition import LISTS
 from robustkit.slices.watching.evaluate import watch
 from robustkit.slices.watching.results import HeadSums

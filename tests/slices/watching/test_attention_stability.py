@@ -33,7 +33,7 @@ from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
 from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.evaluations.family import Evaluator, family_of
-from robustkit.evaluations.records import Layer, encode_layers
+from robustkit.evaluations.layers import Layer, encode_layers
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
@@ -365,7 +365,9 @@ def test_the_report_has_curves_changes_and_layers(run: Run) -> None:
 
 def test_the_terminal_names_conditions_as_it_does_elsewhere(run: Run) -> None:
     watched = [f"attention({text})" for text in UNDER]
-    rows = family_of("attention").presenter.short(watched, run.manifest, TOP1)
+    keys = [(text, "largest_logit") for text in watched]
+    rows = [*family_of("attention").presenter.brief(keys, run.manifest, TOP1)]
+    assert all(row.places == ("short",) for row in rows)  # it says how a model computes, not how well
     assert list(dict.fromkeys(row.label.partition(": ")[0] for row in rows)) == [
         "clean",
         "PGD, 4/255, 2 steps",

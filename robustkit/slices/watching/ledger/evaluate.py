@@ -25,7 +25,7 @@ from ....common.determinism import SampleRng
 from ....errors import ModelError
 from ....evaluations.condition import Cost
 from ....evaluations.family import inputs_under
-from ....evaluations.records import Layer
+from ....evaluations.layers import Layer
 from ....evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ....protocol.card import Card
 from ....protocol.condition import Condition
