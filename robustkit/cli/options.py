@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,9 +95,11 @@ SHORT = 12  # the most options that are listed without headings
 
 
 class CommandOption(click.Option):
-    def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
+    """section: its heading in --help. listed: its value is a list of names, so given twice it would lose the first."""
+
+    def __init__(self, *names: Any, section: str = "", listed: bool = False, **settings: Any) -> None:
         super().__init__(*names, **settings)
-        self.section = section
+        self.section, self.listed = section, listed
 
 
 class HelpFormatter(click.HelpFormatter):
@@ -132,6 +135,20 @@ class Command(SliceCommand):
     """A command whose --help lists its options under headings, if they are many."""
 
     context_class = Context
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse a list of names that is given twice, of which click would take the last."""
+        words = args[: args.index("--")] if "--" in args else args
+        for flag in (flag for each in self.params if getattr(each, "listed", False) for flag in each.opts):
+            pairs = zip(words, [*words[1:], ""], strict=True)
+            given = [
+                value if word == flag else word.partition("=")[2] for word, value in pairs if word.split("=")[0] == flag
+            ]
+            if len(given) > 1:
+                raise ProtocolError(
+                    f"{flag} is given {len(given)} times; give one list, {flag} {shlex.quote(','.join(given))}"
+                )
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = [(getattr(param, "section", "General"), param.get_help_record(ctx)) for param in self.get_params(ctx)]
@@ -325,7 +342,7 @@ def request_options(kind: type, *names: str, without: Iterable[str] = ()) -> Cal
 
 def _option(each: RequestOption) -> Callable[[F], F]:
     """Return the option of a field. One that is on by default is offered as --no-NAME."""
-    settings: dict[str, Any] = {"help": each.help, **each.settings}
+    settings: dict[str, Any] = {"help": each.help, "listed": "Iterable" in each.annotation, **each.settings}
     if each.annotation == "bool":
         return setting(each.flag, section=each.heading, is_flag=True, **settings)
     kind = each.type or each.annotation

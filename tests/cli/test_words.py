@@ -37,6 +37,10 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     ("card run --out ''", f".*'--out': {EMPTY} Output folder; default: RUN/card..*"),
     ("corrupt pics/0.png --out ''", f".*'--out': {EMPTY} Contact sheet to write, or a folder for several..*"),
     (f"audit {VIT} {SHAPES} --attacks ' '", f".*'--attacks': {EMPTY}.*"),
+    (
+        f"audit {VIT} {SHAPES} --limit 3 --attacks fgsm --cams agcam --attacks=pgd(steps=2)",
+        r"--attacks is given 2 times; give one list, --attacks 'fgsm,pgd\(steps=2\)'",
+    ),
     ("corrupt pics/0.png --corruptions ''", f".*'--corruptions': {EMPTY}.*"),
     ("report ''", f".*'RUN': {EMPTY} a value. See.*"),
     (
