@@ -239,7 +239,7 @@ def check_masks(masks: Tensor | None, images: Tensor) -> int:
 
 Worst = Literal["accuracy", "iou"]
 PixelLoss = Callable[[Tensor, Tensor], Tensor]  # logits (B, K, H, W) and masks (B, H, W), -1 ignored, to (B,)
-_RADII = ((2.0, 0.3), (1.5, 0.3), (1.0, 0.4))  # of the ball, in eps, and the share of the steps that is spent in it
+_RADII, _FIRST = (2.0, 1.5, 1.0), 0.3  # of the ball, in eps, and the share of the steps in each of the two larger ones
 
 
 def jensen_shannon(logits: Tensor, masks: Tensor) -> Tensor:
@@ -320,19 +320,20 @@ class SEA(DenseAttack):
             tally.forwards += 1
         worst, bounds = _WorstPoints(clean, masks, self.worst), self.threat.bounds
         widest = bounds[1] - bounds[0] if bounds and self.threat.norm == "linf" else math.inf
+        first = max(1, int(_FIRST * self.steps))  # updates at each of the two larger radii
         ends = DensePGD(self.threat, steps=self.steps, weighting="segpgd")._points(oracle, clean, masks, rng, tally)
         worst.see(0, ends.detach(), oracle.predict(ends))
         tally.forwards += 1
         for run, name in enumerate(RUNS[1:], start=1):
             points: Tensor | None = None
-            for place, (factor, share) in enumerate(_RADII):
+            for place, factor in enumerate(_RADII):
                 eps = min(factor * self.threat.eps, widest)
                 ball, start = replace(self.threat, eps=eps).ball(clean), f"sea/start/{name}"
                 points = ball.random_start(rng, start) if points is None else ball.project_(points.clone())
                 last = place + 1 == len(_RADII)
-                steps = self.steps - 2 * int(0.3 * self.steps) if last else int(share * self.steps)
+                steps = self.steps - 2 * first if last else first
                 see = partial(worst.see, run) if last else None
-                points = self._climb(oracle, points, masks, ball, LOSSES[name], max(1, steps), tally, see)
+                points = self._climb(oracle, points, masks, ball, LOSSES[name], steps, tally, see)
         return worst
 
     def _climb(

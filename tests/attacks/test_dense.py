@@ -10,7 +10,7 @@ import torch
 from attack_oracles import Draws, into_ball
 from torch import Tensor, nn
 
-from attacks import PGD, CosPGD, DenseFGSM, DensePGD, ThreatModel
+from attacks import PGD, SEA, CosPGD, DenseFGSM, DensePGD, ThreatModel
 
 THREAT = ThreatModel("linf", 4 / 255)
 SHORT = [
@@ -224,6 +224,8 @@ def test_passes_of_the_batch() -> None:
         (DensePGD(THREAT), MASKS, 20, 20),
         (DensePGD(THREAT, weighting="segpgd"), None, 21, 20),
         (DensePGD(THREAT, steps=5, random_start=False), None, 5, 5),
+        (SEA(THREAT, steps=3), MASKS, 16, 12),
+        (SEA(THREAT, steps=7), MASKS, 32, 28),
     ]
     for attack, masks, forwards, backwards in cases:
         model, passes = tiny_net(), {"forward": 0, "backward": 0}
