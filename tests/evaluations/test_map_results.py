@@ -212,6 +212,7 @@ def test_a_score_that_a_constant_map_has_not_is_of_the_other_maps() -> None:
         degenerate=constant,
         map_gini=[None, 0.25, 0.5, 0.75],
         infidelity=[None, 1.0, 2.0, 3.0],
+        max_sensitivity=[None, None, 2.0, 4.0],
         abpc=[0.0, 0.1, 0.2, 0.3],
     )
     rows = scored(table)
@@ -220,6 +221,8 @@ def test_a_score_that_a_constant_map_has_not_is_of_the_other_maps() -> None:
     for metric, value in (("map_gini", 0.5), ("infidelity", 2.0)):
         assert (rows[metric].value, rows[metric].n, rows[metric].findings) == (value, 3, (zeros, without))
     assert (rows["abpc"].n, rows["abpc"].findings) == (4, (zeros,))  # it is scored as all zeros
+    overflowed = Finding("maps/non-finite", "1 of 4 maps have a score that is not finite; excluded")
+    assert (rows["max_sensitivity"].n, rows["max_sensitivity"].findings) == (2, (zeros, without, overflowed))
     rows = scored(records(map_gini=[0.0, 0.25, 0.5, 0.75], infidelity=[0.0, 1.0, 2.0, 3.0]))
     assert all((row.n, row.findings) == (4, ()) for row in rows.values())
 

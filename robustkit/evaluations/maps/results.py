@@ -137,12 +137,14 @@ UNMOVED = 0.9  # rank correlation above which maps after the head is redrawn do 
 
 @dataclass(frozen=True)
 class Figures:
-    """The records of one map for n samples: (n,) figures per metric, nan where a sample has none, or counts."""
+    """The records of one map for n samples: (n,) figures per metric, nan where a sample has none, or counts. constant:
+    maps that are constant or not finite."""
 
     explained: MapSpec
     ids: Any
     values: dict[tuple[str, str], Floats | Counted]
     flags: tuple[Finding, ...] = ()
+    constant: int = 0
 
 
 def method_figures(
@@ -173,7 +175,7 @@ def method_figures(
         lines.append(Finding.of("maps/misclassified-excluded", count=read - len(chosen), n=read))
     elif labelled and not right[rows].all():
         lines.append(Finding.of("maps/misclassified-included"))
-    if broken := pc.sum(chosen["degenerate"]).as_py():
+    if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
         lines.append(Finding.of("maps/degenerate", count=broken, n=len(chosen)))
     values: dict[tuple[str, str], Floats | Counted] = {}
     base = replace(explained, under="").text
@@ -186,7 +188,7 @@ def method_figures(
             values[base, metric] = counted
     if "vanished_boxes" in names and (lost := pc.sum(chosen["vanished_boxes"]).as_py()):
         lines.append(Finding.of("maps/boxes-cropped", count=lost))
-    return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
+    return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines), broken)
 
 
 def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
@@ -200,10 +202,10 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
             if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
                 figure = share_of(values[rows])
             flags = list(figures.flags)
-            if len(rows) < len(figures.ids):
-                code = "maps/constant-excluded" if key[1] in _OF_MAPS else "maps/non-finite"
-                code = "maps/no-object" if key[1] in OF_OBJECTS else code
-                flags.append(Finding.of(code, count=len(figures.ids) - len(rows), n=len(figures.ids)))
+            lost, constant = len(figures.ids) - len(rows), figures.constant if key[1] in _OF_MAPS else 0
+            usual = "maps/no-object" if key[1] in OF_OBJECTS else "maps/non-finite"
+            for code, count in (("maps/constant-excluded", min(lost, constant)), (usual, lost - min(lost, constant))):
+                flags += [Finding.of(code, count=count, n=len(figures.ids))] if count else []
             if key[1] == "head_correlation" and figure.low >= UNMOVED:
                 flags.append(Finding.of("maps/independent-of-class"))
             yield figure.of(*key, flags)
