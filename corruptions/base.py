@@ -114,8 +114,11 @@ class Corruption(ABC):
             raise ValueError("variant 'bethgelab' has no constants for preset 'cifar'; use variant 'hendrycks'")
 
     def constants(self, severity: int) -> Any:
-        """Return the entry of `constants.PRESETS` for this severity, 1 to 5."""
-        return PRESETS[self.preset][self.name][severity - 1]
+        """Return the entry of `constants.PRESETS` for this severity, 1 to 5. Raises NotImplementedError without one."""
+        if self.name not in (constants := PRESETS[self.preset]):
+            here = f"corruptions/constants.py has none of {self.name} for preset {self.preset}"
+            raise NotImplementedError(f"{here}; override `constants` in {type(self).__name__}, or add them there")
+        return constants[self.name][severity - 1]
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         """Return the random numbers for images of `shape` (3, H, W), one image per sample of `rng`; here none."""

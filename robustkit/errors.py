@@ -91,4 +91,5 @@ def unknown(kind: str, name: object, names: Iterable[str], *, remedy: str = "") 
     choices = sorted(names)
     close = difflib.get_close_matches(str(name), choices, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"unknown {kind} {str(name)!r}{guess} known: {', '.join(choices)}" + (f"; {remedy}" if remedy else "")
+    known = f"{guess} known: {', '.join(choices)}" if choices else "; there is none"
+    return f"unknown {kind} {str(name)!r}{known}" + (f"; {remedy}" if remedy else "")

@@ -148,7 +148,8 @@ def test_a_module_is_read_in_one_sitting_and_a_function_at_a_glance() -> None:
 
 def test_core_and_slices_stay_under_their_roof() -> None:
     core, slices = sizes(ROOT)
-    assert core <= MOST_IN_CORE and slices <= MOST_IN_SLICES
+    remedy = "fold or delete elsewhere, make it a slice, or raise the roof and say why in the commit"
+    assert core <= MOST_IN_CORE and slices <= MOST_IN_SLICES, remedy
     assert core > MOST_IN_CORE - 400 and slices > MOST_IN_SLICES - 400, "lower the roof"
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 from ..common.figure import Figure
 from ..common.finding import Finding
@@ -87,7 +87,12 @@ class FamilyPart:
 
 
 class Evaluator(FamilyPart):
-    """Conditions into records. Where they change images it implements `show`; otherwise `evaluate`."""
+    """Conditions into records. Where they change images it implements `show`; otherwise `evaluate`.
+
+    keeps_places: whether each pixel shows what it did before, so that segmenters can be scored by the same masks.
+    """
+
+    keeps_places: ClassVar[bool] = False
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

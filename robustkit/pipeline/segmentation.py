@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..common.options import read_labels
-from ..errors import NothingEvaluated
+from ..errors import NothingEvaluated, ProtocolError
 from ..evaluations.answers import ask_image
+from ..evaluations.family import family_of
 from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
+from ..protocol.condition import Condition
 from ..report.refresh import rebuild_summary, write_page
 from ..report.run import Run
 from ..tasks.segmentation.pictures import FILE, draw_examples
@@ -34,7 +37,7 @@ def plan(request: SegmentationRequest) -> Plan:
     if not len(scenes):
         raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; relax --limit or --ids")
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, scenes.dataset)
-    conditions = (*attacked, *corruptions, *request.evaluation_conditions())
+    conditions = (*attacked, *corruptions, *_of_pixels_in_place(request.evaluation_conditions()))
     run = Run(request.folder(identities[0].name))
     notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
 
@@ -71,3 +74,15 @@ def plan(request: SegmentationRequest) -> Plan:
         unjudged=tuple(scenes.unjudged),
         checks_setup=request.setup_check,
     )
+
+
+def _of_pixels_in_place(conditions: Sequence[Condition]) -> Sequence[Condition]:
+    """Return conditions. Raise ProtocolError for one under which masks may no longer fit the images."""
+    for condition in conditions:
+        family = family_of(condition.name)
+        if not family.evaluator.keeps_places:
+            raise ProtocolError(
+                f"--evaluations {condition.text}: masks may not fit what {family.name} show; expected attacks, "
+                "corruptions, or a family that says keeps_places = True"
+            )
+    return conditions

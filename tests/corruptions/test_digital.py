@@ -109,3 +109,14 @@ def test_threads_change_nothing() -> None:
 def test_digital_corruption_of_an_image_does_not_depend_on_the_batch(kind: type[Corruption]) -> None:
     for preset in ("imagenet", "cifar"):
         assert_each_image_stands_alone(kind(preset))
+
+
+def test_a_corruption_of_ones_own_without_constants_is_told_where_they_go() -> None:
+    class Tint(Contrast):
+        name = "tint"
+
+    text = (
+        r"corruptions/constants.py has none of tint for preset cifar; override `constants` in Tint, or add them there"
+    )
+    with pytest.raises(NotImplementedError, match=text):
+        Tint("cifar")(photographs(32), 3)

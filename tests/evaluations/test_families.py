@@ -70,7 +70,8 @@ def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
     for family, some in parts.items():
         folder = Path(inspect.getfile(type(family.words))).parent
         package = type(family.words).__module__.rpartition(".")[0]
-        modules = [import_module(f"{package}.{path.stem}") for path in folder.glob("*.py") if path.stem != "__init__"]
+        names = (f"{package}.{path.stem}".removesuffix(".__init__") for path in folder.glob("*.py"))
+        modules = [import_module(name) for name in names]
         written = {
             kind
             for module in modules

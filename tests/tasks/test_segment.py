@@ -480,6 +480,43 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         assert str(CliRunner().invoke(cli, ["segment", *given]).exception) == message
 
 
+MIRRORED = """
+from robustkit.evaluations.condition import Vocabulary
+from robustkit.evaluations.family import Family
+
+class Words(Vocabulary):
+    in_results = True
+
+class Mirrored(Family):
+    name, words = "mirrored images", Words()
+    def show(self, subject, batch, condition, rng):
+        return subject.show_pixels(batch, batch.inputs.flip(-1))
+
+class Darker(Mirrored):
+    name, words, keeps_places = "darker images", Words(), True
+    def show(self, subject, batch, condition, rng):
+        return subject.show_pixels(batch, batch.inputs // 2)
+
+PLUGINS = {"families": {"flip": Mirrored(), "dark": Darker()}}
+"""
+
+
+def test_masks_are_only_for_pixels_that_stay_in_place(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(MIRRORED)
+    given = {"attacks": "none", "corruptions": None, "limit": 2}
+    with robustkit.plugin_session():
+        robustkit.load_plugin(tmp_path / "plugin.py")
+        for text, shown in (("flip", "mirrored images"), ("region-noise(random)", "regions")):
+            with pytest.raises(
+                ProtocolError, match=f"--evaluations {re.escape(text[:9])}.*: masks may not fit what {shown}"
+            ):
+                segment(folder, tmp_path / "run", evaluations=text, **given)
+        with pytest.raises(ProtocolError, match="unknown parameter of dark 'axis'; there is none"):
+            segment(folder, tmp_path / "run", evaluations="dark(axis=1)", **given)
+        run = segment(folder, tmp_path / "run", evaluations="dark", **given)
+    assert 0 < value(run, "miou", "dark").value != value(run, "miou").value
+
+
 def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, tmp_path: Path) -> None:
     words = ["inspect", str(folder / "other.safetensors"), "--data-dir", str(folder / "images")]
     words += ["--masks", str(folder / "masks"), "--classes", str(folder / "names.txt")]

@@ -318,6 +318,7 @@ def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str
 
 class AttacksEvaluator(Evaluator):
     words: Vocabulary = VOCABULARY
+    keeps_places = True
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return (*filter(None, [EVERY_ATTACK.plugin(condition.name)]), *super().plugins(condition))

@@ -60,7 +60,7 @@ def _apart(one: Any, other: Any) -> float:
 
 
 class CleanEvaluator(Evaluator):
-    words = VOCABULARY
+    words, keeps_places = VOCABULARY, True
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return subject.show_pixels(batch, batch.inputs.to(subject.settings.device))

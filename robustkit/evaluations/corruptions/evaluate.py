@@ -38,7 +38,7 @@ def corrupt(part: Corrupted, pixels: torch.Tensor, rng: SampleRng, frost_dir: st
 
 
 class CorruptionsEvaluator(Evaluator):
-    words = VOCABULARY
+    words, keeps_places = VOCABULARY, True
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged = EVERY_CORRUPTION.plugin(condition.payload.name) if isinstance(condition.payload, Corrupted) else None
