@@ -119,4 +119,4 @@ def test_a_corruption_of_ones_own_without_constants_is_told_where_they_go() -> N
         r"corruptions/constants.py has none of tint for preset cifar; override `constants` in Tint, or add them there"
     )
     with pytest.raises(NotImplementedError, match=text):
-        Tint("cifar")(photographs(32), 3)
+        Tint("cifar")(photographs(1, 32, 32), 3)
