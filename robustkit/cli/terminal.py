@@ -189,14 +189,11 @@ def after_part(part: RunPart, run: RunFolder) -> str:
 def compare_runs(runs: Sequence[Path], *, json_file: Path | None = None, console: Console, **options: Any) -> None:
     """Print paired differences of checkpoints of runs, as `compare` finds them; write them to a file if asked."""
     from ..results.compared import compare
-    from ..results.tables import flip_tables, tables
 
     compared = compare(*runs, **options)
-    print_tables(console, [table.said_once("n") for table in tables(compared.comparison)], "the --json file")
+    print_tables(console, compared.tables, "the --json file")
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")
-    more = (*flip_tables(compared.comparison), *compared.placed)
-    print_tables(console, [table.said_once("n") for table in more], "the --json file")
     if json_file is None:
         return
     text = json.dumps(compared.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
