@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifests import whole
 from page_runs import make_run
 from places import DELETED
 from rich.console import Console
@@ -20,9 +21,21 @@ from robustkit.common.plugins import built_in
 from robustkit.display.console import print_tables
 from robustkit.display.table import Table
 from robustkit.evaluations import family as seam
-from robustkit.evaluations.condition import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, Place, kind_of, name_of, vocabulary_of
+from robustkit.evaluations.condition import (
+    ATTACK_NAMES,
+    EVERY_FAMILY,
+    FIRST,
+    FOLDERS,
+    SHORT,
+    Place,
+    Vocabulary,
+    kind_of,
+    name_of,
+    vocabulary_of,
+)
 from robustkit.evaluations.corruptions.condition import SETS
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
+from robustkit.evaluations.metrics import Metric
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of
@@ -90,6 +103,21 @@ def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
                 family.name,
                 place,
             )  # as a base of another family it counts as used
+
+
+def test_a_first_page_shows_the_paired_metrics_that_have_a_label() -> None:
+    metrics = Metric("kept", "kept %", paired=True), Metric("far", "far"), Metric("bare", paired=True)
+    family, headline = Family(), Metric("top1", "top-1 %")
+    family.words = type("Words", (Vocabulary,), {"metrics": metrics})()
+    keys = [("turn(90)", name) for name in ("top1", "kept", "far", "bare")]
+    rows = [*family.brief(keys, whole({"checkpoints": [{"name": "a"}]}), headline)]
+    assert [row.metric.name for row in rows if row.places == FIRST] == ["top1", "kept"]
+    assert [row.metric.name for row in rows if row.places == SHORT] == ["kept", "far", "bare"]
+    noisy = [("noise", "mean_error"), ("noise", "top1"), ("fog", "top1"), ("noise", "mce")]
+    noisy = [(text if text == "noise" else "corruption(fog,severity=3)", name) for text, name in noisy]
+    first = [row for row in family_of("noise").presenter.brief(noisy, whole({"checkpoints": [{"name": "a"}]}), headline) if row.places == FIRST]
+    assert [(row.condition, row.metric.name) for row in first[-1:]] == [("noise", "mce")]
+    assert [row.metric.name for row in first if row.condition == "noise"] == ["mean_error", "mce"]
 
 
 class Turned(Family):

@@ -45,6 +45,16 @@ def test_extents_follow_from_the_request() -> None:
     assert extent("fgsm", 20, "full") == Extent(20, (), 20) and extent("fgsm", 20, "full").stated == {}
 
 
+def test_all_checks_are_made_on_as_many_samples_as_the_passes_allow() -> None:
+    condition = parse_conditions("pgd", load_card("standard"), eps=(EPS,))[1]
+    assert Extent(1).cost(condition) == Extent(2).cost(condition)  # of each sample
+    for samples in (4, 17):
+        cost = Extent(samples).cost(condition)
+        passes = round(samples * (cost.forwards + cost.backwards))
+        for more, reached in ((0, samples), (-1, samples - 1)):
+            assert Extent(0, passes=passes + more).of(condition, 0).samples == reached
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("attacks", "samples"), [("pgd", 200), ("fgsm", 1000)])
 def test_cheats_are_flagged_at_200_samples_of_pgd_and_1000_of_fgsm(attacks: str, samples: int) -> None:

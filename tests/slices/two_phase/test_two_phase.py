@@ -312,7 +312,8 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
     assert words == f"--attacks autoattack(eps=3/255,version=standard,{BUDGET},first=apgd-ce,second=4)"
     card = load_card("standard")
     asked = words.removeprefix("--attacks ")
-    assert [each.text for each in parse_conditions(asked, card, several=in_two_phases)] == ["clean", FIRST, text]
+    for spelled in (asked, asked.replace(",version", ",,version")):
+        assert [each.text for each in parse_conditions(spelled, card, several=in_two_phases)] == ["clean", FIRST, text]
 
 
 @pytest.mark.parametrize(

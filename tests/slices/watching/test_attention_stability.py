@@ -33,7 +33,7 @@ from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
 from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.evaluations.family import Evaluator, family_of
-from robustkit.evaluations.layers import Layer, encode_layers
+from robustkit.evaluations.layers import Layer, decode_layers, encode_layers
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
@@ -361,6 +361,30 @@ def test_the_report_has_curves_changes_and_layers(run: Run) -> None:
     assert re.search(r'<th scope="row" class="plain">fog, severity 3</th><td class="num">[+−]', plain)
     assert part.count('<th scope="row" class="plain">blocks.') == 4
     assert "attention(" not in re.sub(r"(?s)<section aria-labelledby=\"reproduce\">.*", "", part)
+
+
+@pytest.mark.parametrize(
+    ("layers", "fine"),
+    [
+        ([Layer("a" * 200, 1, 1)], True),
+        ([Layer("a" * 201, 1, 1)], False),
+        ([Layer("a", 0, 1)], False),
+        ([Layer("a", 1, 0)], False),
+        ([Layer("a", 1, (1 << 31) - 1)], True),
+        ([Layer("a", 1, 1 << 31)], False),
+        ([Layer("a", 1 << 16, 1)], True),
+        ([Layer("a", 1 << 16, 1), Layer("b", 1, 1)], False),
+        ([Layer("a", 1, 1)] * 4096, True),
+        ([Layer("a", 1, 1)] * 4097, False),
+        ([], False),
+    ],
+)
+def test_layers_of_a_record_are_bounded(layers: list[Layer], fine: bool, tmp_path: Path) -> None:
+    if fine:
+        assert decode_layers({b"attention": encode_layers(layers)}, tmp_path) == tuple(layers)
+        return
+    with pytest.raises(DamagedRecord, match="does not record its layers; delete it and run again"):
+        decode_layers({b"attention": encode_layers(layers)}, tmp_path)
 
 
 def test_the_terminal_names_conditions_as_it_does_elsewhere(run: Run) -> None:
