@@ -85,7 +85,7 @@ def table_lines(table: Table, width: int, elsewhere: str = "") -> Iterator[Conso
         columns = [column for column in columns if column.heading != heading]
     blocks = list(_blocks(columns, width - _indent(table)))
     below = [[text for at, text in table.below if at == place] for place in range(len(table.rows))]
-    if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(blocks[1][1], width)):
+    if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(*blocks[1], width)):
         blocks, below = blocks[:1], [line + texts for line, texts in zip(lines, below, strict=True)]
     for number, block in enumerate(blocks):
         yield from [ConsoleLine("")] if number else []
@@ -165,10 +165,11 @@ def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
     yield block
 
 
-def _as_lines(column: _Column, width: int) -> list[list[str]]:
+def _as_lines(key: _Column, column: _Column, width: int) -> list[list[str]]:
     """Return a column as lines below its rows, for each row; nothing where a figure would have to be broken."""
     lines = [f"{column.heading}: {cell}".removeprefix(": ") for cell in column.cells]
-    if not column.words and max(map(width_of, lines)) + 2 * INDENT > width:
+    start = max(2 * INDENT, min(key.full, width // 4) + GAP)  # at most
+    if not column.words and max(map(width_of, lines)) + start > width:
         return []
     return [[line] if cell else [] for line, cell in zip(lines, column.cells, strict=True)]
 

@@ -67,8 +67,22 @@ def test_a_repeated_first_column_becomes_headings_only_where_room_is_short() -> 
     table = Table(
         "", ("condition", "figure", "value"), (("clean", "top-1", Cell("1.5")), ("clean", "NLL", Cell("0.2")))
     )
-    assert text_of(table, 40).splitlines()[2:] == ["clean      top-1     1.5", "           NLL       0.2"]
+    for width in (40, 24):
+        assert text_of(table, width).splitlines()[2:] == ["clean      top-1     1.5", "           NLL       0.2"]
+    for width in (23, 20):
+        assert text_of(table, width).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
     assert text_of(table, 20).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
+
+
+def test_the_last_column_becomes_lines_below_where_no_figure_is_broken() -> None:
+    interval = Cell("93.3 [84.1, 97.4]")
+    figures, words = (
+        Table("", ("", "one", "two"), (("clean", interval, last),)) for last in (interval, "words for a while")
+    )
+    for width in range(24, 29):
+        assert text_of(figures, width).splitlines()[-1] == "clean  93.3 [84.1, 97.4]"
+        assert text_of(words, width).splitlines()[2:4] == ["clean  93.3 [84.1, 97.4]", "       two: words for a"]
+    assert text_of(figures, 29).splitlines()[2:] == ["clean  93.3 [84.1, 97.4]", "       two: 93.3 [84.1, 97.4]"]
 
 
 def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:

@@ -113,9 +113,9 @@ def test_a_first_page_shows_the_paired_metrics_that_have_a_label() -> None:
     rows = [*family.brief(keys, whole({"checkpoints": [{"name": "a"}]}), headline)]
     assert [row.metric.name for row in rows if row.places == FIRST] == ["top1", "kept"]
     assert [row.metric.name for row in rows if row.places == SHORT] == ["kept", "far", "bare"]
-    noisy = [("noise", "mean_error"), ("noise", "top1"), ("fog", "top1"), ("noise", "mce")]
-    noisy = [(text if text == "noise" else "corruption(fog,severity=3)", name) for text, name in noisy]
-    first = [row for row in family_of("noise").presenter.brief(noisy, whole({"checkpoints": [{"name": "a"}]}), headline) if row.places == FIRST]
+    fog, manifest = "corruption(fog,severity=3)", whole({"checkpoints": [{"name": "a"}]})
+    noisy = [("noise", "mean_error"), ("noise", "top1"), (fog, "top1"), ("noise", "mce")]
+    first = [row for row in family_of("noise").presenter.brief(noisy, manifest, headline) if row.places == FIRST]
     assert [(row.condition, row.metric.name) for row in first[-1:]] == [("noise", "mce")]
     assert [row.metric.name for row in first if row.condition == "noise"] == ["mean_error", "mce"]
 

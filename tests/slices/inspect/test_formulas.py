@@ -40,7 +40,9 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     assert "softcap" not in {row.name for row in result.rows}
     assert result.text.endswith("softcap is not ranked: below its cap, its logits equal those of standard")
     capped = ranked(set_attention(copy.deepcopy(model), "softcap"), pixels[:6], labels[:6])
-    assert "softcap is not ranked" not in capped.text and "softcap" in {row.name.partition("(")[0] for row in capped.rows}
+    assert "softcap is not ranked" not in capped.text and "softcap" in {
+        row.name.partition("(")[0] for row in capped.rows
+    }
     assert result.rows[0].top1 == 1.0
     assert "quest attention fits best, as declared; the next is" in result.text
     for row in result.rows[1:]:  # the paired interval, by hand
