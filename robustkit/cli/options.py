@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,14 +141,11 @@ class Command(SliceCommand):
         """Refuse a list of names that is given twice, of which click would take the last."""
         words = args[: args.index("--")] if "--" in args else args
         for flag in (flag for each in self.params if getattr(each, "listed", False) for flag in each.opts):
-            pairs = zip(words, [*words[1:], ""], strict=True)
-            given = [
-                value if word == flag else word.partition("=")[2] for word, value in pairs if word.split("=")[0] == flag
-            ]
-            if len(given) > 1:
-                raise ProtocolError(
-                    f"{flag} is given {len(given)} times; give one list, {flag} {shlex.quote(','.join(given))}"
-                )
+            pairs = [(word, after) for word, after in pairwise([*words, ""]) if word.partition("=")[0] == flag]
+            lists = [after if word == flag else word.partition("=")[2] for word, after in pairs]
+            if len(lists) > 1:
+                meant = f"{flag} {shlex.quote(','.join(lists))}"
+                raise ProtocolError(f"{flag} is given {len(lists)} times; give one list, {meant}")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -85,7 +85,7 @@ def table_lines(table: Table, width: int, elsewhere: str = "") -> Iterator[Conso
         columns = [column for column in columns if column.heading != heading]
     blocks = list(_blocks(columns, width - _indent(table)))
     below = [[text for at, text in table.below if at == place] for place in range(len(table.rows))]
-    if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(*blocks[1], width)):
+    if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(blocks[1][0], blocks[1][1], width)):
         blocks, below = blocks[:1], [line + texts for line, texts in zip(lines, below, strict=True)]
     for number, block in enumerate(blocks):
         yield from [ConsoleLine("")] if number else []

@@ -361,7 +361,8 @@ def test_what_does_not_fit_is_one_line(changes: tuple[str, ...], said: str, plac
         (tmp_path / "one" / f"{other}x{index}").mkdir()
     names = {"test": place / "test", "empty": tmp_path / "empty", "one": tmp_path / "one"}
     words = [word.format(**names) for word in changes]
-    status, _, errors = called([*command(place, tmp_path / "run", "--attacks", "none"), *words])
+    none = () if "--attacks" in words else ("--attacks", "none")
+    status, _, errors = called([*command(place, tmp_path / "run", *none), *words])
     assert status == 2 and re.search(said, errors) and errors.count("\n") == 1, errors
     assert not (tmp_path / "run").exists()
 
