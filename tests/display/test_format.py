@@ -8,6 +8,7 @@ import pytest
 
 from robustkit.common.figure import Figure
 from robustkit.display.format import (
+    about,
     count,
     figure_cell,
     interval,
@@ -95,3 +96,11 @@ def test_a_p_value(value, cell, sentence):
 def test_a_sentence_begins_with_a_capital_unless_a_name_does_without() -> None:
     cases = {"accuracy": "Accuracy", "mIoU falls": "mIoU falls", "a": "A", "": "", "no figure": "No figure", "AB": "AB"}
     assert {text: capital(text) for text in cases} == cases
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (99.4, "99 s"), (99.5, "2 min"), (60 * 99.5 - 1, "99 min"), (60 * 99.5, "1.7 h"), (3600, "60 min")],
+)
+def test_times_are_given_in_the_unit_that_has_few_digits(seconds: float, text: str) -> None:
+    assert about(seconds) == text

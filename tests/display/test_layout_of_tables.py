@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from robustkit.display.console import print_tables, table_lines, width_of, wrap
+from robustkit.display.console import print_line, print_tables, table_lines, width_of, wrap
 from robustkit.display.format import Cell, size_text
 from robustkit.display.table import Table
 
@@ -158,3 +158,15 @@ def test_what_is_said_once_and_what_stands_above() -> None:
     assert (once.title, once.headings, once.rows[1]) == ("t; n = 60", ("c", "x"), ("a", "2"))
     assert once.under_heads(["A", "A", "B"]).heads == ((0, "A"), (2, "B"))
     assert Table("t", ("c", "n"), (("a", "1"), ("b", "2"))).said_once("n").headings == ("c", "n")
+
+
+def test_logs_are_not_wrapped_unless_a_width_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, longest = "a sentence of " + "many " * 20 + "words", {}
+    for columns in ("", "40"):
+        monkeypatch.setenv("COLUMNS", columns)
+        for terminal in (False, True):
+            file = io.StringIO()
+            print_line(Console(width=40, file=file, force_terminal=terminal, no_color=True), text)
+            longest[columns, terminal] = max(map(len, file.getvalue().splitlines()))
+    assert longest["", False] == len(text)
+    assert all(length <= 40 for (columns, terminal), length in longest.items() if columns or terminal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -105,3 +106,9 @@ def test_a_table_in_html_has_its_heads_its_lines_and_no_markup_of_others() -> No
         "</tbody>",
         "</table>",
     ]
+
+
+def test_numbers_and_names_are_written_by_their_own_writers() -> None:
+    table = Table("t", ("checkpoint", "top-1", "why"), (("net", scaled(0.25), "so"),))
+    text = html_table(table, *(lambda cell, sign=sign: f"{sign}{cell}" for sign in "wn#"))
+    assert re.findall(r">([wn#]\S*?)</t[dh]>", text.splitlines()[-3]) == ["nnet", "#25.0", "nso"]
