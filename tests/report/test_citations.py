@@ -8,6 +8,7 @@ from manifests import whole
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from cam.registry import CONTROLS, METHODS
+from corruptions.constants import PRESETS
 from corruptions.registry import CORRUPTIONS
 from robustkit.attention.registry import FORMULAS
 from robustkit.report.page import bibtex, references
@@ -62,5 +63,9 @@ def test_every_method_with_a_paper_is_known_by_its_name() -> None:
     words = [word for of_entry in references().values() for word in of_entry]
     known = {*ATTACKS, *DENSE_ATTACKS, *METHODS, *FORMULAS, *metrics(), *CORRUPTIONS, "bethgelab", "robustkit"}
     assert set(words) <= known
-    assert {*ATTACKS, *DENSE_ATTACKS, *METHODS, *CORRUPTIONS} - set(CONTROLS) <= set(words)
+    of_a_year = re.compile(r"\b(19|20)\d\d\b")
+    kinds = [*ATTACKS.items(), *DENSE_ATTACKS.items(), *METHODS.items()]
+    published = {name for name, kind in kinds if of_a_year.search(kind.__doc__ or "")} | PRESETS["imagenet"].keys()
+    assert len(published) > 35 and {"fgsm", "cospgd", "agcam-full"} <= set(words)
+    assert published - set(CONTROLS) <= set(words), "its docstring names a paper: add an entry to references.bib"
     assert set(FORMULAS) - set(words) == {"standard"}
