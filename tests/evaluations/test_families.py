@@ -81,8 +81,8 @@ def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
     parts = {family: (family.evaluator, family.aggregator, family.presenter) for family in families()}
     used = {kind for some in parts.values() for part in some for kind in type(part).__mro__}
     for family, some in parts.items():
-        folder = Path(inspect.getfile(type(family.words))).parent
-        package = type(family.words).__module__.rpartition(".")[0]
+        place, package = Path(inspect.getfile(type(family.words))), type(family.words).__module__
+        folder, package = place.parent, package if place.stem == "__init__" else package.rpartition(".")[0]
         names = (f"{package}.{path.stem}".removesuffix(".__init__") for path in folder.glob("*.py"))
         modules = [import_module(name) for name in names]
         written = {
