@@ -245,6 +245,7 @@ def test_the_probe_measures_what_the_formulas_compute(zoo: Any) -> None:
         assert seen["entropy"][0] == pytest.approx(-(weights * weights.log()).sum(-1).mean().item(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_of_all_runs_and_none_without_one(zoo: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(RobustkitError, match="no run with a whole epoch in it; train one first"):

@@ -682,6 +682,7 @@ def test_a_program_follows_its_images_to_a_device(small: nn.Module, tmp_path: Pa
     torch.testing.assert_close(found.to("cpu")(images), before, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_an_audit_attacks_a_program_by_its_gradients(tmp_path: Path) -> None:
     before = robustkit.load("zoo:shapes-vit-standard")
     path = saved(program(before.network, 64), tmp_path / "m.pt2")
