@@ -26,8 +26,8 @@ from safetensors.torch import save
 from robustkit.data.layouts import read_table
 from robustkit.errors import CheckpointError, DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.attacks.evaluate import parse_conditions
-from robustkit.evaluations.corruptions.condition import expand, parse_corrupted
-from robustkit.evaluations.maps.condition import parse_cams, parse_explained
+from robustkit.evaluations.corruptions import expand, parse_corrupted
+from robustkit.evaluations.maps import parse_cams, parse_explained
 from robustkit.gate.policy import parse_policy
 from robustkit.models.checkpoint import read
 from robustkit.protocol.card import load_card

@@ -72,7 +72,7 @@ LATE_MODULES = {
         for name in ("graphs", "open_clip")
     },
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
-    ("robustkit.slices.attestation.statement", "robustkit.models.*"): "loads torch, which only a comparison needs",
+    ("robustkit.slices.attestation", "robustkit.models.*"): "loads torch, which only a comparison needs",
     ("robustkit.slices.doctor", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",

@@ -27,14 +27,14 @@ from robustkit.common.names import canonical, norm_name, nothing, plain
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.condition import check_condition
-from robustkit.evaluations.corruptions.condition import corruption_condition, expand, parse_corrupted
-from robustkit.evaluations.maps.condition import parse_cams
+from robustkit.evaluations.corruptions import corruption_condition, expand, parse_corrupted
+from robustkit.evaluations.maps import parse_cams
 from robustkit.gate.policy import parse_statement
 from robustkit.models.specs import find
 from robustkit.pipeline.inputs import evaluation_condition
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.card import load_card
-from robustkit.slices.regions.condition import VOCABULARY as REGIONS
+from robustkit.slices.regions import VOCABULARY as REGIONS
 
 request = partial(ClassificationRequest, checkpoints=("zoo:shapes-vit-standard",), data_dir="embedded:shapes")
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 32, 40, 3), dtype=np.uint8)

@@ -66,7 +66,7 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
             names = load_card(task if task in card_names() else "standard").attacks
             return [*names, *(plugin.name for plugin in declared("attacks")), "none"]
         case "--corruptions":
-            from ..evaluations.corruptions.condition import SETS, corruption_names
+            from ..evaluations.corruptions import SETS, corruption_names
 
             return [*SETS, *corruption_names()]
         case "--cams":
@@ -91,7 +91,7 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
 
             return [name for name in LAYOUTS if name != "embedded"]
         case "--engine":
-            from ..evaluations.attacks.condition import ENGINES
+            from ..evaluations.attacks import ENGINES
 
             return ENGINES
         case "--reference":

@@ -125,7 +125,7 @@ def _input(metadata: dict[str, str]) -> str:
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
-    from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
+    from ..evaluations.attacks import EVERY_ATTACK, EVERY_DENSE_ATTACK
     from ..evaluations.attacks.evaluate import parse_condition
     from ..protocol.card import card_names, load_card
 
@@ -147,7 +147,7 @@ def _attacks() -> list[Entry]:
 
 
 def _corruptions() -> list[Entry]:
-    from ..evaluations.corruptions.condition import EVERY_CORRUPTION, SETS, category_of
+    from ..evaluations.corruptions import EVERY_CORRUPTION, SETS, category_of
 
     sets = list[Entry]()
     for name, some in SETS.items():

@@ -282,9 +282,8 @@ def family_object(kind: str) -> Any:
     return resolve_name(f"{__package__}.{place}") if ":" in place else None
 
 
-def module_of(kind: str, name: str) -> Any:
-    """Return a module from the folder of the family of a kind."""
-    return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{name}")
+def _package_of(kind: str) -> Any:
+    return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}")
 
 
 def kind_of(text: str) -> str:
@@ -295,7 +294,7 @@ def kind_of(text: str) -> str:
 def vocabulary_of(kind: str) -> Vocabulary:
     """Return the vocabulary of a kind of condition, such as `cam`."""
     family = family_object(kind)
-    words: Vocabulary = module_of(kind, "condition").VOCABULARY if family is None else family.words
+    words: Vocabulary = _package_of(kind).VOCABULARY if family is None else family.words
     return words
 
 
@@ -369,7 +368,7 @@ def shares_of(text: str) -> dict[str, float]:
     """Return the conditions whose records a result is a mean over, and the share of each."""
     kind = kind_of(text)
     averaged = FOLDERS.get(kind) in ("corruptions", "maps")  # their results may be over the records of other conditions
-    shares: dict[str, float] = module_of(kind, "condition").shares_of(text) if averaged else {text: 1.0}
+    shares: dict[str, float] = _package_of(kind).shares_of(text) if averaged else {text: 1.0}
     return shares
 
 

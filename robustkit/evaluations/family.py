@@ -201,8 +201,9 @@ P = TypeVar("P", bound=FamilyPart)
 class LazyFamily:
     """A family of robustkit's own, whose parts are loaded when they are asked for.
 
-    The evaluator is in `evaluate`, the aggregator in `results` and the presenter in `tables`, `figures` or `results`:
-    the class that has these words. A family without one of them keeps to the defaults.
+    Its words are in the package's `__init__.py`. The evaluator is in `evaluate`, the aggregator in `results` and the
+    presenter in `tables`, `figures` or `results`: the class that has these words. A family without one of them keeps
+    to the defaults.
     """
 
     def __init__(self, words: Vocabulary) -> None:
@@ -224,7 +225,7 @@ class LazyFamily:
         return self._part(Presenter, "tables", "figures", "results")
 
     def _part(self, kind: type[P], *modules: str) -> P:
-        places = (f"{type(self.words).__module__.rpartition('.')[0]}.{module}" for module in modules)
+        places = (f"{type(self.words).__module__}.{module}" for module in modules)
         members = (each for place in places if find_spec(place) for each in vars(import_module(place)).values())
         parts = (each for each in members if isinstance(each, type) and vars(each).get("words") is self.words)
         part = next((each for each in parts if issubclass(each, kind)), kind)()

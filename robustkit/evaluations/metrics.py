@@ -27,10 +27,12 @@ class Term(NamedTuple):
 
 @cache
 def terms_next_to(module: str) -> tuple[Term, ...]:
-    """Return the terms in the TOML file next to a module of robustkit, with its name; none where there is no file."""
+    """Return the terms in the TOML file next to a module of robustkit, with its name, or `condition.toml` in a package;
+    none where there is no file."""
     if not module.startswith("robustkit."):
         return ()
-    path = Path(str(sys.modules[module].__file__)).with_suffix(".toml")
+    path = Path(str(sys.modules[module].__file__))
+    path = path.with_name("condition.toml") if path.stem == "__init__" else path.with_suffix(".toml")
     table = parse_toml(path.read_text("utf-8"), str(path), ProtocolError) if path.is_file() else {}
     return tuple(Term(name, each["definition"], tuple(each.get("also", ()))) for name, each in table.items())
 

@@ -25,7 +25,7 @@ from ..data.in_memory import image_pixels, open_held
 from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
-from ..evaluations.maps.condition import MapSpec, parse_cams, parse_named
+from ..evaluations.maps import MapSpec, parse_cams, parse_named
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.gallery import Gallery, GalleryRow, choose
 from ..evaluations.maps.painter import LABEL, Heat, Painter, Result, Target, brief

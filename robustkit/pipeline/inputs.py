@@ -10,7 +10,7 @@ from typing import Any
 
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
-from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
+from ..evaluations.attacks import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
 from ..evaluations.condition import (
     EVERY_FAMILY,
     check_condition,
@@ -20,7 +20,7 @@ from ..evaluations.condition import (
     pattern_of,
     vocabulary_of,
 )
-from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
+from ..evaluations.corruptions import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, InputPlan
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.identity import ModelIdentity

@@ -22,9 +22,9 @@ from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
 from ..common.preprocessing import LOGITS, Preprocessing
 from ..errors import RunError
-from ..evaluations.attacks.condition import EVERY_ATTACK
+from ..evaluations.attacks import EVERY_ATTACK
 from ..evaluations.condition import EVERY_FAMILY
-from ..evaluations.corruptions.condition import EVERY_CORRUPTION
+from ..evaluations.corruptions import EVERY_CORRUPTION
 from ..evaluations.family import family_of
 from ..evaluations.maps.methods import EVERY_EXPLAINER
 from ..evaluations.subject import Settings

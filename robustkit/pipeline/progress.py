@@ -15,9 +15,9 @@ from ..display.format import about, clock_time
 from ..display.text import no_controls
 from ..errors import RobustkitError
 from ..evaluations.condition import Cost, shows
-from ..evaluations.corruptions.condition import Corrupted, corruption_condition, expand
+from ..evaluations.corruptions import Corrupted, corruption_condition, expand
 from ..evaluations.family import family_of
-from ..evaluations.maps.condition import map_condition, parse_cams
+from ..evaluations.maps import map_condition, parse_cams
 from ..evaluations.maps.evaluate import cost_lines
 from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card, samples_of

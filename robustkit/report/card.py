@@ -20,10 +20,10 @@ from ..display.table import as_markdown
 from ..display.text import Made, code, escape_markdown, fenced
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
-from ..evaluations.attacks.condition import starts_from
+from ..evaluations.attacks import starts_from
 from ..evaluations.condition import estimated, is_attack, kind_of, name_of
-from ..evaluations.corruptions.condition import in_short
-from ..evaluations.maps.condition import is_control
+from ..evaluations.corruptions import in_short
+from ..evaluations.maps import is_control
 from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.setup_findings import setup_text
 from ..protocol.card import samples_of

@@ -26,7 +26,7 @@ from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import FIRST, group_of, is_attack, kind_of, name_of, words_of
-from ..evaluations.corruptions.condition import unlike_published
+from ..evaluations.corruptions import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.presenting import Concerned, raised_once, short_names

@@ -36,7 +36,7 @@ from ..common.finding import Finding
 from ..common.plugins import of_slice, shipped_files
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RunError, unknown
-from ..evaluations.attacks.condition import ABSENT, text_under
+from ..evaluations.attacks import ABSENT, text_under
 from ..evaluations.condition import is_attack, kind_of, pattern_of, vocabularies, with_usual, words_of
 from ..protocol.card import Card, card_names, load_card, parse_number
 from ..runs.manifest import DataEntry, Manifest

@@ -16,7 +16,7 @@ from attacks import DDN, FAB, FGSM, FMN, PGD, SPSA, Attack, AutoAttack, Square, 
 from attacks.threat import distance
 from robustkit.evaluations.subject import ScoringModel
 from robustkit.protocol.card import load_card
-from robustkit.slices.engines.peers import make_perturb, peer
+from robustkit.slices.engines import make_perturb, peer
 
 from .race import Agree, Row, Shown, Sides, Subject, same, uncompared
 

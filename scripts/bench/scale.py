@@ -29,8 +29,8 @@ import torch
 
 from cam.localisation import IOUS, THRESHOLDS
 from robustkit.evaluations.attacks.evaluate import parse_conditions
-from robustkit.evaluations.corruptions.condition import SETS, Corrupted, corrupted_of, corruption_condition
-from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
+from robustkit.evaluations.corruptions import SETS, Corrupted, corrupted_of, corruption_condition
+from robustkit.evaluations.maps import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.subject import encode_picture

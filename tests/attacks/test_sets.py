@@ -235,7 +235,7 @@ def test_odd_sets_are_named(labels: Tensor, error: Any, message: str) -> None:
 @pytest.mark.parametrize("engine", ["pyautoattack", "torchattacks"])
 def test_peers_refuse_sets(engine: str) -> None:
     pytest.importorskip(engine, reason=f"{engine} is not installed")
-    from robustkit.slices.engines.peers import peer
+    from robustkit.slices.engines import peer
 
     with pytest.raises(ValueError, match=f"{engine} leads away from one label; for several .* use --engine robustkit"):
         peer(engine, "apgd", THREAT, {}).run(tiny_cnn(), random_images(2), torch.tensor([[0, 1], [2, 3]]))

@@ -13,8 +13,8 @@ from manifests import whole
 from corruptions.registry import CATEGORIES
 from robustkit.common.figure import Figure
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions import condition
-from robustkit.evaluations.corruptions.condition import (
+from robustkit.evaluations import corruptions
+from robustkit.evaluations.corruptions import (
     CORRUPTIONS,
     SETS,
     TEST,
@@ -314,14 +314,14 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
 def test_a_corruption_that_is_added_enters_no_published_set(monkeypatch: pytest.MonkeyPatch) -> None:
     more = {**CATEGORIES, "noise": (*CATEGORIES["noise"], "salt")}
     monkeypatch.setattr("corruptions.registry.CATEGORIES", more)
-    module: dict[str, Any] = {"__package__": condition.__package__, "__name__": condition.__name__}
-    exec(compile(Path(condition.__file__).read_text("utf-8"), condition.__file__, "exec"), module)
-    assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == condition.SETS
-    assert list(condition.SETS["in-c"])[-1] == "jpeg_compression" and len(condition.SETS["fan-19"]) == 19
+    module: dict[str, Any] = {"__package__": corruptions.__package__, "__name__": corruptions.__name__}
+    exec(compile(Path(corruptions.__file__).read_text("utf-8"), corruptions.__file__, "exec"), module)
+    assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == corruptions.SETS
+    assert list(corruptions.SETS["in-c"])[-1] == "jpeg_compression" and len(corruptions.SETS["fan-19"]) == 19
 
 
 def test_a_mean_over_some_severities_has_a_name() -> None:
     text = "corruption(snow,severity=1+2+3,variant=bethgelab)"
-    assert condition.VOCABULARY.label(text) == "snow, severity 1+2+3"
-    assert condition.VOCABULARY.label("corruption(frost,severity=2,texture=own)") == "frost(texture=own), severity 2"
-    assert [condition.VOCABULARY.label(each) for each in ("corruption(fog)", "in-c")] == ["fog", "in-c"]
+    assert corruptions.VOCABULARY.label(text) == "snow, severity 1+2+3"
+    assert corruptions.VOCABULARY.label("corruption(frost,severity=2,texture=own)") == "frost(texture=own), severity 2"
+    assert [corruptions.VOCABULARY.label(each) for each in ("corruption(fog)", "in-c")] == ["fog", "in-c"]

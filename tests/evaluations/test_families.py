@@ -33,7 +33,7 @@ from robustkit.evaluations.condition import (
     name_of,
     vocabulary_of,
 )
-from robustkit.evaluations.corruptions.condition import SETS
+from robustkit.evaluations.corruptions import SETS
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
 from robustkit.evaluations.metrics import Metric
 from robustkit.report.page import SECTIONS, sections_of

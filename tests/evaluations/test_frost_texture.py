@@ -11,7 +11,7 @@ from PIL import Image
 import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import matches, pattern_of
-from robustkit.evaluations.corruptions.condition import (
+from robustkit.evaluations.corruptions import (
     SETS,
     Corrupted,
     as_published,

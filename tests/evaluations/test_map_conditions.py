@@ -17,7 +17,7 @@ from cam.registry import CONTROLS, METHODS
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, ProtocolError
-from robustkit.evaluations.maps.condition import MapSpec, map_condition, parse_cams, parse_explained, parts_of
+from robustkit.evaluations.maps import MapSpec, map_condition, parse_cams, parse_explained, parts_of
 from robustkit.evaluations.maps.truth import open_truth
 
 pytestmark = pytest.mark.usefixtures("one_thread")

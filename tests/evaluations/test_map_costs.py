@@ -12,7 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 import robustkit
 from robustkit.evaluations.condition import Cost, kind_of, words_of
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.maps.condition import map_condition, parse_explained
+from robustkit.evaluations.maps import map_condition, parse_explained
 from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN
 

@@ -21,7 +21,7 @@ from robustkit.data.layouts import Sample
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
 from robustkit.evaluations.condition import Cost
-from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
+from robustkit.evaluations.maps import FAITHFULNESS, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import MapsEvaluator
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings

@@ -27,7 +27,7 @@ from robustkit.data.images import to_pixels
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.attacks.evaluate import build_attack
-from robustkit.evaluations.maps.condition import METRICS, MapSpec
+from robustkit.evaluations.maps import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, PooledMaps, map_rows, method_figures, stability_rows
 from robustkit.evaluations.maps.tables import map_tables

@@ -14,10 +14,10 @@ import robustkit
 from robustkit.common.determinism import draw_samples
 from robustkit.common.figure import Figure
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import supporting
+from robustkit.evaluations.attacks import supporting
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.estimation import supported_mean
-from robustkit.evaluations.maps.condition import parse_cams
+from robustkit.evaluations.maps import parse_cams
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import samples_named
 from robustkit.report.run import Run

@@ -22,7 +22,7 @@ from robustkit.data.images import image_sizes, object_mask, read_image
 from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.maps.condition import METRICS, only_boxes
+from robustkit.evaluations.maps import METRICS, only_boxes
 from robustkit.evaluations.maps.tables import map_scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
 from robustkit.results.survey import survey

@@ -13,7 +13,7 @@ from gate_runs import PGD, make, right, verdict
 from places import DELETED
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.condition import MOST_CE
+from robustkit.evaluations.corruptions import MOST_CE
 from robustkit.evaluations.corruptions.results import ALEXNET
 from robustkit.gate.policy import Change, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED

@@ -15,7 +15,7 @@ from places import DELETED
 from row_runs import make_run, row
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.maps.condition import CONTROLLED
+from robustkit.evaluations.maps import CONTROLLED
 from robustkit.gate.policy import SLACK, Change, Policy, Rule, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import (
     FAIL,

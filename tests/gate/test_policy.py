@@ -11,7 +11,7 @@ from places import ROOT
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import check_condition, is_exactly, matches, pattern_of
-from robustkit.evaluations.corruptions.condition import SETS
+from robustkit.evaluations.corruptions import SETS
 from robustkit.gate.policy import Change, Identity, NoFindings, Value, parse_policy, parse_statement, read_policy
 from robustkit.protocol.condition import ConditionPattern
 from robustkit.tasks.registry import metrics

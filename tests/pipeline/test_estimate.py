@@ -11,7 +11,7 @@ from small_audit import audit
 from robustkit.display.format import about, clock_time
 from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
 from robustkit.evaluations.condition import Cost
-from robustkit.evaluations.maps.condition import map_condition, parse_cams
+from robustkit.evaluations.maps import map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import MapsEvaluator
 from robustkit.pipeline.plan import filling_batch
 from robustkit.pipeline.progress import Estimate, Job, estimate_line, jobs_of, work_lines

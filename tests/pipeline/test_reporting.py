@@ -17,7 +17,7 @@ from small_audit import audit, command
 from robustkit.display.format import clock_time
 from robustkit.display.progress import ConsoleProgress
 from robustkit.evaluations.condition import Cost
-from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
+from robustkit.evaluations.corruptions import Corrupted, corruption_condition
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.progress import Estimate, Job, Reporter
 from robustkit.protocol.condition import CLEAN, Condition

@@ -23,7 +23,7 @@ from robustkit.common.options import option, options_of
 from robustkit.common.plugins import built_in
 from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.condition import expand
+from robustkit.evaluations.corruptions import expand
 from robustkit.pipeline import audit as audit_module
 from robustkit.pipeline.audit import in_memory
 from robustkit.pipeline.plan import plan_of

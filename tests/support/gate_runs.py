@@ -82,7 +82,7 @@ def verdict(run: Run, rule: str, baseline: Run | None = None, more: str = "") ->
 
 def drafted(run: Run, every: bool = False) -> str:
     """The policy that is drafted from a run; without the slice that drafts, the test is skipped."""
-    text: str = pytest.importorskip("robustkit.slices.draft.policy").draft(run, every)
+    text: str = pytest.importorskip("robustkit.slices.draft").draft(run, every)
     return text
 
 

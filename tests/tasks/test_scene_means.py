@@ -8,7 +8,7 @@ from figures import noted
 from scene_records import NONE, Found, by_key, counts, draws, random_rows, record, share, slow, table
 
 from robustkit.common.intervals import percentiles
-from robustkit.evaluations.corruptions.condition import CORRUPTIONS, SETS, shares_of
+from robustkit.evaluations.corruptions import CORRUPTIONS, SETS, shares_of
 from robustkit.tasks.segmentation.counts import Counts
 from robustkit.tasks.segmentation.results import scene_mean_rows
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from robustkit.common.differences import Difference
 from robustkit.common.intervals import percentiles
 from robustkit.errors import DataError, ModelError, RunError
-from robustkit.evaluations.corruptions.condition import shares_of
+from robustkit.evaluations.corruptions import shares_of
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.counts import Counts, class_counts, is_biased

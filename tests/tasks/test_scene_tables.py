@@ -16,7 +16,7 @@ from robustkit.common.figure import Figure
 from robustkit.display.console import print_tables
 from robustkit.display.format import Cell
 from robustkit.display.table import Table
-from robustkit.evaluations.corruptions.condition import SETS, shares_of
+from robustkit.evaluations.corruptions import SETS, shares_of
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.counts import Counts
 from robustkit.tasks.segmentation.results import scene_mean_rows, scene_rows
@@ -105,9 +105,7 @@ def test_tables_of_a_definition() -> None:
 
 
 def test_corruptions_of_plug_ins_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "robustkit.evaluations.corruptions.condition.declared", lambda group: [SimpleNamespace(name="dots")]
-    )
+    monkeypatch.setattr("robustkit.evaluations.corruptions.declared", lambda group: [SimpleNamespace(name="dots")])
     texts = [f"corruption({name},severity=1)" for name in ("dots", "fog")]
     table = scene_tables(summary({text: share(0.5) for text in texts} | {"clean": share(0.8)}, 1, "0"))[0]
     assert [row[0] for row in table.rows] == ["fog", "dots"]

@@ -42,7 +42,7 @@ from ...protocol.condition import (
 from ..condition import Cost, Vocabulary, is_attack, kind_named
 from ..family import Evaluator, attacked_inputs
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
-from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
+from . import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 
 _BUDGET = {
     "square": "queries",

@@ -29,7 +29,7 @@ from ..condition import kind_of
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Bools, common_places
-from .condition import BROKEN, TOP1, distance_norm, starts_from, supporting
+from . import BROKEN, TOP1, distance_norm, starts_from, supporting
 from .evidence import Sign
 
 if TYPE_CHECKING:

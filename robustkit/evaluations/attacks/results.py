@@ -27,7 +27,7 @@ from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, is_whole
 from ..presenting import of_family
-from .condition import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
+from . import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
 from .evidence import Sign, checks_of, missing_evidence, raised_by
 from .ranking import OrderOfAttacks, checks_of_order
 

@@ -15,7 +15,7 @@ from ...common.finding import Finding
 from ...protocol.condition import Condition
 from ..family import Evaluator
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 _FEW = 4  # samples that are asked alone
 _APART, _ROUNDED = 0.002, 0.1  # change of a figure that rounding does not explain, in float32 and below it

@@ -15,7 +15,7 @@ from ...protocol.condition import Condition
 from ..condition import Cost
 from ..family import Evaluator
 from ..subject import Batch, EvaluatedModel, Shown
-from .condition import EVERY_CORRUPTION, VOCABULARY, Corrupted
+from . import EVERY_CORRUPTION, VOCABULARY, Corrupted
 
 
 def _place(device: torch.device) -> torch.device:

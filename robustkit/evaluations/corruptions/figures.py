@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...common.figure import Figure
 from ...display.format import percent
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
-from .condition import categories, parse_corrupted, span
+from . import categories, parse_corrupted, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

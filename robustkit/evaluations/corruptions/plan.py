@@ -18,7 +18,7 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import image_sizes, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...protocol.condition import Condition
-from .condition import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, corruption_condition, expand
+from . import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, corruption_condition, expand
 from .tree import CorruptedTree
 
 

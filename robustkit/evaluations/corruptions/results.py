@@ -17,7 +17,7 @@ from ..aggregate import RecordReader
 from ..condition import words_of
 from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Pairings, PerSample, common_ids, common_places
-from .condition import (
+from . import (
     CORRUPTIONS,
     SETS,
     VOCABULARY,

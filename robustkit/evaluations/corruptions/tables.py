@@ -15,7 +15,7 @@ from ..condition import FIRST, BriefRow, Clause, kind_of, name_of
 from ..family import Presenter
 from ..metrics import Cells, Metric, finite_or_none, is_whole, metric_named
 from ..presenting import finding_lines, left_out_lines, of_family
-from .condition import (
+from . import (
     BENCHMARK,
     METRICS,
     SETS,

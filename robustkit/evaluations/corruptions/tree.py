@@ -23,7 +23,7 @@ from ...data.layouts import Sample
 from ...data.sources import FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
 from ...protocol.condition import Condition
-from .condition import Corrupted, corruption_names
+from . import Corrupted, corruption_names
 
 _SEVERITIES = (1, 2, 3, 4, 5)
 _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, by their stem

@@ -27,7 +27,7 @@ from ..aggregate import RecordReader, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
 from ..records import CheckpointRecords, Pairings, PerSample, not_paired
-from .condition import (
+from . import (
     FAITHFUL,
     METRICS,
     MODES,

@@ -16,7 +16,7 @@ from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..metrics import Cells, Metric, by_checkpoint, is_finite
 from ..presenting import finding_lines, note_lines, of_family
-from .condition import FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
+from . import FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, option_texts
 

@@ -40,7 +40,7 @@ from ...data.scenes import bare_path, match_names
 from ...data.shapes import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
-from .condition import BOXES_GIVEN
+from . import BOXES_GIVEN
 
 _ANNOTATION = 1 << 20  # bytes of the XML of one image
 _TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes

@@ -22,7 +22,7 @@ from ...common.environment import usual_workers
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
 from ...errors import BadImageError, DataError
-from ...evaluations.corruptions.condition import FROST, expand
+from ...evaluations.corruptions import FROST, expand
 from ...evaluations.corruptions.plan import native_size, texture_digest
 from ...evaluations.corruptions.tree import CorruptedTree, tree_pixels
 from .tree import CorruptOptions, Recipe, Severities, Watch, encode, settle, unwatched

@@ -19,7 +19,7 @@ from ...data.images import open_picture, read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...errors import BadImageError, ProtocolError, RunError
-from ...evaluations.corruptions.condition import FROST, asked_texture, categories, expand
+from ...evaluations.corruptions import FROST, asked_texture, categories, expand
 from ...evaluations.corruptions.plan import choose_texture, texture_digest
 from .tree import CorruptOptions, Recipe, Severities, settle
 

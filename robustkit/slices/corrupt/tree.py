@@ -32,7 +32,7 @@ from ...common.preprocessing import INTERPOLATIONS, Preprocessing
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...data.images import to_pixels
 from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError, unknown
-from ...evaluations.corruptions.condition import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, expand
+from ...evaluations.corruptions import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, expand
 from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_constants, native_size, texture_digest
 from ...evaluations.corruptions.tree import stem_of
 from ...models.device import pick_device

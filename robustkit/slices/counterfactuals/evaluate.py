@@ -19,7 +19,7 @@ from ...evaluations.maps.methods import chosen_of, map_with_logits
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, Shown
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 COLUMNS: dict[str, pa.DataType] = {
     "clean_prediction": pa.int32(),

@@ -13,7 +13,7 @@ from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
 from ...evaluations.records import CheckpointRecords, Pairings
-from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
+from . import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
 _MASSES = ("mass_before", "mass_after")
 

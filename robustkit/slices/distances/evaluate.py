@@ -18,7 +18,7 @@ from ...evaluations.family import Evaluator
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, show_attacked
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 
 class DistancesEvaluator(Evaluator):

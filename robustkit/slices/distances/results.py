@@ -20,7 +20,7 @@ from ...display.svg import Plot, labels, legend, list_some, panels, shorten_name
 from ...display.table import Section, Table, side_by_side, with_flags
 from ...errors import DamagedRecord, RunError
 from ...evaluations.aggregate import EXCEEDS, RecordReader, column_of, readable_rows
-from ...evaluations.attacks.condition import attack_norm, starts_from
+from ...evaluations.attacks import attack_norm, starts_from
 from ...evaluations.attacks.ranking import Outcomes, Strengths, distances_of, evaluated
 from ...evaluations.condition import FIRST, BriefRow, words_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
@@ -31,7 +31,7 @@ from ...evaluations.records import common_places, not_paired
 from ...protocol.card import parse_number
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
-from .condition import (
+from . import (
     ACCURACY,
     AREA,
     BY_CHANCE,

@@ -16,7 +16,7 @@ from ...display.format import amount, count, figure_cell, number, scaled
 from ...display.table import Table, side_by_side, with_flags
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import in_means, is_over_groups, shares_of, words_of
-from ...evaluations.corruptions.condition import possible_means
+from ...evaluations.corruptions import possible_means
 from ...evaluations.metrics import Cells, finite_or_none
 from ...evaluations.presenting import finding_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired

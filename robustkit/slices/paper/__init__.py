@@ -1,1 +1,68 @@
-"""Make tables for papers from finished runs."""
+"""Make tables for papers from finished runs.
+
+This module has the command, and imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
+from ...cli.terminal import console, usable
+from ...display.console import print_as_it_is
+
+
+def _complete_axis(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from .table import SETS
+
+    return [CompletionItem(name) for name in ("checkpoints", "conditions", *SETS) if name.startswith(incomplete)]
+
+
+@click.command(
+    cls=SliceCommand,
+    context_settings=CONTEXT,
+    after="compare",
+    short_help="print a table for a paper: LaTeX, Markdown, CSV, HTML",
+)
+@click.argument("runs", nargs=-1, required=True, type=Place(file_okay=False), metavar="RUN...")
+@setting("--format", type=click.Choice(["latex", "markdown", "csv", "html"]), default="latex", help="Output format.")
+@setting(
+    "--rows",
+    help="Rows: checkpoints, or names of some; conditions, quest, or a list such as pgd,in-c:mce; default: "
+    "checkpoints.",
+    shell_complete=_complete_axis,
+)
+@setting(
+    "--columns",
+    help="Columns, in the same form; default: the other of checkpoints and conditions.",
+    shell_complete=_complete_axis,
+)
+@setting("--intervals", is_flag=True, help="Show 95 % intervals.")
+@setting("--turned", is_flag=True, help="Swap rows and columns.")
+@common
+def table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
+    """Print a table for a paper: checkpoints by conditions, from records only.
+
+    The best of each figure is bold, and underlined is what no paired test tells from it, with Holm's correction over
+    the table. The caption has protocol, n and eps. `quest` is the table of the QUEST paper: clean, FGSM, PGD, SPSA,
+    AutoAttack, ImageNet-C and scores of AG-CAM, as far as the runs have them. Doubts are printed on standard error.
+
+    \b
+    robustkit table runs/zoo > zoo.tex
+    robustkit table runs/standard runs/quest --columns quest --intervals
+    robustkit table runs/zoo --rows clean,pgd,in-c:mce --format markdown
+    """
+    from ...evaluations.presenting import unfinished_line
+    from ...runs.folder import RunFolder
+    from .table import table as table_of
+
+    with usable(*runs):
+        opened = [RunFolder.existing(path) for path in runs]
+        made = table_of(*opened, **options)
+        unfinished = [f"{run.path}: {line}" for run in opened if (line := unfinished_line(run))]
+    print_as_it_is(console(stderr=True), *(f"⚑ {line}" for line in (*unfinished, *made.flags)))
+    print_as_it_is(console(), *made.to(format).splitlines())

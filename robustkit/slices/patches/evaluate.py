@@ -15,7 +15,7 @@ from ...evaluations.condition import Cost
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 
 class PatchesEvaluator(AttacksEvaluator):

@@ -29,9 +29,9 @@ from ...common.plugins import plugin_session
 from ...data.dataset import Dataset, Sample
 from ...data.images import encode_png, to_pixels, to_unit_range
 from ...errors import DataError, NothingEvaluated, ProtocolError, RunError, unknown
-from ...evaluations.attacks.condition import starts_from
+from ...evaluations.attacks import starts_from
 from ...evaluations.condition import check_condition, is_attack, is_exactly, kind_of, shows
-from ...evaluations.corruptions.condition import Corrupted, corrupted_of
+from ...evaluations.corruptions import Corrupted, corrupted_of
 from ...evaluations.corruptions.evaluate import corrupt
 from ...evaluations.corruptions.plan import texture_digest
 from ...evaluations.subject import as_levels

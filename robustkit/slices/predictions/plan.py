@@ -21,10 +21,10 @@ from ...common.options import options_of
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...errors import DataError, ProtocolError, unknown
-from ...evaluations.attacks.condition import EVERY_ATTACK
+from ...evaluations.attacks import EVERY_ATTACK
 from ...evaluations.attacks.evaluate import parse_condition
 from ...evaluations.condition import EVERY_FAMILY, is_attack, kind_named
-from ...evaluations.corruptions.condition import corrupted_of
+from ...evaluations.corruptions import corrupted_of
 from ...models.identity import ModelIdentity, display_name
 from ...models.outputs import LEAST
 from ...pipeline.classification import PREDICTIONS

@@ -16,7 +16,7 @@ from ...evaluations.maps.methods import chosen_of, map_with_logits
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, Shown
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .condition import OF_MAP, RANDOM, VOCABULARY
+from . import OF_MAP, RANDOM, VOCABULARY
 
 SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}  # of pixels' range; 5 keeps nothing
 

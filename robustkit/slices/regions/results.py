@@ -14,7 +14,7 @@ from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
 from ...evaluations.records import CheckpointRecords
-from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
+from . import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
 
 _WHY = {"object": "have no known object", "background": "have no background, or no known object"}
 

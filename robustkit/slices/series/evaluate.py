@@ -14,7 +14,7 @@ from torch.nn import functional
 from ...common.determinism import SampleRng
 from ...evaluations.family import Evaluator
 from ...evaluations.subject import Batch, EvaluatedModel, Shown
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 if TYPE_CHECKING:
     from ...protocol.condition import Condition

@@ -24,7 +24,7 @@ from ...protocol.condition import Condition
 from ...report.run import Run
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import LabelledSubject
-from .condition import parse_disturbances
+from . import parse_disturbances
 from .files import SeriesSource, open_series
 from .model import SeriesClassifier, load_series
 from .request import SeriesRequest

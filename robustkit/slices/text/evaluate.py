@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...evaluations.family import Evaluator
 from ...evaluations.subject import Batch, EvaluatedModel, Shown
-from .condition import VOCABULARY
+from . import VOCABULARY
 from .documents import WORD, as_text, utf8_rows
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition, split_list
 from ...report.run import Run
 from ...runs.progress import Progress
-from .condition import USUAL, VOCABULARY
+from . import USUAL, VOCABULARY
 from .documents import as_text, open_documents
 from .language_model import LanguageModel, load_language_model
 from .request import TextRequest

@@ -20,7 +20,7 @@ from ...evaluations.metrics import Cells, Metric
 from ...evaluations.presenting import finding_lines
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry, Manifest
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa

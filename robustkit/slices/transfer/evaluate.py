@@ -9,7 +9,7 @@ from ...evaluations.attacks.evaluate import build_attack, score_images
 from ...evaluations.family import Evaluator, attacked_inputs
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...protocol.condition import Condition
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 
 class TransferEvaluator(Evaluator):

@@ -17,7 +17,7 @@ from ...display.table import Section, Table, with_flags
 from ...display.text import capital
 from ...errors import RunError
 from ...evaluations.aggregate import RecordReader, Results, readable_rows
-from ...evaluations.attacks.condition import TOP1, starts_from
+from ...evaluations.attacks import TOP1, starts_from
 from ...evaluations.attacks.ranking import Outcomes, aligned_outcomes, evaluated
 from ...evaluations.condition import BriefRow, name_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
@@ -25,7 +25,7 @@ from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, findings_of, of_family, short_names
 from ...runs.kept_images import DIGEST
 from ...runs.untrusted import PROVENANCE
-from .condition import ACCURACY, SAME_VERDICT, VOCABULARY, Passed, passed_of
+from . import ACCURACY, SAME_VERDICT, VOCABULARY, Passed, passed_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

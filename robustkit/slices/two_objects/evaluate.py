@@ -15,7 +15,7 @@ from ...evaluations.maps.methods import chosen_of, map_with_logits
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .condition import VOCABULARY
+from . import VOCABULARY
 
 COMPARED = ("centre", "random")
 COLUMNS: dict[str, pa.DataType] = {

@@ -11,7 +11,7 @@ from ...common.finding import Finding
 from ...common.intervals import mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
-from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
+from . import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
 
 
 class TwoObjectsAggregator(ListedAggregator):

@@ -23,7 +23,7 @@ from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...protocol.card import Card
 from ...protocol.condition import Condition, split_condition
 from ...runs.folder import RunFolder
-from .condition import VOCABULARY, phases_of, two_phase_condition
+from . import VOCABULARY, phases_of, two_phase_condition
 
 _OWN = re.compile(r"\s*(first|second)\s*=([^,]*)")
 _USUAL = "apgd-ce"

@@ -18,7 +18,7 @@ from ...evaluations.condition import FIRST, SHORT, BriefRow, Clause, kind_of, na
 from ...evaluations.family import Aggregator, Presenter, Summary, family_of
 from ...evaluations.metrics import Cells, Metric
 from ...evaluations.presenting import short_names
-from .condition import ESTIMATE, RIGHT, VOCABULARY, phases_of
+from . import ESTIMATE, RIGHT, VOCABULARY, phases_of
 
 if TYPE_CHECKING:
     from ...display.table import Section

@@ -22,7 +22,7 @@ from ...common.figure import INCOMPLETE, Figure
 from ...common.intervals import Floats
 from ...errors import ProtocolError, RunError
 from ...evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
-from ...evaluations.corruptions.condition import possible_means
+from ...evaluations.corruptions import possible_means
 from ...evaluations.records import CheckpointRecords
 from ...gate import verdicts
 from ...gate.policy import FLIPS, OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value

@@ -24,7 +24,7 @@ from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...models.identity import Classifier
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .condition import COLUMN_NAMES, LISTS, VOCABULARY
+from . import COLUMN_NAMES, LISTS, VOCABULARY
 from .results import HeadSums, layer_table
 
 Columns = dict[str, list[Any]]

@@ -20,7 +20,7 @@ from ...evaluations.family import Presenter
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, of_family
 from ...runs.manifest import Manifest
-from .condition import VOCABULARY, under_of
+from . import VOCABULARY, under_of
 from .results import COLLAPSE, EXPLOSION, LAYERS, Heads, WatchedHeads, attention_tables, layer_table
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ...evaluations.metrics import by_checkpoint
 from ...evaluations.records import CheckpointRecords, Pairings, PerSample, common_places, not_paired
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
+from . import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

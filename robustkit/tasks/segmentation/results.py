@@ -20,7 +20,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats
 from ...evaluations.condition import is_over_groups, shares_of
-from ...evaluations.corruptions.condition import possible_means
+from ...evaluations.corruptions import possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import CheckpointRecords, common_ids, nothing_common

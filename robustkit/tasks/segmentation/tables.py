@@ -12,9 +12,9 @@ from ...display.format import count, percent, scaled
 from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
 from ...display.table import CardPart, Table
 from ...display.text import capital, code
-from ...evaluations.attacks.condition import starts_from
+from ...evaluations.attacks import starts_from
 from ...evaluations.condition import is_over_groups, kind_of, words_of
-from ...evaluations.corruptions.condition import BENCHMARK
+from ...evaluations.corruptions import BENCHMARK
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, finite_or_none
 from ...protocol.condition import CLEAN

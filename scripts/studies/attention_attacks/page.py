@@ -21,7 +21,7 @@ from robustkit.evaluations.condition import words_of
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.slices.evidence.gradient_masking import checks_of
-from robustkit.slices.watching.ledger.condition import BACK, SHARES
+from robustkit.slices.watching.ledger import BACK, SHARES
 from scripts.pages.writing import markdown, write_page
 
 START = """# Attacks that know attention

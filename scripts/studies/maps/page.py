@@ -24,7 +24,7 @@ from rich.console import Console
 import robustkit
 from robustkit.display.progress import ConsoleProgress
 from robustkit.evaluations.aggregate import Results
-from robustkit.evaluations.maps.condition import FREE_HEADINGS, SCORE_HEADINGS, parts_of
+from robustkit.evaluations.maps import FREE_HEADINGS, SCORE_HEADINGS, parts_of
 from robustkit.evaluations.maps.tables import ONE_SIDED, is_of_maps, map_tables
 from robustkit.evaluations.presenting import finding_lines, note_lines
 from robustkit.pipeline.gallery import Choice, make_gallery

@@ -27,7 +27,7 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.condition import words_of
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
-from robustkit.slices.counterfactuals.condition import FLIPPED
+from robustkit.slices.counterfactuals import FLIPPED
 from robustkit.slices.counterfactuals.results import CounterfactualsPresenter
 from robustkit.slices.regions.results import RegionsPresenter
 from robustkit.slices.two_objects.results import TwoObjectsPresenter

@@ -24,9 +24,9 @@ from robustkit.models.classifier import load
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.run import Run
-from robustkit.slices.counterfactuals.condition import counterfactual_conditions
-from robustkit.slices.regions.condition import VOCABULARY as REGIONS
-from robustkit.slices.two_objects.condition import two_object_condition
+from robustkit.slices.counterfactuals import counterfactual_conditions
+from robustkit.slices.regions import VOCABULARY as REGIONS
+from robustkit.slices.two_objects import two_object_condition
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 SHOWN = {"shapes-vit-standard": "standard", "shapes-vit-quest": "QUEST"}

@@ -19,7 +19,7 @@ from robustkit.cli import app as cli
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.verdicts import judge
 from robustkit.report.run import Run
-from robustkit.slices.attestation.statement import FileDigests, as_statement, file_digests
+from robustkit.slices.attestation import FileDigests, as_statement, file_digests
 
 RULES = {
     "passes": "top1 under clean >= 0.5",

@@ -21,7 +21,7 @@ from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.report.run import Run
-from robustkit.slices.counterfactuals.condition import CHANGES, VOCABULARY
+from robustkit.slices.counterfactuals import CHANGES, VOCABULARY
 from robustkit.slices.counterfactuals.results import CounterfactualsAggregator
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

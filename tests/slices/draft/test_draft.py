@@ -18,7 +18,7 @@ from robustkit.gate.output import advice
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.report.run import Run
-from robustkit.slices.draft.policy import draft, is_of_setup
+from robustkit.slices.draft import draft, is_of_setup
 
 NASTY = "a\"b'<img src=x onerror=alert(1)>]]>&|`*_[l](http://x)\x00\x1b[31m\n\u202e" + "x" * 300
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from attacks import StagedResult, ThreatModel
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import ENGINES
-from robustkit.slices.engines import peers
-from robustkit.slices.engines.peers import PeerAttack, peer
+from robustkit.evaluations.attacks import ENGINES
+from robustkit.slices import engines as peers
+from robustkit.slices.engines import PeerAttack, peer
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]  # the peers' own
 LINF, L2 = ThreatModel("linf", 0.05), ThreatModel("l2", 0.5)
@@ -316,5 +316,5 @@ def test_not_installed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_importing_loads_no_peer() -> None:
-    script = "import sys, robustkit.slices.engines.peers; print({'pyautoattack', 'torchattacks'} & {*sys.modules})"
+    script = "import sys, robustkit.slices.engines; print({'pyautoattack', 'torchattacks'} & {*sys.modules})"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"

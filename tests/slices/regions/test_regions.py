@@ -23,7 +23,7 @@ from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.protocol.condition import split_condition, split_list
 from robustkit.report.run import Run
-from robustkit.slices.regions.condition import VOCABULARY
+from robustkit.slices.regions import VOCABULARY
 from robustkit.slices.regions.evaluate import elsewhere, extreme, noised
 from robustkit.slices.regions.results import RegionsAggregator
 

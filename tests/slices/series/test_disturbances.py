@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError
-from robustkit.slices.series.condition import USUAL, VOCABULARY, parse_disturbances
+from robustkit.slices.series import USUAL, VOCABULARY, parse_disturbances
 from robustkit.slices.series.evaluate import DISTURBANCES, KNOTS
 
 IDS = ("x/0", "x/1", "x/2")

@@ -43,7 +43,7 @@ from robustkit.runs.kept_images import (
     write_adversarials,
 )
 from robustkit.runs.manifest import PreprocessingEntry
-from robustkit.slices.transfer.condition import Passed, passed_of, transfer_condition
+from robustkit.slices.transfer import Passed, passed_of, transfer_condition
 from robustkit.slices.transfer.results import TransferSummary, matrices
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

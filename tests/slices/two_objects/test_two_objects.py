@@ -32,8 +32,8 @@ from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
+from robustkit.slices.two_objects import VOCABULARY, two_object_condition
 from robustkit.slices.two_objects import evaluate as two_objects
-from robustkit.slices.two_objects.condition import VOCABULARY, two_object_condition
 from robustkit.slices.two_objects.evaluate import COLUMNS
 from robustkit.slices.two_objects.results import TwoObjectsAggregator
 from robustkit.tasks.labelled.subject import ClassifierSubject

@@ -32,7 +32,7 @@ from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
-from robustkit.slices.two_phase.condition import ESTIMATE, RIGHT, phases_of
+from robustkit.slices.two_phase import ESTIMATE, RIGHT, phases_of
 from robustkit.slices.two_phase.evaluate import choose, in_two_phases
 from robustkit.slices.two_phase.results import TwoPhasePresenter, TwoPhaseSummary, two_phase_share
 from scripts.studies.attack_strength import two_phase as bench

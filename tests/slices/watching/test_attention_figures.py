@@ -18,7 +18,7 @@ from vits import small_vit
 
 from robustkit.attention import FORMULAS, set_attention
 from robustkit.evaluations.layers import Layer
-from robustkit.slices.watching.condition import LISTS
+from robustkit.slices.watching import LISTS
 from robustkit.slices.watching.evaluate import watch
 from robustkit.slices.watching.results import HeadSums
 

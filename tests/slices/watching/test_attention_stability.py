@@ -28,7 +28,7 @@ from robustkit.cli.app import cli
 from robustkit.common.finding import Finding
 from robustkit.embedded import __file__ as embedded_file
 from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
-from robustkit.evaluations.attacks.condition import TOP1
+from robustkit.evaluations.attacks import TOP1
 from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
 from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
@@ -40,11 +40,11 @@ from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.runs import untrusted as foreign
+from robustkit.slices.watching import COLUMN_NAMES, LISTS, under_of
 from robustkit.slices.watching import evaluate as attention_watch
-from robustkit.slices.watching.condition import COLUMN_NAMES, LISTS, under_of
 from robustkit.slices.watching.evaluate import watch
 from robustkit.slices.watching.figures import LINES, attention_figures
-from robustkit.slices.watching.ledger.condition import LISTS as OF_LEDGER
+from robustkit.slices.watching.ledger import LISTS as OF_LEDGER
 from robustkit.slices.watching.results import (
     COLLAPSE,
     EXPLOSION,

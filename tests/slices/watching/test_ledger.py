@@ -23,7 +23,7 @@ from robustkit.evaluations.records import Pairings
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.results.survey import survey
-from robustkit.slices.watching.ledger.condition import LISTS, METRICS
+from robustkit.slices.watching.ledger import LISTS, METRICS
 from robustkit.slices.watching.ledger.evaluate import SWAPS, LayerLedger, Ledger, columns_of
 from robustkit.slices.watching.results import heads_of
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders

@@ -30,7 +30,7 @@ from ....evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ..evaluate import Looked, UnderEvaluator
-from .condition import CHANGE, LISTS, METRICS, VOCABULARY
+from . import CHANGE, LISTS, METRICS, VOCABULARY
 
 FACTORS = ("query_norm", "key_norm", "angle")
 SWAPS = ("query_norms", "key_norms", "norms", "angles")  # what of the clean input takes the place of the other's

@@ -19,10 +19,10 @@ from ....evaluations.family import Aggregator, Summary
 from ....evaluations.metrics import by_checkpoint
 from ....evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
 from ....runs.manifest import Manifest
-from ..condition import under_of
+from .. import under_of
 from ..figures import HeadsPresenter
 from ..results import Heads, WatchedHeads, heads_of
-from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
+from . import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
