@@ -418,9 +418,9 @@ def pattern_of(text: str) -> ConditionPattern:
 
 def _names_in(kind: str) -> Collection[str]:
     """Return the names that may stand first in the brackets of a kind of condition: of corruptions, or of maps."""
-    registry = {"corruptions": "EVERY_CORRUPTION", "maps": "methods:EVERY_EXPLAINER"}
+    registry = {"corruptions": "corruptions:EVERY_CORRUPTION", "maps": "maps.methods:EVERY_EXPLAINER"}
     folder = FOLDERS.get(kind, "")
-    names: Collection[str] = resolve_name(f"{__package__}.{folder}:{registry[folder]}") if folder in registry else ()
+    names: Collection[str] = resolve_name(f"{__package__}.{registry[folder]}") if folder in registry else ()
     return names
 
 
