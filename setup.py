@@ -25,7 +25,7 @@ setup(
         "robustkit": ["py.typed", "*.pyi", "*/*.pyi", "*/findings.toml"],
         **{f"robustkit.{room}": ["**/*.toml"] for room in ("evaluations", "tasks")},
         "robustkit.embedded": ["*.safetensors", "*.json"],
-        "robustkit.display.web": ["*.css", "*.js"],
+        "robustkit.display": ["web/*"],
         "robustkit.evaluations.maps": ["templates/*"],
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["crosswalk.toml", "references.bib", "templates/*", "templates/parts/*"],

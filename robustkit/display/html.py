@@ -1,8 +1,11 @@
-"""Write tables as HTML in which every text is escaped, for pages and for notebooks."""
+"""Write tables as HTML in which every text is escaped, and what pages share: how they look, enlarged pictures."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Iterable
+from importlib import resources
 
 from markupsafe import Markup, escape
 
@@ -10,6 +13,7 @@ from .table import Table
 
 _EXPLAINED = ("condition", "figure", "score", "stage", "mean over", "under")  # headings of keys that have words
 Write = Callable[[str], Markup]
+LOOK, ENLARGE = "look.css", "enlarge.js"
 
 
 def html_table(table: Table, words: Write = escape, names: Write = escape, numbers: Write = escape) -> Markup:
@@ -52,3 +56,18 @@ def as_html(tables: Iterable[Table], lines: Iterable[str] = ()) -> str:
         parts += (paragraph.format(f"⚑ {flag}") for flag in table.flags)
         notes |= {table.note: None} if table.note else {}
     return str(Markup("\n").join([*parts, *(Markup("<p><small>{}</small></p>").format(note) for note in notes)]))
+
+
+def shared(name: str) -> str:
+    """Return a style sheet or a script, `LOOK` or `ENLARGE`."""
+    return (resources.files(__package__) / "web" / name).read_text(encoding="utf-8")
+
+
+def policy(script: str) -> str:
+    """Return the Content-Security-Policy of a page that fetches nothing and runs this script alone; '' for none."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    source = f"'sha256-{digest}'" if script else "'none'"
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {source}; base-uri 'none'; "
+        "form-action 'none'"
+    )

@@ -13,10 +13,9 @@ from markupsafe import Markup
 
 from ..common.figure import Figure
 from ..common.preprocessing import describe_preprocessing
-from ..display.html import html_table
+from ..display.html import ENLARGE, html_table
 from ..display.table import Section, join_tables
 from ..display.text import capital, no_formula
-from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import Clause
 from ..evaluations.family import by_family

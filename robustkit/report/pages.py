@@ -11,8 +11,8 @@ from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from ..display.html import ENLARGE, LOOK, policy, shared
 from ..display.text import no_controls, no_formula
-from ..display.web import ENLARGE, LOOK, policy, shared
 
 _HERE = Path(__file__).parent
 _BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")

@@ -22,9 +22,9 @@ from cam.overlay import blend, cividis
 
 from ...common.files import write_whole
 from ...data.images import open_picture
+from ...display.html import ENLARGE, LOOK, policy, shared
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.text import finite_json
-from ...display.web import ENLARGE, LOOK, policy, shared
 from ...errors import ProtocolError, RunError
 from ...runs.folder import RunFolder, refuse_link
 

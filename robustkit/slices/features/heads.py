@@ -15,7 +15,7 @@ from torch.nn import functional
 from ...common.determinism import hash_values
 from ...errors import ModelError
 from ...models.device import has_float64
-from .results import few_shot
+from .task import few_shot
 
 _AT_ONCE = 1 << 22  # similarities that are held at once, at most, or those of one query
 

@@ -30,7 +30,7 @@ from robustkit.report.run import Run
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.slices.features.heads import HeadChoice
-from robustkit.slices.features.results import heads_in_words
+from robustkit.slices.features.task import heads_in_words
 from robustkit.tasks.labelled.subject import Images
 from scripts.pages.writing import markdown, write_page
 

@@ -39,8 +39,7 @@ from robustkit.slices.features.heads import (
     nearest_answers,
     shuffled,
 )
-from robustkit.slices.features.results import feature_rows
-from robustkit.slices.features.task import TASK
+from robustkit.slices.features.task import TASK, feature_rows
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
 PGD = "pgd(eps=8/255,steps=20)"
