@@ -127,6 +127,7 @@ def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
     classes in use that override it, themselves or by a base that several share. What gives the parts of a `Family` is
     none.
     """
+    packages = {module for module, path in modules(root).items() if path.name == "__init__.py"}
     nodes: dict[tuple[str, str], ast.ClassDef] = {}
     bases, used = dict[tuple[str, str], list[tuple[str, str]]](), set[tuple[str, str]]()
     for module, tree in trees(root).items():
@@ -134,7 +135,7 @@ def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
         sources = dict.fromkeys(own, module)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                above = module.split(".")[: -node.level] if node.level else []
+                above = module.split(".")[: -node.level + (module in packages) or None] if node.level else []
                 sources |= {name.name: ".".join([*above, *filter(None, [node.module])]) for name in node.names}
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:
                 used.add((module, node.func.id))

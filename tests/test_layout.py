@@ -29,7 +29,6 @@ MOST_IN_CORE, MOST_IN_SLICES = 50_000, 18_110
 
 FEWEST_LINES = 120
 _LONELY = {
-    **{f"robustkit.{name}.condition": "light: read by its name" for name in ("evaluations.clean", "slices.patches")},
     "corruptions.constants": "a table that other implementations are compared with",
     "robustkit.slices.text.results": "the results of its families: read by its name",
     "robustkit.slices.text.tokenizer_process": "is run, and imports nothing of robustkit",
@@ -66,7 +65,10 @@ LATE_MODULES = {
     ("robustkit.cli.options", "robustkit.common.*"): "only with --config or --plugin",
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
-    **{(f"robustkit.slices.{name}", "robustkit.*"): "a command loads what it runs" for name in ("exports", "index")},
+    **{
+        (f"robustkit.slices.{name}", "robustkit.*"): "a command loads what it runs"
+        for name in ("exports", "index", "inspect", "paper", "predictions")
+    },
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a reader is asked without torch"
         for name in ("graphs", "open_clip")

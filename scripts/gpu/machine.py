@@ -54,7 +54,7 @@ def missing() -> list[str]:
 
 def examine(bench: Bench) -> None:
     """Record each check of doctor; raise where one fails."""
-    from robustkit.slices.doctor import examine_machine as checks
+    from robustkit.slices.doctor.command import examine_machine as checks
 
     found = checks()
     for check in found:

@@ -1,4 +1,4 @@
-# Made by `python -m scripts.pages.keywords` from robustkit/slices/series/command.py.
+# Made by `python -m scripts.pages.keywords` from robustkit/slices/series/request.py.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict

@@ -25,9 +25,9 @@ from ...report.run import Run
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import LabelledSubject
 from . import parse_disturbances
-from .command import SeriesRequest
 from .files import SeriesSource, open_series
 from .model import SeriesClassifier, load_series
+from .request import SeriesRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,4 +1,4 @@
-# Made by `python -m scripts.pages.keywords` from robustkit/slices/text/command.py.
+# Made by `python -m scripts.pages.keywords` from robustkit/slices/text/request.py.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict

@@ -32,8 +32,9 @@ from robustkit.attention.registry import FORMULAS
 from robustkit.cli.app import cli
 from robustkit.common import determinism
 from robustkit.runs.folder import RunFolder
-from robustkit.slices import doctor
-from robustkit.slices.doctor import Caution, MachineCheck, known_answers
+from robustkit.slices.doctor import command as doctor
+from robustkit.slices.doctor import known_answers
+from robustkit.slices.doctor.command import Caution, MachineCheck
 
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -262,7 +263,7 @@ def test_what_is_broken_is_found(name: str, break_it: Callable[[Patch], str], mo
 
 def test_without_torch_each_check_says_so() -> None:
     code = (
-        "import sys; sys.modules['torch'] = None; from robustkit.slices import doctor as checks\n"
+        "import sys; sys.modules['torch'] = None; from robustkit.slices.doctor import command as checks\n"
         "found = {check.name: check for check in checks.examine_machine()}\n"
         "assert found['disk'].text and found['renaming'].fine, found\n"
         "print(*(name for name, check in found.items() if 'import of torch halted' in check.text))"
