@@ -1,11 +1,12 @@
 """Say which tests ran in no pass of pytest since a package or a program is missing. Status 1 where there are any.
 
     SKIPPED_TESTS=passes.jsonl pytest                                              # with the extra `test`
-    SKIPPED_TESTS=passes.jsonl pytest $(python -m scripts.skipped --again passes.jsonl)   # with more packages
+    python -m scripts.skipped --again passes.jsonl > again.txt
+    SKIPPED_TESTS=passes.jsonl pytest -m "" @again.txt                             # with more packages, slow ones too
     python -m scripts.skipped passes.jsonl
 
-`tests/conftest.py` appends a line for each pass to the file that SKIPPED_TESTS names. `--again` prints the files of
-these tests. Data and weights of `shared/`, other systems and other versions of torch are no packages.
+`tests/conftest.py` appends a line for each pass to the file that SKIPPED_TESTS names. `--again` prints these
+tests, one a line. Data and weights of `shared/`, other systems and other versions of torch are no packages.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def table(tests: Mapping[str, str]) -> str:
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("passes", type=Path)
-    parser.add_argument("--again", action="store_true", help="print the files of these tests, to run them once more")
+    parser.add_argument("--again", action="store_true", help="print these tests, to run them once more")
     asked = parser.parse_args(words)
     tests = never_run(map(json.loads, asked.passes.read_text("utf-8").splitlines()))
-    print(*sorted({test.partition("::")[0] for test in tests})) if asked.again else print(table(tests))
+    print(*sorted(tests), sep="\n") if asked.again else print(table(tests))
     return int(bool(tests) and not asked.again)
 
 
