@@ -211,9 +211,8 @@ def show(run: RunFolder, results: Sequence[Figure], details: bool = False, by: S
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
     from ..evaluations.setup_findings import setups_of
-    from ..results.slice_tables import by_tables, weak_tables
     from ..results.summary_text import summary_sentences
-    from ..results.tables import report_tables, short_tables
+    from ..results.tables import by_tables, report_tables, short_tables, weak_tables
     from ..tasks.task import task_of
 
     screen, every, task = console(), Results.of(run, results), task_of(run.manifest)

@@ -202,7 +202,7 @@ class LazyFamily:
     """A family of robustkit's own, whose parts are loaded when they are asked for.
 
     Its words are in the package's `__init__.py`. The evaluator is in `evaluate`, the aggregator in `results` and the
-    presenter in `tables`, `figures` or `results`: the class that has these words. A family without one of them keeps
+    presenter in `tables` or `results`: the class that has these words. A family without one of them keeps
     to the defaults.
     """
 
@@ -222,7 +222,7 @@ class LazyFamily:
     @cached_property
     def presenter(self) -> Presenter:
         """What shows its results."""
-        return self._part(Presenter, "tables", "figures", "results")
+        return self._part(Presenter, "tables", "results")
 
     def _part(self, kind: type[P], *modules: str) -> P:
         places = (f"{type(self.words).__module__}.{module}" for module in modules)

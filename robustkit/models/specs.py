@@ -17,7 +17,7 @@ from ..common.files import first_line, json_of, reason_of
 from ..common.names import canonical
 from ..common.plugins import Registry, built_in, instance_of
 from ..errors import CheckpointError, ModelError, unknown
-from .shards import INDEX, index_in, is_index, refuse_part
+from .checkpoint import INDEX, index_in, is_index, refuse_part
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
 ANSWER, WAIT = 4.0, 5.0

@@ -21,9 +21,8 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, Term
 from ..protocol.condition import CLEAN
-from ..results.slice_tables import slice_sections
 from ..results.survey import doubts_of, looks_of
-from ..results.tables import comparison_grids, flip_grids, report_tables
+from ..results.tables import comparison_grids, flip_grids, report_tables, slice_sections
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
@@ -153,7 +152,7 @@ _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.
 
 def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ()) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary. by:
-    columns whose slices have a table, see `results.slice_tables`."""
+    columns whose slices have a table, see `results.tables`."""
     results, manifest = Results.of(run, rows), run.manifest
     texts = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.origin, c.arch) for c in manifest.checkpoints}
     preprocessing = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}

@@ -14,10 +14,9 @@ from ..display.text import finite_json
 from ..errors import RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
-from ..results.slice_tables import columns_asked, frame_rows
 from ..results.summary_text import summary_sentences
 from ..results.survey import looks_of, survey
-from ..results.tables import short_tables
+from ..results.tables import columns_asked, frame_rows, short_tables
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of
 

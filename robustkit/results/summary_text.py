@@ -28,9 +28,8 @@ from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
 from .published import read_published, reference_names
-from .slice_tables import weakest_slice
 from .survey import doubts_of
-from .tables import Among
+from .tables import Among, weakest_slice
 
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
 

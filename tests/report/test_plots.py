@@ -31,7 +31,7 @@ from robustkit.display.svg import (
 )
 from robustkit.evaluations.aggregate import Results, readable_rows
 from robustkit.evaluations.attacks.results import Curve, curves, strongest
-from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
+from robustkit.evaluations.corruptions.tables import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import map_scores
 from robustkit.report.page import sections_of
 from robustkit.report.run import Run

@@ -22,10 +22,10 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import write_report
 from robustkit.report.refresh import keep_metadata
 from robustkit.results import slices
-from robustkit.results.slice_tables import by_tables, search_note, weak_tables
 from robustkit.results.slices import MISSING, Searched, SliceSearch, WeakSlices
 from robustkit.results.summary_text import summary_sentences
 from robustkit.results.survey import survey
+from robustkit.results.tables import by_tables, search_note, weak_tables
 
 CELLS = columns(4000, 1, camera=4, daylight=3, lens=3)  # 10 values and 33 pairs
 PLANTED = [

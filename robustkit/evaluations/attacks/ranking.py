@@ -30,7 +30,7 @@ from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Bools, common_places
 from . import BROKEN, TOP1, distance_norm, starts_from, supporting
-from .evidence import Sign
+from .results import Sign
 
 if TYPE_CHECKING:
     import pyarrow as pa

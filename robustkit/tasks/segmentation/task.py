@@ -12,7 +12,7 @@ from ...display.format import percent, share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, in_means, words_of
-from ...evaluations.corruptions.figures import accuracy_bars, bar_figures, retention_bars, severity_figures
+from ...evaluations.corruptions.tables import accuracy_bars, bar_figures, retention_bars, severity_figures
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families

@@ -43,14 +43,15 @@ from robustkit.runs import untrusted as foreign
 from robustkit.slices.watching import COLUMN_NAMES, LISTS, under_of
 from robustkit.slices.watching import evaluate as attention_watch
 from robustkit.slices.watching.evaluate import watch
-from robustkit.slices.watching.figures import LINES, attention_figures
 from robustkit.slices.watching.ledger import LISTS as OF_LEDGER
 from robustkit.slices.watching.results import (
     COLLAPSE,
     EXPLOSION,
+    LINES,
     Heads,
     HeadSums,
     Sampled,
+    attention_figures,
     attention_rows,
     attention_tables,
     heads_of,

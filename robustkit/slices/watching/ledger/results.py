@@ -20,8 +20,7 @@ from ....evaluations.metrics import by_checkpoint
 from ....evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
 from ....runs.manifest import Manifest
 from .. import under_of
-from ..figures import HeadsPresenter
-from ..results import Heads, WatchedHeads, heads_of
+from ..results import Heads, HeadsPresenter, WatchedHeads, heads_of
 from . import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 
 if TYPE_CHECKING:
