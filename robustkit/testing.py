@@ -21,7 +21,7 @@ from .errors import ProtocolError, unknown
 from .evaluations.condition import in_means, words_of
 from .protocol.condition import CLEAN, split_list
 from .report.run import Run
-from .tasks.registry import find_metric, metrics
+from .tasks import find_metric, metrics
 from .tasks.task import task_of
 
 

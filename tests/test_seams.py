@@ -8,7 +8,7 @@ from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS
-from robustkit.tasks.registry import EVERY_TASK
+from robustkit.tasks import EVERY_TASK
 
 SLICES = [path.parent for path in (ROOT / "robustkit" / "slices").glob("*/entry_points.txt")]
 MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if not {*path.parents} & {*SLICES}]

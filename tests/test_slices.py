@@ -36,7 +36,7 @@ from robustkit.evaluations.family import families
 from robustkit.protocol.card import card_names, load_card
 from robustkit.results.published import read_published, reference_names
 from robustkit.runs.description import making_commands
-from robustkit.tasks.registry import metrics
+from robustkit.tasks import metrics
 from robustkit.tasks.task import task_named
 
 def said(*words, status=0):

@@ -70,7 +70,7 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
 
             return [*SETS, *corruption_names()]
         case "--cams":
-            from ..evaluations.maps.methods import method_names
+            from ..evaluations.maps import method_names
 
             return [*(name for name in method_names() if name not in CONTROLS), "auto"]
         case "--protocol":

@@ -182,7 +182,7 @@ def _sentence(text: str) -> str:
 
 
 def _cams() -> list[Entry]:
-    from ..evaluations.maps.methods import EVERY_EXPLAINER, OPTIONS, method_names
+    from ..evaluations.maps import EVERY_EXPLAINER, OPTIONS, method_names
     from ..protocol.card import format_number
 
     every = dict(EVERY_EXPLAINER.usable())

@@ -27,13 +27,14 @@ class Term(NamedTuple):
 
 @cache
 def terms_next_to(module: str) -> tuple[Term, ...]:
-    """Return the terms in the TOML file next to a module of robustkit, with its name, or `condition.toml` in a package;
-    none where there is no file."""
+    """Return the terms in the TOML file next to a module of robustkit, with its name, or of a package `condition.toml`
+    (a family's) or `task.toml`; none where there is no file."""
     if not module.startswith("robustkit."):
         return ()
     path = Path(str(sys.modules[module].__file__))
-    path = path.with_name("condition.toml") if path.stem == "__init__" else path.with_suffix(".toml")
-    table = parse_toml(path.read_text("utf-8"), str(path), ProtocolError) if path.is_file() else {}
+    names = ("condition.toml", "task.toml") if path.stem == "__init__" else (f"{path.stem}.toml",)
+    places = (place for name in names if (place := path.with_name(name)).is_file())
+    table = next((parse_toml(place.read_text("utf-8"), str(place), ProtocolError) for place in places), {})
     return tuple(Term(name, each["definition"], tuple(each.get("also", ()))) for name, each in table.items())
 
 

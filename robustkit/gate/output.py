@@ -18,7 +18,7 @@ from ..display.table import Table
 from ..display.text import no_commands
 from ..protocol.condition import samples_named
 from ..runs.description import why_not_repeated
-from ..tasks.registry import find_metric
+from ..tasks import find_metric
 from .policy import FLIPS, Change, Identity, NoFindings, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
 

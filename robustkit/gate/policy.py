@@ -21,7 +21,7 @@ from ..evaluations.condition import check_condition, pattern_of
 from ..evaluations.metrics import Metric
 from ..protocol.card import parse_number
 from ..protocol.condition import CLEAN, ConditionPattern
-from ..tasks.registry import find_metric, metrics
+from ..tasks import find_metric, metrics
 
 OF_RUN = ("protocol", "data digest", "settings")  # what all checkpoints of a run share
 FLIPS = {"negative flips": "negative", "positive flips": "positive", "churn": "churn"}

@@ -43,7 +43,7 @@ from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.merging import card_difference, list_differences
-from ..tasks.registry import find_metric
+from ..tasks import find_metric
 from ..tasks.task import task_of
 from .identity import compare_identity
 from .policy import (

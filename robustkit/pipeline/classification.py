@@ -19,9 +19,8 @@ from ..evaluations.answers import ask_image
 from ..evaluations.attacks.evaluate import attacked_labels, bearing_evidence, build_attack, parse_condition
 from ..evaluations.condition import extended, is_attack, kind_of, pattern_of, shows
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
-from ..evaluations.maps import MapSpec, map_condition, parse_cams
+from ..evaluations.maps import MapSpec, check_method, chosen_of, map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.methods import check_method, chosen_of
 from ..evaluations.maps.truth import Truth, open_truth
 from ..models.architecture import is_factory
 from ..models.classifier import load

@@ -26,7 +26,7 @@ from ..evaluations.attacks import EVERY_ATTACK
 from ..evaluations.condition import EVERY_FAMILY
 from ..evaluations.corruptions import EVERY_CORRUPTION
 from ..evaluations.family import family_of
-from ..evaluations.maps.methods import EVERY_EXPLAINER
+from ..evaluations.maps import EVERY_EXPLAINER
 from ..evaluations.subject import Settings
 from ..models.device import device_name, shards_in_memory
 from ..models.identity import ModelIdentity
@@ -46,7 +46,7 @@ from ..runs.manifest import (
 )
 from ..runs.merging import changed_code, disagreements, join_manifests
 from ..runs.metadata import write_metadata
-from ..tasks.registry import EVERY_TASK
+from ..tasks import EVERY_TASK
 from .plan import Plan
 from .request import Preset, spelled_out
 

@@ -27,7 +27,7 @@ from ..report.refresh import refresh
 from ..report.run import Run
 from ..runs.manifest import CheckpointEntry
 from ..runs.progress import Progress
-from ..tasks.registry import EVERY_TASK
+from ..tasks import EVERY_TASK
 from .inputs import plan_attacked
 from .progress import Reporter
 from .request import ClassificationRequest, Request

@@ -342,7 +342,7 @@ class Request:
     def card(self) -> Card:
         """The protocol card. Raises ProtocolError where it is for another task."""
         from ..protocol.card import load_card
-        from ..tasks.registry import EVERY_TASK
+        from ..tasks import EVERY_TASK
         from ..tasks.task import task_named
 
         card = load_card(self.protocol)

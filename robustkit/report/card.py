@@ -33,7 +33,7 @@ from ..results.survey import doubts_of, survey
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
-from ..tasks.registry import find_metric, metrics
+from ..tasks import find_metric, metrics
 from ..tasks.task import task_named, task_of
 
 MADE_BY = "robustkit card"  # the mark of each file of a card, so that only files with it are ever overwritten

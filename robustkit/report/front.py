@@ -19,7 +19,7 @@ from ..evaluations.setup_findings import setups_of
 from ..protocol.card import SampleWords
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
 from ..results.summary_text import Sentence, findings, listed, standings
-from ..tasks.registry import metric_of
+from ..tasks import metric_of
 from ..tasks.task import task_of
 
 if TYPE_CHECKING:

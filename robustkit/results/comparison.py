@@ -31,7 +31,7 @@ from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.presenting import Concerned, raised_once, short_names
 from ..runs.folder import RunFolder
-from ..tasks.registry import metric_of
+from ..tasks import metric_of
 from ..tasks.task import task_of
 from .flips import Flips, flipping, flips_under
 from .pairing import (

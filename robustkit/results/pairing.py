@@ -15,7 +15,7 @@ from ..common.figure import INCOMPLETE, Figure
 from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
-from ..evaluations.attacks.results import missing_evidence
+from ..evaluations.attacks.ranking import missing_evidence
 from ..evaluations.condition import words_of
 from ..evaluations.presenting import Concerned
 from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, nothing_common

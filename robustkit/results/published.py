@@ -40,7 +40,7 @@ from ..evaluations.attacks import ABSENT, text_under
 from ..evaluations.condition import is_attack, kind_of, pattern_of, vocabularies, with_usual, words_of
 from ..protocol.card import Card, card_names, load_card, parse_number
 from ..runs.manifest import DataEntry, Manifest
-from ..tasks.registry import find_metric, metrics
+from ..tasks import find_metric, metrics
 
 _FIELDS = ("summary", "source", "data", "protocol")
 _NAMES = 5  # figures that a line names

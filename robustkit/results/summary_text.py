@@ -23,8 +23,8 @@ from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import Cells
 from ..evaluations.presenting import gaps_of
 from ..protocol.condition import CLEAN
+from ..tasks import metric_of
 from ..tasks.labelled.parity import parity_sentences
-from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
 from .published import read_published, reference_names

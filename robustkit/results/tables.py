@@ -20,9 +20,9 @@ from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
+from ..tasks import metric_of
 from ..tasks.labelled.parity import parity_tables
 from ..tasks.labelled.tables import stacked_grids
-from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
 from .flips import flip_table, flipped_grid

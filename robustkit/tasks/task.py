@@ -16,7 +16,7 @@ from ..evaluations.family import family_of
 from ..evaluations.metrics import Cells, Metric, Term, metric_named, terms_next_to, terms_of
 from ..evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, not_paired, nothing_common
 from ..protocol.card import SampleWords, samples_of
-from .registry import EVERY_TASK
+from . import EVERY_TASK
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import cam
 from robustkit.attention import FORMULAS, set_attention
-from robustkit.evaluations.maps.methods import OPTIONS
+from robustkit.evaluations.maps import OPTIONS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEW = (

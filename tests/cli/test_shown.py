@@ -24,7 +24,7 @@ from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
-from robustkit.tasks.classification.task import TASK
+from robustkit.tasks.classification import TASK
 from robustkit.tasks.condition_table import ConditionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")

@@ -10,8 +10,7 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import attacks_of, defaults_of, parse_condition
 from robustkit.evaluations.condition import EVERY_FAMILY, check_condition, vocabulary_of
 from robustkit.evaluations.corruptions import FROST
-from robustkit.evaluations.maps import SHARED
-from robustkit.evaluations.maps.methods import OPTIONS, method_names
+from robustkit.evaluations.maps import OPTIONS, SHARED, method_names
 from robustkit.protocol.card import load_card
 
 CARD = load_card("standard")

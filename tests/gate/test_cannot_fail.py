@@ -18,7 +18,7 @@ from robustkit.evaluations.corruptions.results import ALEXNET
 from robustkit.gate.policy import Change, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
 from robustkit.report.run import Run
-from robustkit.tasks.registry import metrics
+from robustkit.tasks import metrics
 
 IDLE = [
     # A share and a number above 1, which pages print in per cent.

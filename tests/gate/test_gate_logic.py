@@ -32,7 +32,7 @@ from robustkit.gate.verdicts import (
 )
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side
-from robustkit.tasks.registry import find_metric, metrics
+from robustkit.tasks import find_metric, metrics
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402

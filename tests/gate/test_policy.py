@@ -14,7 +14,7 @@ from robustkit.evaluations.condition import check_condition, is_exactly, matches
 from robustkit.evaluations.corruptions import SETS
 from robustkit.gate.policy import Change, Identity, NoFindings, Value, parse_policy, parse_statement, read_policy
 from robustkit.protocol.condition import ConditionPattern
-from robustkit.tasks.registry import metrics
+from robustkit.tasks import metrics
 
 CLEAN, PGD = ConditionPattern("clean", "clean"), ConditionPattern("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))
 

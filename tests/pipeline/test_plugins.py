@@ -19,7 +19,7 @@ from small_audit import audit, furnish
 from robustkit.common import plugins
 from robustkit.errors import ProtocolError
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.tasks.registry import metrics
+from robustkit.tasks import metrics
 
 Words = tuple[str, ...]
 
@@ -81,7 +81,7 @@ for words in json.loads(sys.argv[1]):
         except SystemExit as left:
             done.append([left.code, out.getvalue(), errors.getvalue()])
     from robustkit.common.plugins import loaded_plugins, plugin_files
-    from robustkit.tasks.registry import metrics
+    from robustkit.tasks import metrics
     assert not loaded_plugins() and not plugin_files() and "kept" not in metrics()
 print(json.dumps(done))
 """
@@ -285,7 +285,7 @@ import robustkit
 from robustkit.pipeline.classification import plan as plan_classification
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.pipeline.scheduler import run
-from robustkit.tasks.classification.task import Classification
+from robustkit.tasks.classification import Classification
 
 
 class Colours(Classification):

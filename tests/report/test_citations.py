@@ -12,7 +12,7 @@ from corruptions.constants import PRESETS
 from corruptions.registry import CORRUPTIONS
 from robustkit.attention.registry import FORMULAS
 from robustkit.report.page import bibtex, references
-from robustkit.tasks.registry import metrics
+from robustkit.tasks import metrics
 
 QUEST = {
     "checkpoints": [{"name": "a", "attention": "quest"}, {"name": "b", "attention": "quest(eps=1e-6)"}],

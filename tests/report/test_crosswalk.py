@@ -6,7 +6,7 @@ from figures import figure
 
 from robustkit.common.figure import Figure
 from robustkit.report.card import clauses, evidence_of
-from robustkit.tasks.registry import find_metric
+from robustkit.tasks import find_metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "standards.md"
 

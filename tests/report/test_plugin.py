@@ -36,8 +36,8 @@ from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry
+from robustkit.tasks import metrics
 from robustkit.tasks.condition_table import ConditionTable
-from robustkit.tasks.registry import metrics
 from robustkit.tasks.task import task_of
 
 TURNED = [f"rotation(degrees={angle})" for angle in (30, 90)]

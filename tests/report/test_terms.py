@@ -5,9 +5,9 @@ from page_runs import HOSTILE
 from robustkit.evaluations.condition import vocabularies
 from robustkit.report.page import Terms, term_id
 from robustkit.report.pages import allow_breaks
-from robustkit.tasks.classification.task import TASK as CLASSIFICATION
-from robustkit.tasks.registry import EVERY_TASK
-from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
+from robustkit.tasks import EVERY_TASK
+from robustkit.tasks.classification import TASK as CLASSIFICATION
+from robustkit.tasks.segmentation import TASK as SEGMENTATION
 from robustkit.tasks.task import glossary
 
 

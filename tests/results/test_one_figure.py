@@ -13,7 +13,7 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.report.front import front_of
 from robustkit.results.survey import looks_of, survey, write_summary
 from robustkit.results.tables import short_tables
-from robustkit.tasks.registry import metric_of
+from robustkit.tasks import metric_of
 
 STRONG = PGD.replace("1/255", "4/255")
 

@@ -32,7 +32,7 @@ from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.runs import untrusted
 from robustkit.runs.untrusted import PAGES, SAMPLES, provenance_metadata, provenance_of
-from robustkit.tasks.registry import EVERY_TASK
+from robustkit.tasks import EVERY_TASK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,6 +14,7 @@ from page_runs import PGD, make_run, page_of
 from rich.console import Console
 from sealing import seal
 
+from robustkit import tasks
 from robustkit.common.figure import Figure
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
@@ -23,7 +24,6 @@ from robustkit.gate.policy import parse_policy
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.slices.regions.results import RegionsPresenter
-from robustkit.tasks import registry
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.labelled import metrics
 from robustkit.tasks.labelled.task import Labelled
@@ -50,9 +50,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _classification = metrics._classification
     monkeypatch.setattr(metrics, "_classification", with_toy)
     monkeypatch.setattr(Labelled, "metrics", (*metrics.METRICS, TOY))
-    registry._of_tasks.cache_clear()
+    tasks._of_tasks.cache_clear()
     yield
-    registry._of_tasks.cache_clear()
+    tasks._of_tasks.cache_clear()
 
 
 def shown(run: Run, rows: Any) -> str:

@@ -18,10 +18,10 @@ from robustkit.display.format import Cell
 from robustkit.display.table import Table
 from robustkit.evaluations.corruptions import SETS, shares_of
 from robustkit.tasks.condition_table import ConditionTable
+from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.counts import Counts
 from robustkit.tasks.segmentation.results import scene_mean_rows, scene_rows
 from robustkit.tasks.segmentation.tables import LONGEST, card_parts, scene_tables, terminal_scenes
-from robustkit.tasks.segmentation.task import TASK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MANIFEST = whole(

@@ -1,21 +1,20 @@
-"""Attacks in results: what each stage left standing, the evidence on them, tables and sentences."""
+"""Attacks in results: what each stage left standing, tables and sentences."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import proportion
-from ...common.plugins import built_in
 from ...display.format import MISSING, amount, count, figure_cell, number, percent, share
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
 from ...display.table import Section, Table, side_by_side
@@ -29,56 +28,13 @@ from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, is_whole
 from ..presenting import of_family
 from . import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
-from .ranking import OrderOfAttacks, checks_of_order
+from .ranking import OrderOfAttacks, Sign, checks_of, checks_of_order, missing_evidence, raised_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure as Canvas
 
     from ..family import Looks
-
-
-@dataclass(frozen=True)
-class Sign:
-    name: str
-    figure: str
-    """What was measured, in words, or `not measured`."""
-    finding: Finding | None = None
-
-
-def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Sign | None:
-    """Return what is wrong where an attack has no evidence, or only what was taken before it; None where it has.
-
-    arguments: of run.json.
-    """
-    if figures is not None and "awaited" not in figures:
-        return None
-    if arguments.get("evidence") == "none":
-        return Sign("evidence", "not taken", Finding.of("evidence/declined"))
-    return Sign("evidence", "not there", Finding.of("evidence/missing"))
-
-
-def checks_of(figures: Mapping[str, Any], stages: Mapping[str, int], n: int, averaged: bool) -> list[Sign]:
-    """Return the checks of figures that were taken, as `gradient_masking.checks_of`, by the slice that judges them."""
-    if (entry := built_in("functions").get("checks_of_evidence")) is None:
-        why = "this installation is without the slice that judges it"
-        return [Sign("evidence", why, Finding.of("evidence/failed", why=why))]
-    judge: Callable[..., list[Sign]] = entry.load()
-    return judge(figures, stages, n=n, averaged=averaged)
-
-
-def raised_by(checks: Iterable[Sign]) -> list[Finding]:
-    """Return the findings; one where several checks were not measured for the same reason."""
-    alike: dict[tuple[str, str], list[Finding]] = {}
-    for check in checks:
-        if (finding := check.finding) is not None:
-            unmeasured = finding.code == "masking/unmeasured"
-            alike.setdefault(("", check.figure) if unmeasured else (check.name, check.figure), []).append(finding)
-    names = [[finding.text.partition(":")[0] for finding in some[:-1]] for some in alike.values()]
-    return [
-        replace(some[-1], text=", ".join([*before, some[-1].text]))
-        for before, some in zip(names, alike.values(), strict=True)
-    ]
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,21 @@ from ...runs.kept_images import Picture
 from ..condition import Cost
 from ..family import Evaluator, family_of, inputs_under
 from ..subject import Batch, EvaluatedModel, Evaluation
-from . import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
-from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits, needs_gradients
+from . import (
+    EVERY_EXPLAINER,
+    FULL,
+    MODES,
+    PLAIN,
+    SCORES,
+    VOCABULARY,
+    Chosen,
+    MapSpec,
+    as_numbers,
+    explained_of,
+    map_of_class,
+    map_with_logits,
+    needs_gradients,
+)
 from .truth import Located
 
 

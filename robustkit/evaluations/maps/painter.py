@@ -21,10 +21,9 @@ from ...display.format import number, percent
 from ...protocol.condition import Condition
 from ..family import shown_under
 from ..subject import Batch, EvaluatedModel, as_levels
-from . import TARGETS, MapSpec, map_condition
+from . import TARGETS, MapSpec, map_condition, option_texts
 from .evaluate import explainer_of, localised, masses
 from .gallery import GalleryRow, Panel
-from .methods import option_texts
 from .truth import Located
 
 _PLAIN = MapSpec("agcam")

@@ -16,9 +16,19 @@ from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..metrics import Cells, Metric, by_checkpoint, is_finite
 from ..presenting import finding_lines, note_lines, of_family
-from . import FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
+from . import (
+    FREE_HEADINGS,
+    METHOD_NAMES,
+    MODES,
+    SCORE_HEADINGS,
+    VOCABULARY,
+    MapSpec,
+    method_names,
+    only_boxes,
+    option_texts,
+    parts_of,
+)
 from .gallery import gallery_uri
-from .methods import METHOD_NAMES, method_names, option_texts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from ...errors import ProtocolError, unknown
 from ...evaluations.condition import Named, Place, View
 from ...evaluations.family import LazyFamily
-from ...evaluations.maps import methods_of
-from ...evaluations.maps.methods import (
+from ...evaluations.maps import (
     Chosen,
     MapWords,
     chosen_of,
     method_text,
+    methods_of,
     option_texts,
     split_options,
     with_options,

@@ -14,8 +14,8 @@ from cam.localisation import energy_inside
 
 from ...common.determinism import SampleRng
 from ...evaluations.condition import Cost
+from ...evaluations.maps import chosen_of, map_with_logits
 from ...evaluations.maps.evaluate import MapEvaluator, explainer_of
-from ...evaluations.maps.methods import chosen_of, map_with_logits
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, Shown
 from ...protocol.card import Card
 from ...protocol.condition import Condition

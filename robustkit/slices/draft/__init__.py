@@ -24,8 +24,8 @@ from ...gate.verdicts import MISSING, MeasuredRun
 from ...protocol.condition import CLEAN
 from ...runs.description import shown_as
 from ...runs.folder import RunFolder
+from ...tasks import find_metric, metric_of
 from ...tasks.labelled.parity import AGREEMENT, DIFFERS
-from ...tasks.registry import find_metric, metric_of
 
 HEAD = """\
 # Drafted from {run} by robustkit check --init. Review every rule before relying on it.

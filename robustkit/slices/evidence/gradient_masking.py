@@ -13,7 +13,7 @@ from typing import Any
 from ...common.differences import sign_test
 from ...common.finding import Finding
 from ...display.format import percent
-from ...evaluations.attacks.results import Sign
+from ...evaluations.attacks.ranking import Sign
 
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding

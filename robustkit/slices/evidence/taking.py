@@ -19,7 +19,7 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError
 from ...evaluations.attacks.evaluate import attack_cost, build_attack
-from ...evaluations.attacks.results import raised_by
+from ...evaluations.attacks.ranking import raised_by
 from ...evaluations.condition import Cost
 from ...evaluations.family import attacked_inputs
 from ...evaluations.subject import Batch, EvaluatedModel

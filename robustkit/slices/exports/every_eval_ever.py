@@ -40,7 +40,7 @@ from ...runs.manifest import (
     digest_of,
     fault_of,
 )
-from ...tasks.registry import find_metric, metric_of, metrics
+from ...tasks import find_metric, metric_of, metrics
 
 SCHEMA = "0.3.0"
 LIBRARY = "robustkit"

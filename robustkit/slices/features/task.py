@@ -25,7 +25,7 @@ from ...evaluations.records import CheckpointRecords, Pairings, PerSample, align
 from ...protocol.card import SampleWords
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
-from ...tasks.registry import find_metric
+from ...tasks import find_metric
 from ...tasks.task import Task
 
 if TYPE_CHECKING:

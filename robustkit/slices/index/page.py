@@ -36,7 +36,7 @@ from ...results.comparison import compare_sides
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import flip_tables, tables
 from ...runs.folder import RunFolder
-from ...tasks.registry import find_metric
+from ...tasks import find_metric
 from . import scan
 from .scan import FOLDER, PAGE, IndexCheckpoint, Indexed, IndexRun, Listed
 

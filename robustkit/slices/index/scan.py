@@ -23,7 +23,7 @@ from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...results.survey import doubts_of
 from ...runs.folder import OWN, OWN_PICTURES, RunFolder, refuse_link
 from ...runs.manifest import Manifest
-from ...tasks.registry import find_metric
+from ...tasks import find_metric
 from ...tasks.task import task_of
 
 _DEEPEST = 32

@@ -33,7 +33,7 @@ from ...protocol.condition import ON, samples_named, split_list
 from ...results.comparison import HELD, LEVEL, Asked, asked_results
 from ...results.pairing import Side, comparison_findings, paired_difference, refuse_incomparable
 from ...runs.folder import RunFolder
-from ...tasks.registry import metric_of, metrics
+from ...tasks import metric_of, metrics
 from ...tasks.task import task_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ...common.names import canonical
 from ...errors import ProtocolError, unknown
 from ...evaluations.condition import Named, Place, View
 from ...evaluations.family import LazyFamily
-from ...evaluations.maps.methods import MapWords, split_options, with_options
+from ...evaluations.maps import MapWords, split_options, with_options
 from ...evaluations.metrics import Metric, of_samples
 from ...protocol.condition import (
     Condition,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...common.determinism import SampleRng
 from ...evaluations.condition import Cost
+from ...evaluations.maps import chosen_of, map_with_logits
 from ...evaluations.maps.evaluate import MapEvaluator, control_map, explainer_of
-from ...evaluations.maps.methods import chosen_of, map_with_logits
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation, Shown
 from ...protocol.card import Card
 from ...protocol.condition import Condition

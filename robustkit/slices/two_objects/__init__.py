@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from ...evaluations.condition import Named, Place
 from ...evaluations.family import LazyFamily
-from ...evaluations.maps import methods_of
-from ...evaluations.maps.methods import Chosen, MapWords, option_texts, split_options, with_options
+from ...evaluations.maps import Chosen, MapWords, methods_of, option_texts, split_options, with_options
 from ...evaluations.metrics import Metric, mean_share, of_samples
 from ...protocol.condition import Condition, ConditionPattern, Value
 

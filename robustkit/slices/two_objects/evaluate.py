@@ -10,8 +10,8 @@ from cam.registry import CONTROLS
 
 from ...common.determinism import SampleRng
 from ...evaluations.condition import Cost
+from ...evaluations.maps import chosen_of, map_with_logits
 from ...evaluations.maps.evaluate import MapEvaluator, control_map, explainer_of, masses
-from ...evaluations.maps.methods import chosen_of, map_with_logits
 from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...protocol.card import Card
 from ...protocol.condition import Condition

@@ -31,7 +31,7 @@ from ...protocol.condition import Condition
 from ...results.pairing import Side, missing_records, same_identity
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from ...tasks.registry import find_metric
+from ...tasks import find_metric
 from ...tasks.task import Task, task_of
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from robustkit.report.run import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
 from robustkit.tasks.condition_table import ConditionTable
+from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.pictures import FILE
 from robustkit.tasks.segmentation.tables import scene_tables
-from robustkit.tasks.segmentation.task import TASK
 from scripts.pages.writing import markdown, write_page
 
 

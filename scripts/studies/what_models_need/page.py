@@ -31,7 +31,7 @@ from robustkit.slices.counterfactuals import FLIPPED
 from robustkit.slices.counterfactuals.results import CounterfactualsPresenter
 from robustkit.slices.regions.results import RegionsPresenter
 from robustkit.slices.two_objects.results import TwoObjectsPresenter
-from robustkit.tasks.registry import metric_of
+from robustkit.tasks import metric_of
 from scripts.pages.writing import deliver, markdown
 
 from .pictures import pictures

@@ -15,9 +15,9 @@ from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.family import family_of
+from robustkit.evaluations.maps import EVERY_EXPLAINER
 from robustkit.evaluations.maps.evaluate import masses
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, write_sheet
-from robustkit.evaluations.maps.methods import EVERY_EXPLAINER
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import load

@@ -14,7 +14,7 @@ from small_audit import audit
 from attacks import FGSM, PGD, ThreatModel
 from robustkit.common.finding import Finding
 from robustkit.evaluations.attacks.evaluate import bearing_evidence, parse_conditions
-from robustkit.evaluations.attacks.results import Sign
+from robustkit.evaluations.attacks.ranking import Sign
 from robustkit.protocol.card import load_card
 from robustkit.runs.folder import RunFolder
 from robustkit.slices.evidence.examining import examine

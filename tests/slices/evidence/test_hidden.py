@@ -21,7 +21,7 @@ from robustkit.common.finding import Finding
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
-from robustkit.evaluations.attacks.results import Sign, raised_by
+from robustkit.evaluations.attacks.ranking import Sign, raised_by
 from robustkit.slices.evidence.gradient_masking import AROUND, HIDES, checks_of
 from robustkit.slices.evidence.probes import Asker, hidden_by_attention
 

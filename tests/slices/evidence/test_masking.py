@@ -19,7 +19,7 @@ from torch import Tensor
 import robustkit
 from attacks import ThreatModel
 from robustkit.data import shapes
-from robustkit.evaluations.attacks.results import Sign
+from robustkit.evaluations.attacks.ranking import Sign
 from robustkit.slices.evidence.examining import examine
 from robustkit.slices.evidence.gradient_masking import checks_of
 

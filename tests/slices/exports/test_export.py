@@ -36,7 +36,7 @@ from robustkit.slices.exports.every_eval_ever import _metric as written_metric
 from robustkit.slices.exports.every_eval_ever import before_submission
 from robustkit.slices.exports.formats import FORMATS
 from robustkit.slices.exports.formats import export_run as export
-from robustkit.tasks.registry import metric_of, metrics
+from robustkit.tasks import metric_of, metrics
 
 EEE, RESULTS = "every-eval-ever", "evaluation_results"
 SURE = {f"corruption(fog,severity={severity})": records(10 - severity) for severity in range(1, 6)}

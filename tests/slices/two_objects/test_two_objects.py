@@ -26,8 +26,8 @@ from robustkit.data.layouts import Sample
 from robustkit.data.shapes import PAIRS, pair_labels, rendered_pair
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
+from robustkit.evaluations.maps import chosen_of
 from robustkit.evaluations.maps.evaluate import masses
-from robustkit.evaluations.maps.methods import chosen_of
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
