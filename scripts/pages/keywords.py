@@ -19,7 +19,9 @@ from robustkit.common.options import options_of
 from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
 
 PACKAGE = Path(__file__).parents[2] / "robustkit"
-SLICES = sorted(path.parent.name for path in PACKAGE.glob("slices/*/request.py"))
+SLICES = sorted(
+    path.parent.name for path in PACKAGE.glob("slices/*/__init__.py") if "(Request):" in path.read_text("utf-8")
+)
 IMPORTS = {
     "collections.abc": ("Iterable", "Mapping", "Sequence"),
     "pathlib": ("Path",),
@@ -36,7 +38,7 @@ def stubs() -> dict[Path, str]:
     made = {PACKAGE / "pipeline" / "keywords.pyi": _stub("robustkit/pipeline/request.py", core)}
     for name in SLICES:
         request = resolve_name(f"robustkit.slices.{name}.plan:{name}").request
-        text = _stub(f"robustkit/slices/{name}/request.py", {f"{name.capitalize()}Options": request})
+        text = _stub(f"robustkit/slices/{name}/__init__.py", {f"{name.capitalize()}Options": request})
         made[PACKAGE / "slices" / name / "keywords.pyi"] = text
     top = PACKAGE / "__init__.pyi"
     text = top.read_text("utf-8")

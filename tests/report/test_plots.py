@@ -38,7 +38,7 @@ from robustkit.report.run import Run
 from robustkit.runs.manifest import Claim
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 from robustkit.tasks.labelled.tables import Reliabilities, reliability
-from robustkit.tasks.segmentation.tables import MOST, class_ious
+from robustkit.tasks.segmentation.results import MOST, class_ious
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 

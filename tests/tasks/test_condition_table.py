@@ -25,8 +25,7 @@ from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.slices.regions.results import RegionsPresenter
 from robustkit.tasks.condition_table import ConditionTable
-from robustkit.tasks.labelled import metrics
-from robustkit.tasks.labelled.task import Labelled
+from robustkit.tasks.labelled import Labelled, metrics
 from robustkit.tasks.task import task_of
 
 TOY = replace(mean_share("boldness", "boldness %"), meaning="The share of bold answers among all samples.")

@@ -20,8 +20,14 @@ from robustkit.evaluations.corruptions import SETS, shares_of
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.counts import Counts
-from robustkit.tasks.segmentation.results import scene_mean_rows, scene_rows
-from robustkit.tasks.segmentation.tables import LONGEST, card_parts, scene_tables, terminal_scenes
+from robustkit.tasks.segmentation.results import (
+    LONGEST,
+    card_parts,
+    scene_mean_rows,
+    scene_rows,
+    scene_tables,
+    terminal_scenes,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MANIFEST = whole(

@@ -11,7 +11,7 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
-from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
+from ...evaluations.maps.tables import ListedAggregator, ListedPresenter
 from ...evaluations.records import CheckpointRecords, Pairings
 from . import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 

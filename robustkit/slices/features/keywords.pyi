@@ -1,4 +1,4 @@
-# Made by `python -m scripts.pages.keywords` from robustkit/slices/features/request.py.
+# Made by `python -m scripts.pages.keywords` from robustkit/slices/features/__init__.py.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict

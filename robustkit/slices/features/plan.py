@@ -44,8 +44,8 @@ from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import Images
+from . import FeatureRequest
 from .heads import CROSS_VALIDATION, HeadChoice, HeadSet
-from .request import FeatureRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,7 +12,7 @@ from ...common.figure import PAIRED_SCORE, Figure
 from ...common.finding import Finding
 from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
-from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
+from ...evaluations.maps.tables import ListedAggregator, ListedPresenter
 from ...evaluations.records import CheckpointRecords
 from . import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
 

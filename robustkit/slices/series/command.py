@@ -8,7 +8,7 @@ import click
 
 from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
 from ...cli.terminal import run_to_the_end
-from .request import SeriesRequest
+from . import SeriesRequest
 
 
 @click.command(

@@ -24,10 +24,9 @@ from ...protocol.condition import Condition
 from ...report.run import Run
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import LabelledSubject
-from . import parse_disturbances
+from . import SeriesRequest, parse_disturbances
 from .files import SeriesSource, open_series
 from .model import SeriesClassifier, load_series
-from .request import SeriesRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...protocol.card import SampleWords
-from ...tasks.labelled.task import Labelled
+from ...tasks.labelled import Labelled
 
 SAMPLES = SampleWords("series", "series")
 

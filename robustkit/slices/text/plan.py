@@ -21,10 +21,9 @@ from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition, split_list
 from ...report.run import Run
 from ...runs.progress import Progress
-from . import USUAL, VOCABULARY
+from . import USUAL, VOCABULARY, TextRequest
 from .documents import as_text, open_documents
 from .language_model import LanguageModel, load_language_model
-from .request import TextRequest
 from .subject import Documents, TextSubject, TokenWindows
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import mean_of, share_of
 from ...evaluations.aggregate import column_of
-from ...evaluations.maps.listed import ListedAggregator, ListedPresenter
+from ...evaluations.maps.tables import ListedAggregator, ListedPresenter
 from . import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
 
 

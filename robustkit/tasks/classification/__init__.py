@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...display.table import Section
 from ...evaluations.presenting import left_out_lines
 from ...evaluations.records import Pairings
+from ..labelled import Labelled
 from ..labelled.metrics import METRICS as METRICS
-from ..labelled.task import Labelled
 
 if TYPE_CHECKING:
     from ...evaluations.aggregate import Results

@@ -21,8 +21,20 @@ from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .counts import COLUMNS, Counts
-from .results import counts_of_runs, of_runs, recorded_difference, scene_ids, scene_mean_rows, scene_rows, worst_rows
-from .tables import card_parts, class_figures, class_ious, scene_tables, terminal_scenes
+from .results import (
+    card_parts,
+    class_figures,
+    class_ious,
+    counts_of_runs,
+    of_runs,
+    recorded_difference,
+    scene_ids,
+    scene_mean_rows,
+    scene_rows,
+    scene_tables,
+    terminal_scenes,
+    worst_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

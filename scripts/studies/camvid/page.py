@@ -21,7 +21,7 @@ from robustkit.runs.manifest import Manifest
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.pictures import FILE
-from robustkit.tasks.segmentation.tables import scene_tables
+from robustkit.tasks.segmentation.results import scene_tables
 from scripts.pages.writing import markdown, write_page
 
 

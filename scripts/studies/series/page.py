@@ -30,7 +30,7 @@ from robustkit.display.svg import Plot
 from robustkit.errors import RobustkitError
 from robustkit.pipeline.scheduler import run
 from robustkit.results.published import read_published
-from robustkit.slices.series.request import SeriesRequest
+from robustkit.slices.series import SeriesRequest
 from scripts.pages.writing import markdown, write_page
 
 from .train import FORMULAS, WATCHED

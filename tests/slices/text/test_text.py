@@ -35,11 +35,10 @@ from robustkit.report.card import headline
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.published import read_published
-from robustkit.slices.text import VOCABULARY
+from robustkit.slices.text import VOCABULARY, TextRequest
 from robustkit.slices.text.documents import open_documents
 from robustkit.slices.text.evaluate import CHANGES, DRAWS, NEIGHBOURS, change_text
 from robustkit.slices.text.language_model import load_language_model
-from robustkit.slices.text.request import TextRequest
 from robustkit.slices.text.subject import Documents, TextSubject, TokenWindows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
