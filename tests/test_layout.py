@@ -83,7 +83,7 @@ LATE_MODULES = {
     ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
     ("robustkit.report.run", "robustkit.report.*"): "loads torch and jinja2",
     ("robustkit.report.run", "robustkit"): "a function of a slice, which may be deleted",
-    ("robustkit.*.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
+    ("robustkit.tasks.segmentation", "robustkit.*"): "a task is met early, and summarises or draws late",
 }
 """Who may import what of robustkit in a function, and why."""
 

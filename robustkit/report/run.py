@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from .examples import Examples
+    from .samples import Examples
 
 
 class Run(RunFolder):
@@ -103,7 +103,7 @@ class Run(RunFolder):
         """
         if not (isinstance(condition, str) and isinstance(limit, int) and limit > 0):
             raise TypeError(f"examples({condition!r}, limit={limit!r}): expected a text, and a limit of 1 or more")
-        from .examples import examples_of
+        from .samples import examples_of
 
         return examples_of(self, condition, wrong, limit)
 

@@ -137,7 +137,7 @@ def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
     names = [section.name for section in sections_of(run, rows)]
     used = families_of(run.manifest)
     assert [family.name for family in used] == ["clean", "corruptions", "maps", "attacks"]  # attention is not watched
-    for module in ("tasks.labelled.task", "evaluations.presenting"):
+    for module in ("tasks.labelled", "evaluations.presenting"):
         monkeypatch.setattr(f"robustkit.{module}.families_of", lambda manifest, rows=(): [*used, Turned()])
     assert names == [name for name in SECTIONS if name in names]
     assert [section.name for section in sections_of(run, rows)] == [*names, "turned"]
