@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Literal
 
 from ..common.figure import Figure
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Cell(str):
     """The text of a number in a table, which keeps the number.
 
     value: in its own unit, 0.933 for `93.3`; nan where there is none. figure: it with its interval, if it has one.
+    ends: those of the interval as the text has them, empty where it has none. mark: whether it is the best of its kind,
+    or no test tells it from the best. flagged: whether a doubt is about it.
     """
 
     value: float
     figure: Figure | None
+    ends: tuple[str, str]
+    mark: Literal["best", "close", ""] = ""
+    flagged: bool = False
 
-    def __new__(cls, text: str, value: float = math.nan, figure: Figure | None = None) -> Cell:
+    def __new__(
+        cls, text: str, value: float = math.nan, figure: Figure | None = None, ends: tuple[str, str] = ("", "")
+    ) -> Self:
         cell = super().__new__(cls, text)
-        cell.value, cell.figure = value, figure
+        cell.value, cell.figure, cell.ends = value, figure, ends
         return cell
+
+    @property
+    def alone(self) -> str:
+        """The text without its interval."""
+        return self.removesuffix(f" [{', '.join(self.ends)}]")
 
     def followed_by(self, note: str) -> Cell:
         """Return it with a note after it, `62.0 (1–3)`."""
@@ -73,8 +89,11 @@ def figure_cell(
         return MISSING
     if not figure.is_finite:
         return NOT_FINITE
-    ends = interval(figure.low, figure.high, scale, sign, digits) if with_interval else ""
-    return Cell(f"{scaled(figure.value, scale, sign, digits)} {ends}".rstrip(), figure.value, figure)
+    text, ends = scaled(figure.value, scale, sign, digits), (figure.low, figure.high)
+    if not (with_interval and all(map(math.isfinite, ends))):
+        return Cell(text, figure.value, figure)
+    low, high = (scaled(end, scale, sign, digits) for end in ends)
+    return Cell(f"{text} [{low}, {high}]", figure.value, figure, (low, high))
 
 
 def loss_cell(figure: Figure | None) -> Cell:

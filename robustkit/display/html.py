@@ -9,6 +9,7 @@ from importlib import resources
 
 from markupsafe import Markup, escape
 
+from .format import Cell
 from .table import Table
 
 _EXPLAINED = ("condition", "figure", "score", "stage", "mean over", "under")  # headings of keys that have words
@@ -37,13 +38,22 @@ def html_table(table: Table, words: Write = escape, names: Write = escape, numbe
             kind = "num" if place in numeric else "flag" if cell[:1] == "⚑" else "text"
             if (shade := table.shade(row, place)) is not None:
                 kind = Markup('{} heat" style="--heat: {:.0f}%').format(Markup(kind), 70 * shade)
-            text = numbers(cell) if place in numeric else names(cell)
+            text = _marked(cell, numbers if place in numeric else names)
             inside += Markup('<td class="{}">{}</td>').format(kind, text)
         lines.append(Markup("<tr{}>{}</tr>").format(again, inside))
         under = (names(text) for place, text in table.below if place == row)
         lines += (Markup('<tr><td colspan="{}">{}</td></tr>').format(len(table.headings), text) for text in under)
     top = Markup("<thead><tr>{}</tr></thead>").format(Markup().join(headings))
     return Markup("<table>\n{}\n<tbody>\n{}\n</tbody>\n</table>").format(top, Markup("\n").join(lines))
+
+
+def _marked(text: str, write: Write) -> Markup:
+    """Return a text as markup: the best in bold, what no test tells from it underlined, a dagger for a doubt."""
+    if not isinstance(text, Cell) or not (text.mark or text.flagged):
+        return write(text)
+    number = {"best": Markup("<b>{}</b>"), "close": Markup("<u>{}</u>"), "": Markup("{}")}[text.mark]
+    dagger = Markup("<sup>†</sup>") if text.flagged else ""
+    return number.format(write(text.alone)) + dagger + write(text.removeprefix(text.alone))
 
 
 def as_html(tables: Iterable[Table], lines: Iterable[str] = ()) -> str:

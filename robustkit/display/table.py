@@ -1,9 +1,11 @@
 """A table until it is written, and a part of a page; of several checkpoints, what is alike stands side by side in one
-table. `console` writes tables for a terminal, `html` for pages and notebooks, `as_markdown` for model cards.
+table. `console` writes tables for a terminal, `html` for pages and notebooks; `as_markdown`, `as_latex`, `as_csv`.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .format import MISSING, Cell
 from .svg import Plot
-from .text import Made, capital, markdown_table
+from .text import Made, capital, escape_markdown, markdown_table, no_controls, no_formula, one_line
 
 Row = tuple[str, ...]
 T = TypeVar("T")
@@ -190,6 +192,77 @@ def join_tables(tables: Iterable[Table]) -> list[Table]:
     return joined
 
 
+@dataclass(frozen=True)
+class Form:
+    """How a format writes texts that are not its own, marks of cells, and intervals."""
+
+    escape: Callable[[str], str]
+    best: str = "{}"
+    close: str = "{}"
+    flagged: str = "{}"
+    interval: str = " [{}, {}]"
+
+    def write(self, text: str) -> str:
+        """Return a text, or a cell with its marks, in the format."""
+        if not isinstance(text, Cell):
+            return self.escape(text)
+        written = {"best": self.best, "close": self.close, "": "{}"}[text.mark].format(self.escape(text.alone))
+        written = self.flagged.format(written) if text.flagged else written
+        return written + (self.interval.format(*map(self.escape, text.ends)) if text.ends[0] else "")
+
+
+_SIGNS = '\\~^|<>[]*"–…†−±×↓↑≥≤σεδλ⚑�'
+_IN_LATEX = (
+    r"\textbackslash{} \textasciitilde{} \textasciicircum{} \textbar{} \textless{} \textgreater{} {[} {]} {*} {''} "
+    r"\textendash{} \ldots{} \textdagger{} $-$ $\pm$ $\times$ $\downarrow$ $\uparrow$ $\geq$ $\leq$ $\sigma$ "
+    r"$\varepsilon$ $\delta$ $\lambda$ \textbullet{} ?"
+)
+_TO_LATEX = str.maketrans(dict(zip(_SIGNS, _IN_LATEX.split(), strict=True)) | {sign: f"\\{sign}" for sign in "&%$#_{}"})
+"""Brackets and asterisks, too: after the end of a row they would be its arguments."""
+
+
+def escape_latex(text: str) -> str:
+    """Return a text that LaTeX shows literally, on one line; two hyphens stay two."""
+    return one_line(text).replace("--", "-\0-").translate(_TO_LATEX).replace("-\0-", "-{}-")
+
+
+_LATEX = Form(
+    escape_latex,
+    best=r"\textbf{{{}}}",
+    close=r"\underline{{{}}}",
+    flagged=r"{}\textsuperscript{{\textdagger}}",
+    interval=r" {{\scriptsize [{}, {}]}}",
+)
+_MARKDOWN = Form(escape_markdown, best="**{}**", close="<u>{}</u>", flagged="{}†")
+
+
 def as_markdown(table: Table) -> Made:
     """Return a table without its title: numbers stand on the right."""
-    return markdown_table(table.rows, table.headings, table.numeric)
+    rows = ([Made(_MARKDOWN.write(cell)) if isinstance(cell, Cell) else cell for cell in row] for row in table.rows)
+    return markdown_table([*rows], table.headings, table.numeric)
+
+
+def as_latex(table: Table, label: str) -> str:
+    """Return a table environment with the rules of booktabs; the title is its caption, flags are comments. label: for
+    \\ref."""
+    lines = [r"% \usepackage{booktabs}", *(f"% {one_line(flag)}" for flag in table.flags)]
+    lines += [r"\begin{table}[t]", r"\centering", rf"\caption{{{escape_latex(table.title)}}}", rf"\label{{{label}}}"]
+    headings, *rows = (" & ".join(map(_LATEX.write, row)) + r" \\" for row in (table.headings, *table.rows))
+    columns = "l" * table.keys + "r" * (len(table.headings) - table.keys)
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", headings, r"\midrule", *rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def as_csv(table: Table) -> str:
+    """Return headings and cells without marks, with the minus sign that programs read; the ends of intervals in columns
+    of their own, where a cell has them."""
+    ends = ("", " low", " high") if any(isinstance(c, Cell) and c.ends[0] for row in table.rows for c in row) else ("",)
+    keys = table.headings[: table.keys]
+    lines = [[*keys, *(f"{heading}{end}" for heading in table.headings[table.keys :] for end in ends)]]
+    for row in table.rows:
+        cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row[table.keys :])
+        parts = (part.replace("−", "-") for cell in cells for part in (cell.alone, *cell.ends)[: len(ends)])
+        lines.append([*row[: table.keys], *parts])
+    sheet = io.StringIO()
+    csv.writer(sheet, lineterminator="\n").writerows([no_controls(no_formula(text)) for text in line] for line in lines)
+    return sheet.getvalue()

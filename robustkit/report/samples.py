@@ -1,4 +1,4 @@
-"""The pictures that a run kept, with what checkpoints predicted: for the browser of samples, and as objects in Python."""
+"""The pictures that a run kept, with what checkpoints predicted: for the browser of samples, and as objects."""
 
 from __future__ import annotations
 

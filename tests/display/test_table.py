@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from robustkit.display.format import MISSING, NOT_FINITE, Cell, count, scaled
+from robustkit.common.figure import Figure
+from robustkit.display.format import MISSING, NOT_FINITE, Cell, count, figure_cell, scaled
 from robustkit.display.html import html_table
-from robustkit.display.table import Table, join_tables, side_by_side
+from robustkit.display.table import Table, as_csv, as_latex, as_markdown, join_tables, side_by_side
 
 
 def row(condition: str, *fractions: float | None) -> tuple[str, ...]:
@@ -112,3 +113,47 @@ def test_numbers_and_names_are_written_by_their_own_writers() -> None:
     table = Table("t", ("checkpoint", "top-1", "why"), (("net", scaled(0.25), "so"),))
     text = html_table(table, *(lambda cell, sign=sign: f"{sign}{cell}" for sign in "wn#"))
     assert re.findall(r">([wn#]\S*?)</t[dh]>", text.splitlines()[-3]) == ["nnet", "#25.0", "nso"]
+
+
+def test_marks_intervals_and_signs_are_of_the_format() -> None:
+    """The best is bold, close to it underlined, a doubt has a dagger; intervals stay outside of marks."""
+    best, close, plain = (figure_cell(Figure(v, 9, v - 0.1, v + 0.1), 1, sign="+", digits=1) for v in (0.3, -0.2, 0.5))
+    best.mark, close.mark, close.flagged = "best", "close", True
+    half = figure_cell(Figure(0.5, 9, float("nan"), 0.6))
+    half.flagged = True
+    table = Table("a_b", ("what", "x & y"), (("=p", best), ("q", close), ("r", plain), ("s", half), ("t", MISSING)))
+    assert [cell.alone for cell in (best, close, half, MISSING)] == ["+0.3", "−0.2", "50.0", "–"]
+    assert as_markdown(table).splitlines()[2:] == [
+        r"| =p | **+0.3** [+0.2, +0.4] |",
+        "| q | <u>−0.2</u>† [−0.3, −0.1] |",
+        "| r | +0.5 [+0.4, +0.6] |",
+        "| s | 50.0† |",
+        "| t | – |",
+    ]
+    assert as_latex(table, "tab:x").splitlines()[3:] == [
+        r"\caption{a\_b}",
+        r"\label{tab:x}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"what & x \& y \\",
+        r"\midrule",
+        r"=p & \textbf{+0.3} {\scriptsize [+0.2, +0.4]} \\",
+        r"q & \underline{$-$0.2}\textsuperscript{\textdagger} {\scriptsize [$-$0.3, $-$0.1]} \\",
+        r"r & +0.5 {\scriptsize [+0.4, +0.6]} \\",
+        r"s & 50.0\textsuperscript{\textdagger} \\",
+        r"t & \textendash{} \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    rows = re.findall('<td class="num">(.*?)</td>', html_table(table))
+    assert rows == [
+        "<b>+0.3</b> [+0.2, +0.4]",
+        "<u>−0.2</u><sup>†</sup> [−0.3, −0.1]",
+        "+0.5 [+0.4, +0.6]",
+        "50.0<sup>†</sup>",
+        "–",
+    ]
+    whole = "what,x & y,x & y low,x & y high\n'=p,+0.3,+0.2,+0.4\nq,-0.2,-0.3,-0.1\nr,+0.5,+0.4,+0.6\ns,50.0,,\nt,–,,\n"
+    assert as_csv(table) == whole
+    assert as_csv(replace(table, rows=table.rows[3:])) == "what,x & y\ns,50.0\nt,–\n"

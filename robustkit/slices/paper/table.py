@@ -6,12 +6,8 @@ after the fact, so Holm's correction counts all pairs that might have been teste
 
 from __future__ import annotations
 
-import csv
-import html
-import io
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,9 +16,10 @@ from ...common.differences import holm
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.plugins import plugin_session
-from ...display.format import amount, figure_cell
-from ...display.text import Made, capital, escape_markdown, no_controls, no_formula, one_line
-from ...display.text import markdown_table as markdown_table
+from ...display.format import Cell, amount, figure_cell
+from ...display.html import as_html
+from ...display.table import Table, as_csv, as_latex, as_markdown
+from ...display.text import capital, escape_markdown, finite_json
 from ...errors import DamagedRecord, ProtocolError, RunError, unknown
 from ...evaluations.aggregate import Results
 from ...evaluations.condition import estimated, in_means, kind_of, matches, name_of, pattern_of
@@ -49,142 +46,75 @@ SETS = {
 FORMATS = ("latex", "markdown", "csv", "html")
 
 
-@dataclass(frozen=True)
-class PaperCell:
-    """A figure as a text, and the ends of its 95 % interval, empty where it has none. mark: best of its figure, close
-    where no test tells it from the best. flagged: whether a doubt is about it alone. p_value: Holm's, against the best.
-    """
+class PaperCell(Cell):
+    """A figure in a table for a paper. p_value: Holm's, against the best of its kind; nan for the best, and where no
+    test was made."""
 
-    value: str
-    low: str = ""
-    high: str = ""
-    mark: Literal["best", "close", ""] = ""
-    flagged: bool = False
     p_value: float = math.nan
-    row: Figure | None = None
-
-
-@dataclass(frozen=True)
-class Markup:
-    """How a format writes texts that are not its own, and cells."""
-
-    escape: Callable[[str], str]
-    best: str = "{}"
-    close: str = "{}"
-    flagged: str = "{}"
-    interval: str = " [{}, {}]"
-
-    def cell(self, cell: PaperCell, intervals: bool) -> str:
-        text = {"best": self.best, "close": self.close, "": "{}"}[cell.mark].format(self.escape(cell.value))
-        text = self.flagged.format(text) if cell.flagged else text
-        bounds = (self.escape(end) for end in (cell.low, cell.high))
-        return text + (self.interval.format(*bounds) if intervals and cell.low else "")
-
-
-_SIGNS = '\\~^|<>[]*"–…†−±×↓↑≥≤σεδλ⚑�'
-_IN_LATEX = (
-    r"\textbackslash{} \textasciitilde{} \textasciicircum{} \textbar{} \textless{} \textgreater{} {[} {]} {*} {''} "
-    r"\textendash{} \ldots{} \textdagger{} $-$ $\pm$ $\times$ $\downarrow$ $\uparrow$ $\geq$ $\leq$ $\sigma$ "
-    r"$\varepsilon$ $\delta$ $\lambda$ \textbullet{} ?"
-)
-_TO_LATEX = str.maketrans(dict(zip(_SIGNS, _IN_LATEX.split(), strict=True)) | {sign: f"\\{sign}" for sign in "&%$#_{}"})
-"""Brackets and asterisks, too: after the end of a row they would be its arguments."""
-
-
-def escape_latex(text: str) -> str:
-    """Return a text that LaTeX shows literally, on one line; two hyphens stay two."""
-    return one_line(text).replace("--", "-\0-").translate(_TO_LATEX).replace("-\0-", "-{}-")
-
-
-_LATEX = Markup(
-    escape_latex,
-    best=r"\textbf{{{}}}",
-    close=r"\underline{{{}}}",
-    flagged=r"{}\textsuperscript{{\textdagger}}",
-    interval=r" {{\scriptsize [{}, {}]}}",
-)
-_MARKDOWN = Markup(escape_markdown, best="**{}**", close="<u>{}</u>", flagged="{}†")
-_HTML = Markup(
-    html.escape, best="<b>{}</b>", close="<u>{}</u>", flagged="{}<sup>†</sup>", interval=" <small>[{}, {}]</small>"
-)
-_PLAIN = Markup(lambda text: no_controls(no_formula(text)))
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table for a paper. corner: what the first column holds. cells: a row for each of `names`, a figure for each of
-    `headings`. flags: doubts about its figures, and how its runs differ, to be read before it is published."""
+    """A table for a paper: checkpoints as rows and figures as columns, or turned. Its title is the caption; its flags
+    are doubts about its figures, and how its runs differ, to be read before it is published."""
 
-    corner: str
-    headings: tuple[str, ...]
-    names: tuple[str, ...]
-    cells: tuple[tuple[PaperCell, ...], ...]
-    caption: str
-    flags: tuple[str, ...] = ()
-    intervals: bool = False
+    table: Table
+
+    @property
+    def caption(self) -> str:
+        """What the table shows, and how marks are read."""
+        return self.table.title
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Doubts about its figures."""
+        return self.table.flags
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of its columns, without the first."""
+        return self.table.headings[1:]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its rows are called."""
+        return tuple(row[0] for row in self.table.rows)
+
+    @property
+    def cells(self) -> tuple[tuple[PaperCell, ...], ...]:
+        """The figures of each row."""
+        return tuple(tuple(cell for cell in row if isinstance(cell, PaperCell)) for row in self.table.rows)
 
     def turned(self) -> PaperTable:
-        """Return the table with figures as rows and checkpoints as columns."""
-        cells = tuple(zip(*self.cells, strict=True))
-        return replace(self, corner="", headings=self.names, names=self.headings, cells=cells)
-
-    def _texts(self, markup: Markup) -> list[list[str]]:
-        """Return the headings, then the rows, as texts of a format."""
-        cells = ([markup.cell(cell, self.intervals) for cell in row] for row in self.cells)
-        rows = [[markup.escape(name), *row] for name, row in zip(self.names, cells, strict=True)]
-        return [[markup.escape(text) for text in (self.corner, *self.headings)], *rows]
+        """Return the table with rows and columns exchanged."""
+        headings, *rows = zip(("", *self.headings), *self.table.rows, strict=True)
+        return PaperTable(replace(self.table, headings=headings, rows=tuple(rows)))
 
     def to_latex(self, label: str = "tab:robustness") -> str:
         """Return a table environment with the rules of booktabs. label: for \\ref."""
-        headings, *rows = (" & ".join(row) + r" \\" for row in self._texts(_LATEX))
-        lines = [r"% \usepackage{booktabs}", *(f"% {one_line(flag)}" for flag in self.flags)]
-        lines += [
-            r"\begin{table}[t]",
-            r"\centering",
-            rf"\caption{{{escape_latex(self.caption)}}}",
-            rf"\label{{{label}}}",
-        ]
-        lines += [rf"\begin{{tabular}}{{l{'r' * len(self.headings)}}}", r"\toprule", headings, r"\midrule", *rows]
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+        return as_latex(self.table, label)
 
     def to_markdown(self) -> str:
         """Return a table of GitHub's Markdown, and its caption below."""
-        headings, *rows = ([Made(text) for text in row] for row in self._texts(_MARKDOWN))
-        return f"{markdown_table(rows, headings)}\n\n{escape_markdown(self.caption)}\n"
+        return f"{as_markdown(self.table)}\n\n{escape_markdown(self.caption)}\n"
 
     def to_html(self) -> str:
         """Return a table element, without styles of its own."""
-        headings, *rows = self._texts(_HTML)
-        head = "".join(f"<th>{text}</th>" for text in headings)
-        body = ("".join([f"<th>{row[0]}</th>", *(f"<td>{text}</td>" for text in row[1:])]) for row in rows)
-        lines = [
-            "<table>",
-            f"<caption>{html.escape(self.caption)}</caption>",
-            f"<thead><tr>{head}</tr></thead>",
-            "<tbody>",
-        ]
-        return "\n".join([*lines, *(f"<tr>{row}</tr>" for row in body), "</tbody>", "</table>", ""])
+        return f"{as_html([replace(self.table, flags=())])}\n"
 
     _repr_html_ = to_html
 
     def to_csv(self) -> str:
         """Return headings and figures without marks, with the minus sign that programs read; with intervals, their ends
         in columns of their own."""
-        ends = ("", " low", " high") if self.intervals else ("",)
-        headings = [f"{heading}{end}" for heading in self.headings for end in ends]
-        cells = (
-            [text.replace("−", "-") for cell in row for text in (cell.value, cell.low, cell.high)[: len(ends)]]
-            for row in self.cells
-        )
-        rows = [[self.corner, *headings], *([name, *row] for name, row in zip(self.names, cells, strict=True))]
-        sheet = io.StringIO()
-        csv.writer(sheet, lineterminator="\n").writerows(map(_PLAIN.escape, row) for row in rows)
-        return sheet.getvalue()
+        return as_csv(self.table)
 
     def _records(self) -> list[dict[str, Any]]:
-        every = (cell for row in self.cells for cell in row)
+        every = ((cell, cell.figure) for row in self.cells for cell in row)
         return [
-            {**cell.row.to_plain(), "p_holm": cell.p_value, "mark": cell.mark} for cell in every if cell.row is not None
+            {**figure.to_plain(), "p_holm": cell.p_value, "mark": cell.mark}
+            for cell, figure in every
+            if figure is not None
         ]
 
     def to_frame(self) -> pd.DataFrame:
@@ -195,15 +125,7 @@ class PaperTable:
 
     def to_json(self) -> str:
         """Return caption, flags and figures; None for what is not finite."""
-        figures = [
-            {
-                key: None if isinstance(value, float) and not math.isfinite(value) else value
-                for key, value in row.items()
-            }
-            for row in self._records()
-        ]
-        content = {"caption": self.caption, "flags": self.flags, "figures": figures}
-        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return finite_json({"caption": self.caption, "flags": self.flags, "figures": self._records()})
 
     def to(self, format: str) -> str:
         """Return the table in a format. Raises ProtocolError for one that is not of `FORMATS`."""
@@ -404,7 +326,10 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
         doubts = {entry.key: line.doubts(entry.key) for entry in figures if entry.key in line.rows}
         shared = set[str]().union(*doubts.values()).intersection(*doubts.values())
         cells.append(
-            tuple(_cell(line, entry.key, tests, bool({*doubts.get(entry.key, ())} - shared)) for entry in figures)
+            tuple(
+                _cell(line, entry.key, tests, bool({*doubts.get(entry.key, ())} - shared), intervals)
+                for entry in figures
+            )
         )
         flagged += (
             Concerned(line.name, condition, flags, line.side.manifest) for (condition, _), flags in doubts.items()
@@ -413,23 +338,19 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
     flags = [flag.line for flag in raised_once(flagged, dict(zip(names, names, strict=True)))]
     headings = _headings(lines, figures)
     caption = _caption(lines, headings, tests, cells, intervals)
+    whole = tuple((name, *row) for name, row in zip(names, cells, strict=True))
     return PaperTable(
-        "checkpoint",
-        tuple(headings.values()),
-        names,
-        tuple(cells),
-        caption,
-        (*(doubt for doubt, _ in apart), *flags),
-        intervals,
+        Table(caption, ("checkpoint", *headings.values()), whole, (*(doubt for doubt, _ in apart), *flags))
     )
 
 
-def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool) -> PaperCell:
+def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool, intervals: bool) -> PaperCell:
     row = line.rows.get(key)
-    value, _, bounds = figure_cell(row, metric_of(key[1]).scale).partition(" ")
-    low, _, high = bounds.strip("[]").partition(", ")
-    mark, p_value = tests.marks.get((line.name, key), ("", math.nan))
-    return PaperCell(value, low, high, mark, flagged, p_value, row)
+    text = figure_cell(row, metric_of(key[1]).scale, intervals)
+    cell = PaperCell(text, text.value, row, text.ends)
+    cell.flagged = flagged
+    cell.mark, cell.p_value = tests.marks.get((line.name, key), ("", math.nan))
+    return cell
 
 
 def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, str]:
@@ -469,7 +390,7 @@ def _caption(
     manifests = [line.side.manifest for line in lines]
     headline, samples = task_of(manifests[0]).headline_metric, manifests[0].protocol.samples
     every = [cell for row in cells for cell in row]
-    counts = sorted({int(cell.row.n) for cell in every if cell.row and cell.row.metric == headline.name})
+    counts = sorted({int(cell.figure.n) for cell in every if cell.figure and cell.figure.metric == headline.name})
     n = "–".join(dict.fromkeys(map(str, (counts[0], counts[-1])))) if counts else str(manifests[0].data.n)
     radii, tags = _radii(lines, headings), dict.fromkeys(manifest.protocol.tag for manifest in manifests)
     data = ", ".join(dict.fromkeys(manifest.data.name for manifest in manifests))

@@ -17,13 +17,15 @@ import pytest
 from click.testing import CliRunner
 from compared_runs import PGD, Change, N, Rows, change_of, rows_of, run_of
 from figures import figure, noted
+from markupsafe import escape
 from scipy import stats
 
 import robustkit
 from robustkit.cli.app import cli
+from robustkit.display.table import escape_latex
 from robustkit.errors import ProtocolError
 from robustkit.report.run import Run
-from robustkit.slices.paper.table import SETS, escape_latex
+from robustkit.slices.paper.table import SETS
 
 NAMES = ("vit_b & 50%", "other", "third")
 RIGHT = {"clean": (36, 35, 10), PGD: (20, 20, 19)}
@@ -50,9 +52,7 @@ def made(folder: Path, flags: Any = (), change: Change = lambda manifest: None, 
 CAPTION = (
     r"Top-1 in \%, or what a heading names, of set (n = 40 images); protocol standard@1:96fe6f4a, eps = 1/255 (linf). "
     r"Best in bold; underlined: not significantly different from the best (paired test, p $\geq$ .05 after Holm's "
-    r"correction "
-    r"for 6 "
-    r"pairs)."
+    r"correction for 6 pairs)."
 )
 LATEX = r"""% \usepackage{booktabs}
 \begin{table}[t]
@@ -85,7 +85,8 @@ def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "| --- | ---: | ---: |",
         r"| vit_b &#38; 50% | **90.0** | **50.0** |",
     ]
-    assert "<th>vit_b &amp; 50%</th><td><b>90.0</b></td>" in table._repr_html_()
+    row = '<th scope="row" class="plain">vit_b &amp; 50%</th><td class="num"><b>90.0</b></td>'
+    assert row in table._repr_html_() and f"<caption>{escape(table.caption)}</caption>" in table._repr_html_()
     bounded = run.tabulate(intervals=True, turned=True)
     assert list(csv.reader(io.StringIO(bounded.to_csv())))[:2] == [
         ["", *(f"{name}{end}" for name in NAMES for end in ("", " low", " high"))],
