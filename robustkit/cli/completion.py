@@ -29,7 +29,6 @@ def completion_script(cli: click.Command, shell: str) -> str:
 
 
 _FIXED = {
-    "--preset": ("quick", "standard", "full", "quest"),
     "--constants": ("auto", "imagenet", "cifar"),
     "--variant": ("hendrycks", "bethgelab"),
     "--dtype": ("float32", "bfloat16", "auto"),
@@ -94,6 +93,10 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
             from ..evaluations.attacks import ENGINES
 
             return ENGINES
+        case "--preset":
+            from ..pipeline.request import OPTIONS
+
+            return OPTIONS.get(task, ())
         case "--reference":
             from ..results.published import reference_names
 
@@ -127,6 +130,6 @@ COMPLETERS: dict[str, Completer] = {
     **{option: _completer(option, several=True) for option in ("--attacks", "--corruptions", "--cams")},
     **{option: _completer(option, "else") for option in ("--protocol", "--reference")},
     "--data-dir": _completer("--data-dir", "first"),
-    **{option: _completer(option) for option in ("--attention", "--layout", "--engine", *_FIXED)},
+    **{option: _completer(option) for option in ("--attention", "--layout", "--engine", "--preset", *_FIXED)},
 }
 """By the option's long name."""

@@ -53,7 +53,7 @@ def picture() -> str:
     (_, *rooms) = floors()  # slices may be missing
     every = [room for floor in rooms for room in floor]
     width = max(map(len, every))
-    lines = ["slices: a folder each, found by its entry_points.txt; no room imports them"]
+    lines = ["slices: a folder each, on top; no room imports them"]
     lines.append("─" * (width + 2))
     for floor in rooms:
         for room in floor:

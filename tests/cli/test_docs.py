@@ -154,6 +154,8 @@ class TestCompletion:
             ("audit", "--layout", "imagenet-r", ["imagenet-r", "imagenet-real"]),
             ("segment", "--layout", "a", ["ade20k"]),
             ("audit", "--engine", "py", ["pyautoattack"]),
+            ("audit", "--preset", "qu", ["quick", "quest"]),
+            ("segment", "--preset", "qu", ["quick"]),
         ],
     )
     def test_words(self, command: str, option: str, incomplete: str, expected: list[str]) -> None:

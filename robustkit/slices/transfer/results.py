@@ -12,7 +12,7 @@ from ...common.differences import sign_test
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
-from ...display.format import figure_cell, percent
+from ...display.format import figure_cell, p_equals, percent
 from ...display.table import Section, Table, with_flags
 from ...display.text import capital
 from ...errors import RunError
@@ -66,8 +66,8 @@ class Masked(Overview):
         more, fewer = int((mine & ~other & counted).sum()), int((other & ~mine & counted).sum())
         if (p := sign_test(more, fewer)) >= CHANCE:
             return None
-        values = {"own": shares[0], "theirs": shares[1], "source": passed.source, "n": int(counted.sum()), "p": p}
-        return Finding.of("masking/transfer", more=more, fewer=fewer, **values)
+        values = {"own": shares[0], "theirs": shares[1], "source": passed.source, "n": int(counted.sum())}
+        return Finding.of("masking/transfer", more=more, fewer=fewer, p=p_equals(p), **values)
 
 
 class TransferSummary(Summary):

@@ -11,7 +11,7 @@ from ...common.differences import Difference, holm, of_means
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
-from ...display.format import count, figure_cell, percent, scaled
+from ...display.format import count, figure_cell, p_equals, percent, scaled
 from ...display.table import Table
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import in_means, name_of, shows, takes_images, words_of
@@ -73,8 +73,8 @@ def _flags(first: str, difference: Difference, p: float, conditions: int) -> lis
     if not p < _LEVEL:
         return []
     counted = f"{conditions} condition{'s' * (conditions > 1)}"
-    values = {"second": 100 * difference.second, "before": 100 * difference.first, "p": p}
-    return [Finding.of(DIFFERS, first=first, conditions=counted, **values)]
+    values = {"second": 100 * difference.second, "before": 100 * difference.first}
+    return [Finding.of(DIFFERS, first=first, p=p_equals(p), conditions=counted, **values)]
 
 
 def _differs(row: Figure) -> bool:

@@ -25,6 +25,7 @@ import robustkit
 from robustkit.common.finding import Finding
 from robustkit.common.intervals import wilson
 from robustkit.common.preprocessing import Preprocessing
+from robustkit.display.format import p_equals
 from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
 from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.attacks.evaluate import parse_condition
@@ -174,7 +175,7 @@ def test_masked_gradients_are_flagged_and_the_twin_is_not(nets: Path, tmp_path: 
     assert f"its own attack leaves {100 * own[0]:.1f} %, the images found for a leave {100 * passed:.1f} %" in found
     more = round(40 * (own[0] - passed))
     assert f"of 40 samples right before, {more} fall to those alone and 0 to its own alone" in found
-    assert f"(p = {0.5**more:.1g}): gradients of this model may be masked" in found
+    assert f"({p_equals(0.5**more)}): gradients of this model may be masked" in found
     assert found.startswith("transfer: ") and not plain
     page = (run.path / "report.html").read_text()
     assert page.count("gradients of this model may be masked") >= 2  # with the results, and with the matrix
