@@ -32,12 +32,12 @@ from ..common.preprocessing import ASSUMED, Preprocessing
 from ..data.class_names import printable
 from ..data.images import to_pixels, to_unit_range
 from ..errors import CheckpointError, ModelError, unknown
-from .checkpoint import INDEX, Checkpoint, read, shards_of
+from .checkpoint import Checkpoint, read
 from .claims import Allowance
 from .dense import Dense, Segmenter, WindowOptions, asked_windows, count_classes
 from .identity import Classifier, ModelIdentity, as_features, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
-from .specs import WEIGHT_FILES, ModelFile, text_files
+from .specs import INDEX, WEIGHT_FILES, ModelFile, shards_of, text_files
 from .transformers_config import Folder, processor_normalisation, quiet, read_folder, resizing
 from .zero_shot import (
     CANONICAL,

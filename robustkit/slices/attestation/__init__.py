@@ -197,9 +197,9 @@ class FileDigests:
 
 def file_digests(spec: str) -> FileDigests:
     """Return the digests of what is behind a spec. Raises CheckpointError or ModelError where it cannot be read."""
-    from ...models.checkpoint import digest_of_shards, is_index, sha256, shards_of
+    from ...models.checkpoint import sha256
     from ...models.hugging_face import files_of, is_sharded
-    from ...models.specs import find
+    from ...models.specs import digest_of_shards, find, is_index, shards_of
     from ...models.transformers_config import read_folder
 
     def digest(path: Path) -> str:
