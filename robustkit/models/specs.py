@@ -1,4 +1,4 @@
-"""Where a model's spec points: a file, or an index of several, with what lies next to it; other readers of checkpoints."""
+"""Where a model's spec points: a file, or an index of several, with what lies next to it; other readers of weights."""
 
 from __future__ import annotations
 
