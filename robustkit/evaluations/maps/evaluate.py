@@ -47,6 +47,8 @@ from . import (
     EVERY_EXPLAINER,
     FULL,
     MODES,
+    MOVED,
+    ON_OBJECTS,
     PLAIN,
     SCORES,
     VOCABULARY,
@@ -142,13 +144,13 @@ COLUMNS: dict[str, pa.DataType] = {
     "target": pa.int32(),
     "degenerate": pa.bool_(),
     **{f"{mode}_{name}": pa.float32() for mode in MODES for name in SCORES},
-    **dict.fromkeys(("pointing_game", "energy_inside"), pa.float32()),
+    **dict.fromkeys(ON_OBJECTS, pa.float32()),
     "vanished_boxes": pa.int32(),
     "pixel_counts": pa.list_(pa.int32()),
     "box_hits": pa.binary(),
-    **dict.fromkeys([name for name in PLAIN if name not in ("pointing_game", "energy_inside")], pa.float32()),
+    **dict.fromkeys([name for name in PLAIN if name not in ON_OBJECTS], pa.float32()),
     **dict.fromkeys(("clean_correct", "held"), pa.bool_()),
-    **dict.fromkeys(("rank_correlation", "map_iou"), pa.float32()),
+    **dict.fromkeys(MOVED, pa.float32()),
 }
 """Null where the truth is not known, or the score was not asked for. target: the class explained. degenerate: a map
 constant or not finite, all 0 then. pixel_counts: flat, at LEVELS levels. box_hits: packed to bits. clean_correct: null

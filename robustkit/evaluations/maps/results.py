@@ -31,6 +31,7 @@ from . import (
     FAITHFUL,
     METRICS,
     MODES,
+    MOVED,
     OF_OBJECTS,
     PLAIN,
     SCORES,
@@ -124,7 +125,7 @@ def has_interval(n: int, metric: str) -> bool:
 
 
 _READ = {
-    *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", "rank_correlation", "map_iou"),
+    *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", *MOVED),
     *(f"{mode}_{score}" for mode in MODES for score in SCORES),
     *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
 }
@@ -250,7 +251,7 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
     lines = [*flags]
     if broken := pc.sum(read["degenerate"]).as_py():
         lines.append(Finding.of("maps/pairs-degenerate", count=broken, n=len(read)))
-    for column in ("rank_correlation", "map_iou"):
+    for column in MOVED:
         values = column_of(read, column)
         for suffix, group in groups.items():
             chosen = values[group & np.isfinite(values)]

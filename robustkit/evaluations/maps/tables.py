@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..family import Looks
 
 
-SCORES = {
+_DRAWN = {
     ("cam_iou", "mask"): "IoU of pixels",
     ("cam_iou", "box"): "IoU of boxes",
     ("pointing_game", ""): "pointing game",
@@ -59,7 +59,7 @@ SCORES = {
 
 
 def score_called(metric: str, mode: str, only_boxes: bool) -> str:
-    return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else SCORES[metric, mode]
+    return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else _DRAWN[metric, mode]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def map_scores(results: Sequence[Figure], only_boxes: bool = False) -> list[Scor
     controls: dict[tuple[str, str, str, float], dict[str, float]] = {}
     for row in results:
         parts = parts_of(row.condition)
-        if parts is None or parts[0].under or not row.is_finite or (row.metric, parts[1]) not in SCORES:
+        if parts is None or parts[0].under or not row.is_finite or (row.metric, parts[1]) not in _DRAWN:
             continue
         spec, mode = parts
         kind = spec.kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
@@ -95,7 +95,7 @@ def map_scores(results: Sequence[Figure], only_boxes: bool = False) -> list[Scor
             controls.setdefault(key, {})[spec.called] = row.value
         else:
             by_score.setdefault(key, {})[spec.called] = row
-    order = [score_called(*key, only_boxes) for key in SCORES]
+    order = [score_called(*key, only_boxes) for key in _DRAWN]
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
     return [
         Score(*key, {name: points[name] for name in sorted(points, key=_place)}, controls.get(key, {}))
