@@ -50,9 +50,8 @@ class _Column:
     @property
     def full(self) -> int:
         parts = [self.heading] if self.words else _HEADING.split(self.heading)
-        return max(
-            *map(width_of, self.cells), min(max(map(width_of, parts)), len(self.heading) if self.words else LEAST), 0
-        )
+        heading = min(max(map(width_of, parts)), len(self.heading) if self.words else LEAST)
+        return max([heading, *map(width_of, self.cells)])
 
     @property
     def least(self) -> int:

@@ -110,6 +110,27 @@ def test_a_single_column_that_does_not_fit_stands_below_its_rows_above_what_is_s
     ]
 
 
+def test_headings_of_several_lines_end_above_the_rule_and_a_column_may_be_empty() -> None:
+    table = Table("", ("what", "mean of all", "n", ""), (("fog", Cell("1"), Cell("20"), ""),))
+    assert text_of(table, 40).splitlines() == [
+        "      mean",
+        "        of",
+        "what   all   n",
+        "────────────────",
+        "fog      1  20",
+    ]
+
+
+def test_names_of_rows_are_wrapped_to_few_words_only_where_what_counts_does_not_fit() -> None:
+    name = "a name of a row in many short words here and more"
+    table = Table("", ("", "one", "two"), ((name, Cell("93.3 [84.1, 97.4]"), Cell("7777777")),), spare=("two",))
+    assert text_of(table, 55).splitlines()[2:4] == [
+        "a name of a row in many short words   93.3 [84.1, 97.4]",
+        "  words here and more",
+    ]
+    assert text_of(table, 54).splitlines()[2] == "a name of a row in many     93.3 [84.1, 97.4]  7777777"
+
+
 def test_a_line_is_broken_between_words_and_never_inside_a_number() -> None:
     for text in (
         *CONDITIONS,
