@@ -126,7 +126,7 @@ def test_names_of_rows_are_wrapped_to_few_words_only_where_what_counts_does_not_
     table = Table("", ("", "one", "two"), ((name, Cell("93.3 [84.1, 97.4]"), Cell("7777777")),), spare=("two",))
     assert text_of(table, 55).splitlines()[2:4] == [
         "a name of a row in many short words   93.3 [84.1, 97.4]",
-        "  words here and more",
+        "  here and more",
     ]
     assert text_of(table, 54).splitlines()[2] == "a name of a row in many     93.3 [84.1, 97.4]  7777777"
 
