@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -93,6 +94,8 @@ def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:
         ["clean", *interval.split()],
         ["clean", *interval.split(), "7"],
     ]
+    three = replace(table, rows=(("clean", interval, interval, interval),))
+    assert [block.splitlines()[-1] for block in text_of(three, 26).split("\n\n")] == [f"clean  {interval}"] * 3
     listed = [line for line in text_of(table, 20).splitlines() if line]
     assert listed == ["clean", f"  one: {interval}", f"  two: {interval}", "  three: 7"]
 
@@ -104,6 +107,8 @@ def test_a_single_column_that_does_not_fit_stands_below_its_rows_above_what_is_s
         *("clean  93.3 [84.1, 97.4]", "fog      9.3 [4.1, 17.4]  worse"),
         *("       why it is so, in several words",),
     ]
+    headed = replace(table, heads=((0, "all"),))  # lines begin below the words of their row
+    assert text_of(headed, 60).splitlines()[-1] == "    why it is so, in several words"
     assert text_of(table, 27).splitlines()[2:] == [
         *("clean  93.3 [84.1, 97.4]", "fog      9.3 [4.1, 17.4]", "       verdict: worse"),
         *("       why it is so, in", "         several words"),
@@ -164,7 +169,8 @@ def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> No
         (7.99 / 255 + 1e-6, "7.990/255"),
         (0.5 / 255, "0.5/255"),
         (0.25 / 255, "0.25/255"),
-        (0.0003 / 255, "0.0003/255"),
+        (0.0009 / 255, "0.0009/255"),
+        (0.0014 / 255, "0.001/255"),
         (0.0, "0/255"),
     ],
 )
