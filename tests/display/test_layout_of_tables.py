@@ -72,7 +72,8 @@ def test_a_repeated_first_column_becomes_headings_only_where_room_is_short() -> 
         assert text_of(table, width).splitlines()[2:] == ["clean      top-1     1.5", "           NLL       0.2"]
     for width in (23, 20):
         assert text_of(table, width).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
-    assert text_of(table, 20).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
+    pairs = Table("", ("c", "v"), (("a", Cell("1")), ("a", Cell("2"))))  # a figure each, with its name
+    assert text_of(pairs, 20).splitlines()[2:] == ["a  1", "a  2"]
 
 
 def test_the_last_column_becomes_lines_below_where_no_figure_is_broken() -> None:
