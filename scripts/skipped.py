@@ -5,8 +5,8 @@
     SKIPPED_TESTS=passes.jsonl pytest -m "" @again.txt                             # with more packages, slow ones too
     python -m scripts.skipped passes.jsonl
 
-`tests/conftest.py` appends a line for each pass to the file that SKIPPED_TESTS names. `--again` prints these
-tests, one a line. Data and weights of `shared/`, other systems and other versions of torch are no packages.
+`tests/conftest.py` appends a line for each pass to the file that SKIPPED_TESTS names. `--again` prints these tests with
+all their cases, one a line. Data and weights of `shared/`, other systems and other versions of torch are no packages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="print these tests, to run them once more")
     asked = parser.parse_args(words)
     tests = never_run(map(json.loads, asked.passes.read_text("utf-8").splitlines()))
-    print(*sorted(tests), sep="\n") if asked.again else print(table(tests))
+    print(*sorted({test.partition("[")[0] for test in tests}), sep="\n") if asked.again else print(table(tests))
     return int(bool(tests) and not asked.again)
 
 

@@ -67,7 +67,7 @@ LATE_MODULES = {
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a command loads what it runs"
-        for name in ("exports", "index", "inspect", "paper", "predictions")
+        for name in ("exports", "index", "inspect", "paper", "predictions", "until_decided")
     },
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a reader is asked without torch"
@@ -99,7 +99,7 @@ SLICES = sorted(path.parent.name for path in (ROOT / "robustkit" / "slices").glo
 
 
 def test_a_slice_is_found_by_its_entry_points_and_imported_by_nobody() -> None:
-    """Deleting its folder deletes all of it. Its plan, request and command alone use the rooms above tasks."""
+    """Deleting its folder deletes all of it. Its plan and its commands alone use the rooms above tasks."""
     of_slices = {
         name: [slice for slice in SLICES if f"{name}.".startswith(f"robustkit.slices.{slice}.")] for name in FILES
     }

@@ -84,7 +84,7 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
             pairs = () if command == "segment" else ("embedded:shapes-pairs", "embedded:shapes-counterfactual")
             return ("embedded:shapes", "embedded:shapes-train", *pairs)
         case "--layout" if command == "segment":
-            return ("ade20k", "folders", "embedded")  # as in `label_maps`, which loads torch
+            return ("ade20k", "folders", "embedded")  # as `LAYOUTS` of `data.scenes`, which loads torch
         case "--layout":
             from ..data.layouts import LAYOUTS
 

@@ -38,8 +38,10 @@ class Cell(str):
         return self.removesuffix(f" [{', '.join(self.ends)}]")
 
     def followed_by(self, note: str) -> Cell:
-        """Return it with a note after it, `62.0 (1–3)`."""
-        return Cell(f"{self}{note}", self.value, self.figure)
+        """Return it with its marks and a note after it, `62.0 (1–3)`; an interval is a part of its text then."""
+        cell = Cell(f"{self}{note}", self.value, self.figure)
+        cell.mark, cell.flagged = self.mark, self.flagged
+        return cell
 
 
 MISSING, NOT_FINITE = Cell("–"), Cell("nan")

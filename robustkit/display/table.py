@@ -7,8 +7,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -222,8 +223,8 @@ _TO_LATEX = str.maketrans(dict(zip(_SIGNS, _IN_LATEX.split(), strict=True)) | {s
 
 
 def escape_latex(text: str) -> str:
-    """Return a text that LaTeX shows literally, on one line; two hyphens stay two."""
-    return one_line(text).replace("--", "-\0-").translate(_TO_LATEX).replace("-\0-", "-{}-")
+    """Return a text that LaTeX shows literally, on one line; hyphens stay as many."""
+    return re.sub("-(?=-)", "-{}", one_line(text).translate(_TO_LATEX))
 
 
 _LATEX = Form(
@@ -233,13 +234,27 @@ _LATEX = Form(
     flagged=r"{}\textsuperscript{{\textdagger}}",
     interval=r" {{\scriptsize [{}, {}]}}",
 )
-_MARKDOWN = Form(escape_markdown, best="**{}**", close="<u>{}</u>", flagged="{}†")
+_MARKDOWN = Form(
+    lambda text: text if isinstance(text, Made) else escape_markdown(text), "**{}**", "<u>{}</u>", flagged="{}†"
+)
+
+
+def _written(table: Table, form: Form) -> Iterator[list[str]]:
+    """Yield headings, then rows, as a format writes them. A line above a row is bold; it fills one cell, as those
+    below rows do."""
+    yield [form.escape(heading) for heading in table.headings]
+    above, blank = dict(table.heads), [""] * (len(table.headings) - 1)
+    for place, row in enumerate(table.rows):
+        if place in above:
+            yield [form.best.format(form.escape(above[place])), *blank]
+        yield [form.write(cell) for cell in row]
+        yield from ([form.escape(text), *blank] for at, text in table.below if at == place)
 
 
 def as_markdown(table: Table) -> Made:
     """Return a table without its title: numbers stand on the right."""
-    rows = ([Made(_MARKDOWN.write(cell)) if isinstance(cell, Cell) else cell for cell in row] for row in table.rows)
-    return markdown_table([*rows], table.headings, table.numeric)
+    headings, *rows = ([Made(text) for text in line] for line in _written(table, _MARKDOWN))
+    return markdown_table(rows, headings, table.numeric)
 
 
 def as_latex(table: Table, label: str) -> str:
@@ -247,22 +262,24 @@ def as_latex(table: Table, label: str) -> str:
     \\ref."""
     lines = [r"% \usepackage{booktabs}", *(f"% {one_line(flag)}" for flag in table.flags)]
     lines += [r"\begin{table}[t]", r"\centering", rf"\caption{{{escape_latex(table.title)}}}", rf"\label{{{label}}}"]
-    headings, *rows = (" & ".join(map(_LATEX.write, row)) + r" \\" for row in (table.headings, *table.rows))
+    headings, *rows = (" & ".join(line) + r" \\" for line in _written(table, _LATEX))
     columns = "l" * table.keys + "r" * (len(table.headings) - table.keys)
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", headings, r"\midrule", *rows]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-def as_csv(table: Table) -> str:
-    """Return headings and cells without marks, with the minus sign that programs read; the ends of intervals in columns
-    of their own, where a cell has them."""
-    ends = ("", " low", " high") if any(isinstance(c, Cell) and c.ends[0] for row in table.rows for c in row) else ("",)
-    keys = table.headings[: table.keys]
-    lines = [[*keys, *(f"{heading}{end}" for heading in table.headings[table.keys :] for end in ends)]]
-    for row in table.rows:
+def as_csv(table: Table, intervals: bool) -> str:
+    """Return headings and cells without marks, with the minus sign that programs read. Lines above rows are in a first
+    column. intervals: whether their ends stand in columns of their own; else they are left out."""
+    ends = ("", " low", " high") if intervals else ("",)
+    above, head, first = dict(table.heads), "", [""] if table.heads else []
+    lines = [[*first, *table.headings[: table.keys]]]
+    lines[0] += [f"{heading}{end}" for heading in table.headings[table.keys :] for end in ends]
+    for place, row in enumerate(table.rows):
+        head = above.get(place, head)
         cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row[table.keys :])
         parts = (part.replace("−", "-") for cell in cells for part in (cell.alone, *cell.ends)[: len(ends)])
-        lines.append([*row[: table.keys], *parts])
+        lines.append([*(head for _ in first), *row[: table.keys], *parts])
     sheet = io.StringIO()
     csv.writer(sheet, lineterminator="\n").writerows([no_controls(no_formula(text)) for text in line] for line in lines)
     return sheet.getvalue()

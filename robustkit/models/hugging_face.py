@@ -109,8 +109,7 @@ _BACKBONE = "features"  # What a model without a head does; the library has one 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A network with its weights, what it was built from, its formula and the source of that, and notes for the "
-    "user."""
+    """A network with its weights, what it was built from, its formula and the source of that, and notes for users."""
 
     model: nn.Module
     checkpoint: Checkpoint

@@ -155,5 +155,24 @@ def test_marks_intervals_and_signs_are_of_the_format() -> None:
         "–",
     ]
     whole = "what,x & y,x & y low,x & y high\n'=p,+0.3,+0.2,+0.4\nq,-0.2,-0.3,-0.1\nr,+0.5,+0.4,+0.6\ns,50.0,,\nt,–,,\n"
-    assert as_csv(table) == whole
-    assert as_csv(replace(table, rows=table.rows[3:])) == "what,x & y\ns,50.0\nt,–\n"
+    assert as_csv(table, True) == whole
+    assert as_csv(replace(table, rows=table.rows[2:4]), False) == "what,x & y\nr,+0.5\ns,50.0\n"
+
+
+def test_lines_above_and_below_rows_are_kept_in_every_format() -> None:
+    rows = (("a", Cell("50.0")), ("b", Cell("40.0").followed_by(" (1–3)")), ("a", Cell("30.0")))
+    rows[1][1].mark, rows[2][1].flagged = "best", True
+    noted = rows[1][1].followed_by("!")
+    assert (noted, noted.mark, noted.flagged) == ("40.0 (1–3)!", "best", False)
+    assert rows[2][1].followed_by("!").flagged
+    table = Table("t", ("what", "x"), rows, heads=((0, "P&D"), (2, "F")), below=((1, "so | so"), (2, "or so")))
+    assert as_markdown(table).splitlines()[2:] == [
+        *("| **P&#38;D** |  |", "| a | 50.0 |", "| b | **40.0 (1–3)** |", "| so &#124; so |  |"),
+        *("| **F** |  |", "| a | 30.0† |", "| or so |  |"),
+    ]
+    assert as_latex(table, "l").splitlines()[9:-3] == [
+        *(r"\textbf{P\&D} &  \\", r"a & 50.0 \\", r"b & \textbf{40.0 (1\textendash{}3)} \\"),
+        *(r"so \textbar{} so &  \\", r"\textbf{F} &  \\", r"a & 30.0\textsuperscript{\textdagger} \\"),
+        r"or so &  \\",
+    ]
+    assert as_csv(table, False) == ",what,x\nP&D,a,50.0\nP&D,b,40.0 (1–3)\nF,a,30.0\n"

@@ -400,7 +400,6 @@ def explained_of(condition: Condition) -> MapSpec | None:
     return condition.payload if isinstance(condition.payload, MapSpec) else None
 
 
-BEST = "best control: "  # begins the flag of a lead over controls
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
 
 

@@ -61,7 +61,7 @@ def columns_behind(metric: str, draws: int) -> list[str]:
 
 
 def per_image(columns: Mapping[str, Floats]) -> Floats:
-    """Return the figure (n,) of each image from the columns that `columns_of` names; (n, D) for D few-shot draws."""
+    """Return the figure (n,) of each image from the columns of `columns_behind`; (n, D) for D few-shot draws."""
     if "label" not in columns:
         (only,) = columns.values()
         return only

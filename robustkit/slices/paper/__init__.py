@@ -23,6 +23,7 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
 
 
 @click.command(
+    "table",
     cls=SliceCommand,
     context_settings=CONTEXT,
     after="compare",
@@ -44,7 +45,7 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
 @setting("--intervals", is_flag=True, help="Show 95 % intervals.")
 @setting("--turned", is_flag=True, help="Swap rows and columns.")
 @common
-def table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
+def print_table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
     """Print a table for a paper: checkpoints by conditions, from records only.
 
     The best of each figure is bold, and underlined is what no paired test tells from it, with Holm's correction over

@@ -59,6 +59,8 @@ class PaperTable:
     are doubts about its figures, and how its runs differ, to be read before it is published."""
 
     table: Table
+    intervals: bool = False
+    """Whether its figures have their 95 % intervals."""
 
     @property
     def caption(self) -> str:
@@ -88,7 +90,7 @@ class PaperTable:
     def turned(self) -> PaperTable:
         """Return the table with rows and columns exchanged."""
         headings, *rows = zip(("", *self.headings), *self.table.rows, strict=True)
-        return PaperTable(replace(self.table, headings=headings, rows=tuple(rows)))
+        return replace(self, table=replace(self.table, headings=headings, rows=tuple(rows)))
 
     def to_latex(self, label: str = "tab:robustness") -> str:
         """Return a table environment with the rules of booktabs. label: for \\ref."""
@@ -107,7 +109,7 @@ class PaperTable:
     def to_csv(self) -> str:
         """Return headings and figures without marks, with the minus sign that programs read; with intervals, their ends
         in columns of their own."""
-        return as_csv(self.table)
+        return as_csv(self.table, self.intervals)
 
     def _records(self) -> list[dict[str, Any]]:
         every = ((cell, cell.figure) for row in self.cells for cell in row)
@@ -340,7 +342,7 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
     caption = _caption(lines, headings, tests, cells, intervals)
     whole = tuple((name, *row) for name, row in zip(names, cells, strict=True))
     return PaperTable(
-        Table(caption, ("checkpoint", *headings.values()), whole, (*(doubt for doubt, _ in apart), *flags))
+        Table(caption, ("checkpoint", *headings.values()), whole, (*(doubt for doubt, _ in apart), *flags)), intervals
     )
 
 

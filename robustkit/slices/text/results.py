@@ -1,5 +1,4 @@
-"""Perplexity, bits per byte, NLL and accuracy of tokens: from sums over records, and in tables; what perturbations "
-"do."""
+"""Perplexity, bits per byte, NLL and accuracy of tokens: sums over records, tables, what perturbations do."""
 
 from __future__ import annotations
 

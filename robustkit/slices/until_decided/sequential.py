@@ -1,4 +1,4 @@
-"""Decide rules of a policy while samples come, by tests that may be looked at any time.
+"""Decide rules of a policy while samples come, by tests that may be looked at any time; audit until all are decided.
 
 A bettor begins with a capital of 1 and bets before each value that the mean is above the bound. Where it is not, the
 game is not in their favour: the capital is a non-negative supermartingale, and the probability that it ever reaches 1/a
@@ -12,14 +12,20 @@ processes, and diversified Kelly betting. docs/concepts/statistics.md has the fo
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
+from ...cli.options import GATE_VALUES
+from ...common.environment import count_in
 from ...common.figure import INCOMPLETE, Figure
 from ...common.intervals import Floats
+from ...common.plugins import plugin_session
 from ...errors import ProtocolError, RunError
 from ...evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
 from ...evaluations.corruptions import possible_means
@@ -27,16 +33,28 @@ from ...evaluations.records import CheckpointRecords
 from ...gate import verdicts
 from ...gate.policy import FLIPS, OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value
 from ...gate.verdicts import FAIL, PASS, UNDECIDED, CannotTell, MeasuredRun, Outcome, Verdict
+from ...pipeline.manifest import describe_plan
+from ...pipeline.pending import PendingWork, announce, checkpoint_groups, pending_work
+from ...pipeline.plan import Plan, plan_of
+from ...pipeline.processes import Ranks
+from ...pipeline.progress import Reporter
+from ...pipeline.request import ClassificationRequest
+from ...pipeline.scheduler import carry_out
+from ...pipeline.units import Worker
 from ...protocol.condition import Condition
+from ...report.run import Run
 from ...results.pairing import Side, missing_records, same_identity
+from ...runs.description import without_option
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
+from ...runs.progress import Progress
 from ...tasks import find_metric
-from ...tasks.task import Task, task_of
+from ...tasks.task import Task, task_named, task_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LOOK = 32  # samples in a unit of work, unless given or a batch is larger: how many are computed between two looks
 _STEPS = np.arange(13)
 BETS = 0.99 * 2.0 ** (-_STEPS / 2)
 """What each bettor bets, as a share of the most that no value can ruin: from 0.99 down to 1/65."""
@@ -343,3 +361,100 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
 
 def _refused(policy: Policy, rule: Rule, why: str) -> ProtocolError:
     return ProtocolError(f"{policy.path}: {rule.place}: {rule.require!r} cannot be decided sequentially: {why}")
+
+
+def until_decided(
+    request: ClassificationRequest,
+    policy: Policy,
+    baseline: RunFolder | None,
+    at_most: int | None,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> tuple[Run, Outcome]:
+    """Compute the records of a shuffled run that undecided rules need, by shards; return the run and the verdicts.
+    request: without what the policy says. at_most: samples looked at. A stopped run goes on. Raises ProtocolError where
+    a rule cannot be decided so, and RobustkitError as `run`, both before a file is written.
+    """
+    if count_in("WORLD_SIZE", 1) > 1:
+        raise ProtocolError(
+            "--until-decided in several processes: samples are evaluated one after another; run it without torchrun"
+        )
+    options = options_asked(policy)
+    words = (*_command(sys.argv[1:]), *(word for option in options.items() for word in option), "--shuffle")
+    asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
+    size = request.shard_size or max(LOOK, request.settings.batch_size)
+    with plugin_session(), request.noted():
+        request = replace(request, **asked, shuffle=True, shard_size=size)
+        plan = plan_of(request)
+        for name, texts in plan.unsuited.items():
+            why = f"{texts[0]} is not evaluated on {name}, which has no gradients"
+            raise ProtocolError(f"--until-decided: {why}; audit it in a run of its own")
+        digest = plan.digest()
+        plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
+        names = [planned.name for planned in plan.contenders]
+        before = (
+            None if baseline is None else baseline_of(baseline, describe_plan(plan, digest, plan.run.read_manifest()))
+        )
+        trial = trial_of(policy, names, plan.conditions, task_named(request.card.task), before)
+        ids = [sample.id for sample in plan.dataset.samples][:at_most]
+        carry_out(plan, progress, say, partial(_compute, trial, ids))
+        return plan.run, trial.outcome(plan.run, baseline)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the words of the audit that completes the run, without what it evaluates."""
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in (*GATE_VALUES, "at_most"):
+            words = without_option(words, parameter.opts[0])
+    rest = [word for word in words if word not in ("--until-decided", "--details")]
+    if "check" in rest:
+        rest.remove("check")
+    return ["robustkit", "audit", *rest]
+
+
+def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
+    """Write the records that undecided rules need. ids: of the samples that may be looked at, in their order."""
+    run, size, task = plan.run, plan.run.manifest.shard_size, task_named(plan.request.card.task)
+    shards = [ids[start : start + size] for start in range(0, len(ids), size)]
+    of_lots = [*zip(checkpoint_groups(plan), pending_work(plan, 1), strict=True)]
+    every = [_wanted(trial, planned.name, len(shards), work) for (planned, _), work in of_lots]
+    say(f"{len(trial.questions)} rules are checked after every {size} samples, up to {len(ids)}")
+    reporter = announce(plan, Ranks.of_environment(), progress, say, every, len(ids))
+    worker = Worker(plan, reporter, say)
+    for ((planned, conditions), _), work in zip(of_lots, every, strict=True):
+        name = planned.name
+        if conditions[0].waits:  # no rule needs these
+            continue
+        if work.checks_setup:
+            worker.check_setup(name)
+        for text in work.doubted:
+            worker.take_evidence(name, text, before=True)
+        for shard, some in enumerate(shards):
+            open_ = trial.open(name)
+            if not open_:
+                break
+            needs = {text for question in open_ for text in question.needs}
+            pieces = [
+                (shard, [text for text in texts if text in needs]) for place, texts in work.units if place == shard
+            ]
+            worker.compute(name, [piece for piece in pieces if piece[1]])
+            for question in open_:
+                question.take(run, task, shard, some)
+                if question.state != UNDECIDED:
+                    status = f"{question.rule.name}: {question.state}"
+                    say(f"{name}: {status} after {question.test.taken} of {len(ids)} samples")
+        for text in work.doubted:
+            worker.take_evidence(name, text)
+    worker.rest()
+    return reporter
+
+
+def _wanted(trial: Trial, name: str, shards: int, work: PendingWork) -> PendingWork:
+    needs = {text for question in trial.open(name) for text in question.needs}
+    some = [(shard, [text for text in texts if text in needs]) for shard, texts in work.units if shard < shards]
+    return work._replace(
+        units=[piece for piece in some if piece[1]],
+        doubted=[text for text in work.doubted if text in needs],
+        checks_setup=work.checks_setup and bool(needs),
+        unchecked=work.unchecked if needs else "",
+    )

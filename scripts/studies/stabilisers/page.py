@@ -71,9 +71,9 @@ def guide() -> Iterator[str]:
     yield (
         "QuacK knows the attention of timm's ViTs (in fused qkv weights, the change of each head's rows is scaled "
         "after the optimiser's step) and of CrossViT, `nn.MultiheadAttention`, and "
-        "`robustkit.attention.latent.LatentAttention`, to which Algorithm 2 applies. The scaled step is the step at "
+        "`robustkit.attention.layers.LatentAttention`, to which Algorithm 2 applies. The scaled step is the step at "
         "the scaled rate where steps are multiples of the rate, as those of nearly all optimisers of torch are; "
-        "`robustkit.slices.optim.row_rates` says for which they are not."
+        "`robustkit.slices.optim.projections` says for which they are not."
     )
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,12 @@ def test_latex_compiles_whatever_the_names(tmp_path: Path) -> None:
 
 def test_two_hyphens_and_brackets_are_shown_as_they_are() -> None:
     assert escape_latex("a--b [c]*\n–") == r"a-{}-b {[}c{]}{*} \textendash{}"
+    assert escape_latex("-a---b-") == "-a-{}-{}-b-"
+
+
+def test_the_command_is_found_after_the_module_of_its_name() -> None:
+    code = "import robustkit, sys; robustkit.table; from robustkit.cli.app import cli; assert 'table' in cli.commands"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_rows_and_columns_are_checkpoints_or_figures(tmp_path: Path) -> None:

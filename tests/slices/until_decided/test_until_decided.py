@@ -302,6 +302,11 @@ def test_options_that_do_not_fit_are_refused(
     assert "contains another run: " in (line := said(base)) and "--shuffle is False there and True here" in line
 
 
+def test_options_are_refused_before_torch_is_loaded() -> None:
+    code = "import sys, robustkit.slices.until_decided; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_records_of_the_first_shards_are_those_of_an_audit(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
