@@ -42,7 +42,7 @@ def test_a_number_has_its_digits_and_its_sign(value, sign, text):
     ("value", "text"),
     [
         *((999.9, "999.90"), (1000.0, "1,000"), (-12300.4, "−12,300"), (999999.0, "999,999"), (1e6, "1e+06")),
-        *((-1.234e7, "−1.23e+07"), (NONE, "nan")),
+        *((-1.234e7, "−1.23e+07"), (NONE, "nan"), (float("inf"), "nan")),
     ],
 )
 def test_a_wide_number_loses_its_digits_from_a_thousand_and_a_million_on(value, text):

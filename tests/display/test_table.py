@@ -85,6 +85,7 @@ def test_numbers_stand_on_the_right_and_texts_that_look_like_one_do_not() -> Non
 def test_a_shade_stays_between_white_and_dark(value: float, shade: float | None) -> None:
     table = Table("t", ("c", "x"), (("a", Cell("?", value)),), shaded=("x",))
     assert table.shade(0, 1) == shade and replace(table, shaded=()).shade(0, 1) is None
+    assert replace(table, rows=(("a", "text"),)).shade(0, 1) is None
 
 
 def test_a_table_in_html_has_its_heads_its_lines_and_no_markup_of_others() -> None:

@@ -26,7 +26,9 @@ from . import (
     FREE_HEADINGS,
     METHOD_NAMES,
     MODES,
+    MOVED,
     SCORE_HEADINGS,
+    STABILITY,
     VOCABULARY,
     MapSpec,
     method_names,
@@ -184,7 +186,9 @@ def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) 
 
 
 ONE_SIDED = ("cam_precision", "cam_recall")  # reached by marking all, or nearly nothing: a lead in one is not shown
-STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
+_SHORTER = {"rank_correlation": "rank corr.", "map_iou": "IoU"}
+_HEADED = tuple(_SHORTER.get(metric.name, metric.label) for metric in STABILITY)
+STABLE_HEADINGS = ("under", "n held", *_HEADED, "n fell", *_HEADED)
 
 
 def is_of_maps(condition: str) -> bool:
@@ -249,7 +253,7 @@ def _scores(
 def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
     cells = [spec.under]
     for group in ("held", "fell"):
-        rows = [metrics.get(f"{metric}_{group}") for metric in ("rank_correlation", "map_iou")]
+        rows = [metrics.get(f"{metric}_{group}") for metric in MOVED]
         cells += [count(0 if rows[0] is None else rows[0].n), *(figure_cell(row, 1) for row in rows)]
     return tuple(cells)
 
