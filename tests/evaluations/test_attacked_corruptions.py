@@ -136,6 +136,11 @@ def test_rules_tell_attacks_on_corrupted_images_from_those_on_clean_ones() -> No
     ("text", "said"),
     [
         ("pgd(under=mist,severity=3)", "unknown corruption 'mist'"),
+        (
+            "pgd(steps=3,under=fog(severity=3))",
+            "expected under without brackets, such as under=fog,severity=3",
+        ),
+        ("pgd(under=corruption(fog,severity=3))", "expected under without brackets, such as under=fog,severity=3"),
         ("pgd(under=fog,severity=0)", "expected a severity from 1 to 5"),
         ("pgd(under=fog)", "expected a severity from 1 to 5"),
         ("pgd(under=fog,severity=6)", "severity '6'; expected a whole number from 1 to 5"),

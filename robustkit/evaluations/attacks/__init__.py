@@ -71,6 +71,8 @@ def parted(text: str, values: Mapping[str, str], names: Container[str]) -> tuple
         if of_it:
             raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
         return dict(values), None
+    if "(" in values[UNDER]:
+        raise ProtocolError(f"condition {text!r}: expected {UNDER} without brackets, such as under=fog,severity=3")
     corruption = f"{_KIND}({','.join([values[UNDER], *of_it])})"
     try:
         under = vocabulary_of(_KIND).parse(corruption)
