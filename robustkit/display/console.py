@@ -157,7 +157,7 @@ def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
         return
     block, room = [key], width - key.least
     for column in others:
-        if len(block) > 1 and column.least + GAP > room:
+        if column.least + GAP > room:  # of a block with a column besides the key
             yield block
             block, room = [key], width - key.least
         block, room = [*block, column], room - column.least - GAP

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from robustkit.display.console import print_line, print_tables, table_lines, width_of, wrap
+from robustkit.display.console import print_line, print_tables, shorten, table_lines, width_of, wrap
 from robustkit.display.format import Cell, size_text
 from robustkit.display.table import Table
 
@@ -186,6 +186,26 @@ def test_what_is_said_once_and_what_stands_above() -> None:
     assert (once.title, once.headings, once.rows[1]) == ("t; n = 60", ("c", "x"), ("a", "2"))
     assert once.under_heads(["A", "A", "B"]).heads == ((0, "A"), (2, "B"))
     assert Table("t", ("c", "n"), (("a", "1"), ("b", "2"))).said_once("n").headings == ("c", "n")
+
+
+def test_a_text_that_is_too_long_ends_in_an_ellipsis() -> None:
+    assert [shorten("abcd 1.25", width) for width in (9, 8, 7, 2, 1, 0)] == [
+        "abcd 1.25",
+        "abcd …",
+        "abcd …",
+        "a…",
+        "…",
+        "",
+    ]
+
+
+def test_a_line_as_wide_as_the_terminal_is_one_and_a_word_has_its_colour() -> None:
+    file = io.StringIO()
+    console = Console(width=11, file=file, force_terminal=True, color_system="standard")
+    print_line(console, "ten or more")
+    print_tables(console, [Table("", ("what", "n"), (("fail", Cell("1")),))], words={"fail": "red"})
+    lines = file.getvalue().splitlines()
+    assert lines[0] == "ten or more" and "\x1b[31mfail\x1b[0m  1" in "\n".join(lines)
 
 
 def test_logs_are_not_wrapped_unless_a_width_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

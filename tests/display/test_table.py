@@ -71,6 +71,7 @@ def test_tables_that_differ_only_in_their_checkpoint_become_one() -> None:
     assert (both.title, both.note, shades(both)) == ("Weak", "a", {(0, 2): 0.5, (1, 2): 0.5})
     assert both.rows == (("cat", "one", "50.0"), ("cat", "two", "50.0"))
     assert (alone.title, alone.rows) == ("two: weak", rows)
+    assert join_tables(tables[:1]) == tables[:1]
     (nll,) = join_tables([replace(each, title=f"{each.checkpoint}: mIoU") for each in tables[:2]])
     assert nll.title == "mIoU"
 
