@@ -193,7 +193,7 @@ def test_a_text_that_is_too_long_ends_in_an_ellipsis() -> None:
         "abcd 1.25",
         "abcd …",
         "abcd …",
-        "a…",
+        "…",
         "…",
         "",
     ]
