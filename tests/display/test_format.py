@@ -9,6 +9,7 @@ import pytest
 from robustkit.common.figure import Figure
 from robustkit.display.format import (
     about,
+    clock_time,
     count,
     figure_cell,
     interval,
@@ -104,3 +105,8 @@ def test_a_sentence_begins_with_a_capital_unless_a_name_does_without() -> None:
 )
 def test_times_are_given_in_the_unit_that_has_few_digits(seconds: float, text: str) -> None:
     assert about(seconds) == text
+
+
+def test_times_are_short() -> None:
+    assert [clock_time(s) for s in (-3, 0.4, 62, 3599.4, 3725)] == ["0:00", "0:00", "1:02", "59:59", "1:02:05"]
+    assert [about(s) for s in (0.1, 40, 2160, 12600)] == ["1 s", "40 s", "36 min", "3.5 h"]

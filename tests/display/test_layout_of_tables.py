@@ -72,6 +72,11 @@ def test_a_repeated_first_column_becomes_headings_only_where_room_is_short() -> 
         assert text_of(table, width).splitlines()[2:] == ["clean      top-1     1.5", "           NLL       0.2"]
     for width in (23, 20):
         assert text_of(table, width).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
+    rows = (("resnet", "some words in a row here", Cell("1.5")), ("resnet", "NLL", Cell("0.2")))
+    wordy = Table("", ("checkpoint", "what it is", "value"), rows)  # rather than wrapped words
+    assert text_of(wordy, 40).splitlines()[2:] == [
+        *("resnet", "  some words in a row here    1.5", "  NLL                         0.2"),
+    ]
     pairs = Table("", ("c", "v"), (("a", Cell("1")), ("a", Cell("2"))))  # a figure each, with its name
     assert text_of(pairs, 20).splitlines()[2:] == ["a  1", "a  2"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from small_audit import audit
 
-from robustkit.display.format import about, clock_time
 from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps import map_condition, parse_cams
@@ -204,8 +203,3 @@ def test_small_images_come_in_larger_batches_on_an_accelerator() -> None:
     assert {side: filling_batch(128, [side]) for side in sides} == sides
     assert filling_batch(128, [(8, 8)]) == 1024 and filling_batch(128, [(32, 32), (112, 112)]) == 512
     assert filling_batch(128, []) == 128
-
-
-def test_times_are_short() -> None:
-    assert [clock_time(s) for s in (0.4, 62, 3725)] == ["0:00", "1:02", "1:02:05"]
-    assert [about(s) for s in (0.1, 40, 2160, 12600)] == ["1 s", "40 s", "36 min", "3.5 h"]
