@@ -158,7 +158,7 @@ def test_a_line_is_broken_between_words_and_never_inside_a_number() -> None:
 
 def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> None:
     console = Console(width=40, file=io.StringIO())
-    print_tables(console, [Table("t\x1b[31m", ("a", "b"), (("模型\x1b[2J", Cell("1")), ("[bold]x", Cell("22"))))])
+    print_tables(console, [Table("t\x1b[31m", ("a", "b"), (("模型\x1b[2J", Cell("1\x1b")), ("[bold]x", Cell("22"))))])
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
     assert "\x1b" not in said and "[bold]x" in said
