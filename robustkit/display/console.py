@@ -287,7 +287,10 @@ def _printable(table: Table) -> Table:
 
 
 def _stripped(text: str) -> str:
-    return text if isinstance(text, Cell) and text.isprintable() else strip_controls(text)
+    if text.isprintable():
+        return text
+    plain = strip_controls(text)
+    return Cell(plain, text.value, text.figure, text.ends) if isinstance(text, Cell) else plain
 
 
 def _is_read(console: Console) -> bool:

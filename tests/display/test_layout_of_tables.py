@@ -102,6 +102,7 @@ def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:
     ]
     three = replace(table, rows=(("clean", interval, interval, interval),))
     assert [block.splitlines()[-1] for block in text_of(three, 26).split("\n\n")] == [f"clean  {interval}"] * 3
+    assert [text_of(three, width).count("\n\n") for width in (42, 43)] == [2, 0]
     listed = [line for line in text_of(table, 20).splitlines() if line]
     assert listed == ["clean", f"  one: {interval}", f"  two: {interval}", "  three: 7"]
 
