@@ -45,7 +45,7 @@ class _Column:
     heading: str
     cells: tuple[str, ...]
     words: bool
-    key: bool = False
+    key: bool
 
     @property
     def full(self) -> int:

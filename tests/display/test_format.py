@@ -107,6 +107,10 @@ def test_times_are_given_in_the_unit_that_has_few_digits(seconds: float, text: s
     assert about(seconds) == text
 
 
+def test_four_digits_count() -> None:
+    assert [significant(value) for value in (0.0421249, 123456.0, -0.0)] == ["0.04212", "1.235e+05", "0"]
+
+
 def test_times_are_short() -> None:
     assert [clock_time(s) for s in (-3, 0.4, 62, 3599.4, 3725)] == ["0:00", "0:00", "1:02", "59:59", "1:02:05"]
     assert [about(s) for s in (0.1, 40, 2160, 12600)] == ["1 s", "40 s", "36 min", "3.5 h"]
