@@ -28,7 +28,7 @@ setup(
         "robustkit.display": ["web/*"],
         "robustkit.evaluations.maps": ["templates/*"],
         "robustkit.protocol": ["cards/*.toml"],
-        "robustkit.report": ["crosswalk.toml", "references.bib", "templates/*", "templates/parts/*"],
+        "robustkit.report": ["references.bib", "templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
         "robustkit.slices": ["*/*.pyi", "*/entry_points.txt", "**/*.toml", "*/templates/**"],
     },

@@ -1,6 +1,7 @@
 """The rooms of the house: who may import whom, and when; what stays private; how long modules and functions may be."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 50_000, 18_110
+MOST_IN_CORE, MOST_IN_SLICES = 50_000, 18_500
 """Lines of all modules. A commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -110,6 +111,13 @@ def test_a_slice_is_found_by_its_entry_points_and_imported_by_nobody() -> None:
         if of_slices[other] not in ([], of_slices[name])
     ]
     assert not taken
+
+
+def test_what_a_slice_names_is_not_hidden_by_a_module_of_its_own() -> None:
+    """`slices.paper:table` would be the module `slices.paper.table`, as soon as that is imported."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "robustkit" / "slices").glob("*/entry_points.txt")]
+    named = re.findall(r"= (robustkit\.[\w.]+):(\w+)", "\n".join(texts))
+    assert named and not [f"{module}:{name}" for module, name in named if f"{module}.{name}" in FILES]
 
 
 def test_no_private_name_leaves_its_module() -> None:

@@ -17,7 +17,6 @@ OF_A_FAMILY = {
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
-    "report/card.py": "has a short table, without severities, and marks estimates of two phases",
     "report/samples.py": "lays a map over its image",
     "results/comparison.py": "says which corruptions are not those of a paper, and which were compared by their mean",
     "results/pairing.py": "says that the evidence on an attack is missing",

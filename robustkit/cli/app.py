@@ -37,7 +37,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",
-        runs.card: "write a model card, results as JSON, and a badge",
     },
     "Tools": {
         tools.list_: "list models, attacks, corruptions and more",

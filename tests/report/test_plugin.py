@@ -25,7 +25,6 @@ from robustkit.evaluations.condition import check_condition, pattern_of, vocabul
 from robustkit.evaluations.family import families_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge, missing_command
-from robustkit.report.card import write_cards
 from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
@@ -36,6 +35,7 @@ from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry
+from robustkit.slices.exports.card import write_cards
 from robustkit.tasks import metrics
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.task import task_of

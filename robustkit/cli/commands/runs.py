@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, merge, compare, check, card. They need no model."""
+"""The commands that read run folders: report, merge, compare, check. They need no model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from ...common.plugins import of_slice
-from ...display.console import print_as_it_is
 from ...pipeline.request import ClassificationRequest
 from ..options import (
     AT_LEAST_1,
@@ -196,23 +195,3 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     with usable(*folders):
         say_unfinished(map(RunFolder.existing, folders))
         check_run(run, Gate(**options))
-
-
-@click.command(context_settings=CONTEXT)
-@run_argument
-@setting("--checkpoint", help="Checkpoint of the run; required if it has several.")
-@setting("--out", type=Place(writes=True), help="Output folder; default: RUN/card.")
-@setting("--crosswalk", is_flag=True, help="Also say for which clauses of standards figures are evidence.")
-@common
-def card(run: Path, **options: Any) -> None:
-    """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.
-
-    \b
-    robustkit card runs/vit --out release
-    """
-    from ...report.card import write_cards
-
-    with usable(run):
-        paths = write_cards(run, **options)
-    for path in paths:
-        print_as_it_is(console(), str(path))

@@ -1,5 +1,5 @@
-"""Write results in the forms that others read: Every Eval Ever, the Hub's, CSV, a tracker. This is the command; what
-it does is imported inside."""
+"""Write results in the forms that others read: a model card with its badge, Every Eval Ever, the Hub's, CSV, a tracker.
+These are the commands; what they do is imported inside."""
 
 from __future__ import annotations
 
@@ -14,6 +14,31 @@ from ...display.console import print_as_it_is
 
 _FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorboard", "mlflow", "wandb")
 """As `formats` has them, which is loaded late."""
+
+
+@click.command(
+    "card",
+    cls=SliceCommand,
+    context_settings=CONTEXT,
+    after="check",
+    short_help="write a model card, results as JSON, and a badge",
+)
+@click.argument("run", type=Place(file_okay=False))
+@setting("--checkpoint", help="Checkpoint of the run; required if it has several.")
+@setting("--out", type=Place(writes=True), help="Output folder; default: RUN/card.")
+@setting("--crosswalk", is_flag=True, help="Also say for which clauses of standards figures are evidence.")
+@common
+def write_card(run: Path, **options: Any) -> None:
+    """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.
+
+    \b
+    robustkit card runs/vit --out release
+    """
+    from .card import write_cards
+
+    with usable(run):
+        paths = write_cards(run, **options)
+    print_as_it_is(console(), *map(str, paths))
 
 
 @click.command(

@@ -25,7 +25,6 @@ from ...common.files import json_of, reason_of
 from ...errors import NothingEvaluated, RobustkitError, RunError
 from ...evaluations.condition import check_condition, is_attack, kind_of
 from ...evaluations.metrics import Metric, is_finite
-from ...report.card import caveats_of, checkpoint_entry, digest_named, facts, results_of
 from ...results.published import Origin, Published, bounded_text, joined, meaning_of
 from ...runs.folder import RunFolder, folder_name
 from ...runs.manifest import (
@@ -41,6 +40,7 @@ from ...runs.manifest import (
     fault_of,
 )
 from ...tasks import find_metric, metric_of, metrics
+from .card import caveats_of, checkpoint_entry, digest_named, facts, results_of
 
 SCHEMA = "0.3.0"
 LIBRARY = "robustkit"

@@ -29,8 +29,12 @@ from ...common.figure import COLUMNS, Figure
 from ...errors import NothingEvaluated, ProtocolError, RunError, unknown
 from ...evaluations.presenting import unfinished_line
 from ...protocol.condition import CLEAN
-from ...report.card import MADE_BY as CARD
-from ...report.card import (
+from ...results.survey import doubts_of, summary_csv
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ...tasks.task import task_of
+from .card import MADE_BY as CARD
+from .card import (
     checkpoint_entry,
     digest_named,
     facts,
@@ -41,10 +45,6 @@ from ...report.card import (
     write_files,
     yaml_text,
 )
-from ...results.survey import doubts_of, summary_csv
-from ...runs.folder import RunFolder
-from ...runs.manifest import Manifest
-from ...tasks.task import task_of
 from .every_eval_ever import MADE_BY, check_id, every_eval_ever, start_of, without_command
 
 FILES = ("every-eval-ever", "hf-eval-results", "model-index", "csv")

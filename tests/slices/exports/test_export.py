@@ -23,13 +23,13 @@ from robustkit.common.figure import Figure
 from robustkit.common.finding import Finding
 from robustkit.common.intervals import mean_of, proportion, wilson
 from robustkit.errors import NothingEvaluated, ProtocolError, RobustkitError, RunError
-from robustkit.report.card import write_cards
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
 from robustkit.results.published import Origin, joined, read_published
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import among_tables, found_among, sides_of
 from robustkit.slices.exports import _FORMATS
+from robustkit.slices.exports.card import write_cards
 from robustkit.slices.exports.every_eval_ever import _interval as interval_of
 from robustkit.slices.exports.every_eval_ever import _is_shown as is_shown
 from robustkit.slices.exports.every_eval_ever import _metric as written_metric

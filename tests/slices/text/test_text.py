@@ -31,10 +31,10 @@ from robustkit.gate.verdicts import judge
 from robustkit.pipeline.scheduler import run
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
-from robustkit.report.card import headline
 from robustkit.report.run import Run
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.published import read_published
+from robustkit.slices.exports.card import headline
 from robustkit.slices.text import VOCABULARY, TextRequest
 from robustkit.slices.text.documents import open_documents
 from robustkit.slices.text.evaluate import CHANGES, DRAWS, NEIGHBOURS, change_text

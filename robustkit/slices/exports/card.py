@@ -14,27 +14,27 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
-from ..common.figure import Figure
-from ..common.files import check_plain, parse_toml, reason_of, write_whole
-from ..display.table import as_markdown
-from ..display.text import Made, code, escape_markdown, fenced
-from ..errors import NothingEvaluated, RunError, unknown
-from ..evaluations.aggregate import Results
-from ..evaluations.attacks import starts_from
-from ..evaluations.condition import estimated, is_attack, kind_of, name_of
-from ..evaluations.corruptions import in_short
-from ..evaluations.maps import is_control
-from ..evaluations.presenting import left_out_lines, unfinished_line
-from ..evaluations.setup_findings import setup_text
-from ..protocol.card import samples_of
-from ..protocol.condition import CLEAN
-from ..results.pairing import heads_setup
-from ..results.survey import doubts_of, survey
-from ..runs.description import shown_as, why_not_repeated
-from ..runs.folder import RunFolder
-from ..runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
-from ..tasks import find_metric, metrics
-from ..tasks.task import task_named, task_of
+from ...common.figure import Figure
+from ...common.files import check_plain, parse_toml, reason_of, write_whole
+from ...display.table import as_markdown
+from ...display.text import Made, code, escape_markdown, fenced
+from ...errors import NothingEvaluated, RunError, unknown
+from ...evaluations.aggregate import Results
+from ...evaluations.attacks import starts_from
+from ...evaluations.condition import estimated, is_attack, kind_of, name_of
+from ...evaluations.corruptions import in_short
+from ...evaluations.maps import is_control
+from ...evaluations.presenting import left_out_lines, unfinished_line
+from ...evaluations.setup_findings import setup_text
+from ...protocol.card import samples_of
+from ...protocol.condition import CLEAN
+from ...results.pairing import heads_setup
+from ...results.survey import doubts_of, survey
+from ...runs.description import shown_as, why_not_repeated
+from ...runs.folder import RunFolder
+from ...runs.manifest import ELSEWHERE, CheckpointEntry, Manifest
+from ...tasks import find_metric, metrics
+from ...tasks.task import task_named, task_of
 
 MADE_BY = "robustkit card"  # the mark of each file of a card, so that only files with it are ever overwritten
 LABEL, VALUE, INK = "#3b3f46", "#2b5c8a", "#ffffff"
@@ -297,7 +297,7 @@ def caveats_of(document: Mapping[str, Any], row: Figure) -> list[str]:
 def card_markdown(run: RunFolder, described: Mapping[str, Any], rows: Results, crosswalk: bool = False) -> str:
     from jinja2 import Environment, StrictUndefined
 
-    source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
+    source = (resources.files(__package__) / "templates" / "card.md.j2").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=False,  # `finalize` escapes for Markdown whatever no filter has made
         undefined=StrictUndefined,

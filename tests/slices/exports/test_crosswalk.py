@@ -1,14 +1,13 @@
 """Which clauses figures are evidence for: only those of figures that the run has, in careful words."""
 
-from pathlib import Path
 
 from figures import figure
 
 from robustkit.common.figure import Figure
-from robustkit.report.card import clauses, evidence_of
+from robustkit.slices.exports.card import clauses, evidence_of
 from robustkit.tasks import find_metric
 
-PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "standards.md"
+PAGE = ROOT / "docs" / "concepts" / "standards.md"
 
 
 def row(condition: str, metric: str, value: float | None, flags: tuple[str, ...] = ()) -> Figure:

@@ -19,9 +19,9 @@ from robustkit.common.figure import Figure
 from robustkit.display.text import code, escape_markdown, markdown_table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.evaluations.aggregate import Results
-from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
 from robustkit.report.run import Run
 from robustkit.runs.manifest import digest_of
+from robustkit.slices.exports.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
 
 
 def parsed(text: str) -> Any:
