@@ -1,7 +1,7 @@
 """Which clauses figures are evidence for: only those of figures that the run has, in careful words."""
 
-
 from figures import figure
+from places import ROOT
 
 from robustkit.common.figure import Figure
 from robustkit.slices.exports.card import clauses, evidence_of
