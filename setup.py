@@ -60,6 +60,7 @@ setup(
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
             *("in-toto-attestation>=0.9.3", "jsonschema>=4.23", "maite>=0.9"),  # schemas and protocols, likewise
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
+            "statsmodels>=0.14",  # regression with cluster-robust errors, likewise
             "transformers>=5.18",  # its checkpoints, and its pipeline to check against
             "open_clip_torch>=3.3",  # likewise
             "torch_geometric>=2.6",  # for examples/graphs

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betainc, betaincinv, gammaln, stdtr, stdtrit
 
+from .figure import CLUSTERED
+from .groups import Groups, grouped_mean
 from .intervals import Floats, Interval, Z, error_of_parts, error_parts, wilson
 
 MCNEMAR, STUDENT, NORMAL = "McNemar's exact test", "Student's t", "a normal approximation"
@@ -35,15 +37,20 @@ class Difference:
     test: str = ""
 
 
-def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
-    """Return how the means of two (n,) figures differ; nan where some are not finite. binary: right or wrong."""
-    n, test = len(before), MCNEMAR if binary else STUDENT
+def of_means(before: Floats, after: Floats, binary: bool, groups: Groups | None = None) -> Difference:
+    """Return how the means of two (n,) figures differ; nan where some are not finite. binary: right or wrong. groups:
+    samples of one may resemble each other, so that `grouped_mean` tests and bounds the differences."""
+    n, test = len(before), CLUSTERED if groups else MCNEMAR if binary else STUDENT
     with np.errstate(invalid="ignore"):
         differences: Floats = after - before
         first, second = float(before.mean()), float(after.mean())
     if not np.isfinite(differences).all():
         return Difference(math.nan, n, math.nan, math.nan, math.nan, first, second, test)
     value = float(differences.mean())
+    if groups is not None:
+        mean = grouped_mean(differences, groups)
+        p_value = mean.p_value if math.isfinite(mean.p_value) else _mcnemar(groups.count if value else 0, 0)
+        return Difference(value, n, mean.low, mean.high, p_value, first, second, test)
     if binary:
         gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
         return Difference(value, n, *of_outcomes(gained, lost, n), _mcnemar(gained, lost), first, second, test)
@@ -55,17 +62,17 @@ def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
     return Difference(value, n, value - reach, value + reach, p_value, first, second, test)
 
 
-def of_draws(before: Floats, after: Floats) -> Difference:
+def of_draws(before: Floats, after: Floats, groups: Groups | None = None) -> Difference:
     """Return how the mean of (n, D) figures differs from that of (n, E) others, where each column is of its own random
     draw. The interval is of other samples and other draws: Student's t with both errors. As many draws on both sides
-    are paired.
+    are paired. groups: of the samples.
     """
     n, first, second = len(before), float(before.mean()), float(after.mean())
     if before.shape == after.shape:
-        parts = error_parts(after - before)
+        parts = error_parts(after - before, groups)
     else:
         per_draw = [part for side in (before, after) for part in error_parts(side)[1:]]
-        parts = [error_parts(after.mean(axis=1) - before.mean(axis=1))[0], *per_draw]
+        parts = [error_parts(after.mean(axis=1) - before.mean(axis=1), groups)[0], *per_draw]
     error, freedom = error_of_parts(parts)
     value = second - first
     if not error > 0:
@@ -74,10 +81,11 @@ def of_draws(before: Floats, after: Floats) -> Difference:
     return Difference(value, n, value - reach, value + reach, p_value, first, second, STUDENT)
 
 
-def of_ranks(before: Floats, after: Floats) -> Difference:
+def of_ranks(before: Floats, after: Floats, groups: Groups | None = None) -> Difference:
     """Return the Hodges-Lehmann shift of (n,) figures, with Wilcoxon's signed-rank test and the interval that it
     inverts to. Figures may be infinite; where both are, they do not differ. Normal approximation, ties included; the
-    test leaves differences of 0 out. first, second: the medians.
+    test leaves differences of 0 out. groups: whose signed ranks are summed first (Rosner, Glynn and Lee 2006). first,
+    second: the medians.
     """
     n = len(before)
     with np.errstate(invalid="ignore"):
@@ -85,9 +93,9 @@ def of_ranks(before: Floats, after: Floats) -> Difference:
     first, second = (float(np.median(side)) if n else math.nan for side in (before, after))
     if not n or np.isnan(differences).any():
         return Difference(math.nan, n, math.nan, math.nan, math.nan, first, second, WILCOXON)
-    score = _signed_rank(differences, 0.0)
+    score = _signed_rank(differences, 0.0, groups)
     p_value = math.erfc(abs(score) / math.sqrt(2))
-    low, high = (_shift(differences, score) for score in (Z, -Z))
+    low, high = (_shift(differences, score, groups) for score in (Z, -Z))
     value = (_shift(differences, 1e-9) + _shift(differences, -1e-9)) / 2  # between them the score is 0
     if p_value >= 0.05:  # samples without a difference are left out of the test, but not of the interval
         low, high = min(low, 0.0), max(high, 0.0)
@@ -95,30 +103,34 @@ def of_ranks(before: Floats, after: Floats) -> Difference:
     return Difference(value, n, low, high, p_value, first, second, WILCOXON)
 
 
-def _signed_rank(differences: Floats, shift: float) -> float:
+def _signed_rank(differences: Floats, shift: float, groups: Groups | None = None) -> float:
     """Return the standard score of Wilcoxon's signed-rank statistic of differences less a shift."""
     left = differences - shift
-    left = left[left != 0]
+    counted = left != 0
+    left = left[counted]
     if not len(left):
         return 0.0
     _, place, counts = np.unique(np.abs(left), return_inverse=True, return_counts=True)
     ranks = (counts.cumsum() - (counts - 1) / 2)[place]  # equal sizes share the mean of their ranks
-    return float((np.sign(left) * ranks).sum() / math.sqrt((ranks**2).sum()))
+    signed = np.sign(left) * ranks
+    parts = signed if groups is None else np.bincount(groups.codes[counted], signed)
+    spread = math.sqrt((parts**2).sum())
+    return float(signed.sum() / spread) if spread else 0.0
 
 
-def _shift(differences: Floats, score: float) -> float:
+def _shift(differences: Floats, score: float, groups: Groups | None = None) -> float:
     """Return the shift at which the score passes `score`; infinite where none does."""
     finite = differences[np.isfinite(differences)]
     if not len(finite):
         return float(differences[0])
     low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
-    if _signed_rank(differences, low) < score:
+    if _signed_rank(differences, low, groups) < score:
         return -math.inf
-    if _signed_rank(differences, high) > score:
+    if _signed_rank(differences, high, groups) > score:
         return math.inf
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _signed_rank(differences, middle) > score else (low, middle)
+        low, high = (middle, high) if _signed_rank(differences, middle, groups) > score else (low, middle)
     return (low + high) / 2
 
 

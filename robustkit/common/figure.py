@@ -15,8 +15,11 @@ FEWEST = 10  # fewer samples have no interval
 INCOMPLETE = "run/incomplete"
 WILSON, BOOTSTRAP, STUDENT, NORMAL = "Wilson score", "bootstrap", "Student's t", "normal approximation"
 ORDER, INVERTED, PAIRED_SCORE = "order statistics", "inverted tests", "score interval of paired outcomes"
+CLUSTERED = "cluster-robust"
 COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags", "interval")
 """The columns of summary.csv and the keys of a row of summary.json."""
+OF_GROUPS = ("groups", "design_effect")
+"""Those that figures of grouped samples have, too."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,13 @@ class Figure:
     protocol: str = ""
     """The tag of the protocol card."""
     findings: tuple[Finding, ...] = ()
+    groups: int = 0
+    """Groups that its samples are in, such as videos; 0 where each sample is taken to be independent."""
+    effect: float = math.nan
+    """The design effect: how many times its variance is that of independent samples; nan where it is not known."""
 
     def __post_init__(self) -> None:
-        for name in ("value", "low", "high"):  # as read again from summary.json, which has no infinity
+        for name in ("value", "low", "high", "effect"):  # as read again from summary.json, which has no infinity
             if not math.isfinite(getattr(self, name)):
                 object.__setattr__(self, name, math.nan)
         if math.isnan(self.low) and math.isnan(self.high):
@@ -90,7 +97,9 @@ class Figure:
             [finding.to_plain() for finding in self.findings],
             self.interval,
         )
-        return dict(zip(COLUMNS, row, strict=True))
+        effect = self.effect if math.isfinite(self.effect) else None
+        of_groups = dict(zip(OF_GROUPS, (self.groups, effect), strict=True)) if self.groups else {}
+        return dict(zip(COLUMNS, row, strict=True)) | of_groups
 
     @classmethod
     def from_plain(cls, row: Any) -> Figure:
@@ -98,7 +107,9 @@ class Figure:
         plain = msgspec.convert(row, _Row)
         value, low, high = (math.nan if end is None else end for end in (plain.value, plain.ci_low, plain.ci_high))
         of = plain.interval, plain.checkpoint, plain.condition, plain.metric, plain.protocol
-        return cls(value, plain.n, low, high, *of, tuple(each.finding for each in plain.flags))
+        findings = tuple(each.finding for each in plain.flags)
+        effect = math.nan if plain.design_effect is None else plain.design_effect
+        return cls(value, plain.n, low, high, *of, findings, plain.groups, effect)
 
 
 class _Row(msgspec.Struct):
@@ -114,3 +125,5 @@ class _Row(msgspec.Struct):
     flags: tuple[PlainFinding, ...]
     protocol: str = ""
     interval: str = ""
+    groups: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    design_effect: float | None = None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
-from .figure import BOOTSTRAP, FEWEST, WILSON, Figure
+from .figure import BOOTSTRAP, CLUSTERED, FEWEST, WILSON, Figure
+from .groups import Groups, cluster_variance, grouped_mean
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -23,7 +24,7 @@ _ROUNDING = 1e-12  # a relative width that sums of the same numbers in another o
 _ROWS = 2048  # rows held as floats at once
 
 
-def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
+def wilson(successes: float, n: float, z: float = Z) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion (Wilson 1927); (0, 1) where n is 0. z: the quantile of the normal
     distribution, by default that of 95 %."""
     if n == 0:
@@ -36,17 +37,36 @@ def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
     return low, 1.0 if successes == n else (centre + spread) / scale
 
 
-def mean_of(values: Floats) -> Figure:
-    """Return the mean of (n,) figures, with an interval by the bootstrap, which few figures have not."""
+def mean_of(values: Floats, groups: Groups | None = None) -> Figure:
+    """Return the mean of (n,) figures, with an interval by the bootstrap, which few figures have not; of groups, by
+    `grouped_mean`."""
     n, mean = len(values), float(values.mean())
+    if groups is not None:
+        grouped = grouped_mean(values, groups)
+        return grouped_figure(mean, n, (grouped.low, grouped.high), groups, grouped.effect, CLUSTERED)
     if n < FEWEST:
         return Figure(mean, n)
     return Figure(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0], BOOTSTRAP)
 
 
-def share_of(hits: Floats | NDArray[np.bool_]) -> Figure:
-    """Return the share of (n,) samples that are hits, with Wilson's interval."""
-    return proportion(int(hits.sum()), len(hits))
+def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None) -> Figure:
+    """Return the share of (n,) samples that are hits, with Wilson's interval. Of groups, with that of `grouped_mean`,
+    widened to Wilson's of as many independent samples as say as much, with Student's t (Korn and Graubard 1998), since
+    rare outcomes are skewed; where groups agree, each counts as one sample."""
+    if groups is None or not len(hits):
+        return proportion(int(hits.sum()), len(hits))
+    grouped = grouped_mean(hits.astype(np.float64), groups)
+    samples = len(hits) / grouped.effect if grouped.effect > 0 else float(groups.count)
+    score = wilson(grouped.value * samples, samples, float(stdtrit(max(groups.count - 1, 1), 1 - _TAIL)))
+    low, high = (min(grouped.low, score[0]), max(grouped.high, score[1])) if math.isfinite(grouped.low) else score
+    return grouped_figure(grouped.value, len(hits), (max(0.0, low), min(1.0, high)), groups, grouped.effect, CLUSTERED)
+
+
+def grouped_figure(
+    value: float, n: int, ends: Interval, groups: Groups, effect: float, interval: str = BOOTSTRAP
+) -> Figure:
+    """Return a figure of n samples in groups."""
+    return Figure(value, n, *ends, interval, groups=groups.count, effect=effect)
 
 
 def proportion(count: int, n: int) -> Figure:
@@ -124,31 +144,34 @@ def _first(holds: Callable[[float], bool]) -> float:
     return high
 
 
-def bootstrap(statistic: Callable[[Floats], Floats], n: int, values: Sequence[float] | Floats) -> list[Interval]:
+def bootstrap(
+    statistic: Callable[[Floats], Floats], n: int, values: Sequence[float] | Floats, groups: Groups | None = None
+) -> list[Interval]:
     """Return 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
 
     statistic: from how often each sample was drawn, (R, n), to one or several figures per resample. values:
-    the figures of the samples themselves, which their intervals hold. See `intervals`.
+    the figures of the samples themselves, which their intervals hold. groups: drawn as a whole. See `intervals`.
     """
-    return intervals(resampled_figures(statistic, n), n, values)
+    return intervals(resampled_figures(statistic, n, groups), n if groups is None else groups.count, values)
 
 
 ErrorPart = tuple[float, float]  # A squared standard error, and its degrees of freedom
 
 
-def draws_interval(figures: Floats) -> Interval:
+def draws_interval(figures: Floats, groups: Groups | None = None) -> Interval:
     """Return the 95 % interval, over other samples and draws, of the mean of (n, D) figures in [0, 1]; nan for one."""
-    error, freedom = error_of_parts(error_parts(figures))
+    error, freedom = error_of_parts(error_parts(figures, groups))
     if math.isnan(error):
         return math.nan, math.nan
     value, reach = float(figures.mean()), float(stdtrit(freedom, 1 - _TAIL)) * error if error else 0.0
     return max(0.0, value - reach), min(1.0, value + reach)
 
 
-def error_parts(figures: Floats) -> list[ErrorPart]:
+def error_parts(figures: Floats, groups: Groups | None = None) -> list[ErrorPart]:
     """Return the errors of samples, and of draws, in the mean of (n,) or (n, D) figures; rather too large (crossed)."""
     means = [figures.mean(axis=1), figures.mean(axis=0)] if figures.ndim > 1 else [figures]
-    return [(float(m.var(ddof=1)) / len(m) if len(m) > 1 else math.nan, len(m) - 1.0) for m in means]
+    parts = [(float(m.var(ddof=1)) / len(m) if len(m) > 1 else math.nan, len(m) - 1.0) for m in means]
+    return parts if groups is None else [(cluster_variance(means[0], groups), groups.count - 1.0), *parts[1:]]
 
 
 def error_of_parts(parts: Sequence[ErrorPart]) -> tuple[float, float]:
@@ -159,9 +182,9 @@ def error_of_parts(parts: Sequence[ErrorPart]) -> tuple[float, float]:
     return math.sqrt(squared), squared**2 / math.fsum(part**2 / freedom for part, freedom in parts if part)
 
 
-def resampled_figures(statistic: Callable[[Floats], Floats], n: int) -> Floats:
+def resampled_figures(statistic: Callable[[Floats], Floats], n: int, groups: Groups | None = None) -> Floats:
     """Return the figures of `bootstrap`'s resamples, (R, K), from which its intervals are made."""
-    blocks = (statistic(block.astype(np.float64)) for block in _resamples(n))
+    blocks = (statistic(block.astype(np.float64)) for block in _drawn(n, groups))
     return np.concatenate([np.atleast_2d(figures.T).T for figures in blocks])
 
 
@@ -188,17 +211,27 @@ def include_estimate(value: float, low: float, high: float) -> Interval:
     return min(low, value), max(high, value)  # nan stays nan
 
 
-def resampled_sums(rows: Callable[[slice], Floats], n: int, resample: bool = True) -> Floats:
+def resampled_sums(
+    rows: Callable[[slice], Floats], n: int, resample: bool = True, groups: Groups | None = None
+) -> Floats:
     """Sum over n samples and over each of `bootstrap`'s resamples of them, (1 + R, K), a block of rows at a time. rows:
     from a slice of samples to their figures, (…, K), whole numbers, so that order makes no difference. resample: False
     gives (1, K).
     """
-    counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if resample else ())])
+    counts = np.concatenate([np.ones((1, n), np.uint8), *(_drawn(n, groups) if resample else ())])
     total: Floats = np.zeros(())
     for start in range(0, n, _ROWS):
         some = slice(start, start + _ROWS)
         total = total + counts[:, some].astype(np.float64) @ rows(some)
     return total
+
+
+def _drawn(n: int, groups: Groups | None) -> Iterable[NDArray[np.uint8]]:
+    """Return how often each of n samples is drawn in each resample, as `_resamples`; those of a group together."""
+    if groups is None:
+        return _resamples(n)
+    counts = np.concatenate(_resamples(groups.count))
+    return (block[:, groups.codes] for block in np.array_split(counts, max(1, n * len(counts) // 1_000_000)))
 
 
 @lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from ..common.figure import COLUMNS, Figure
+from ..common.figure import COLUMNS, OF_GROUPS, Figure
 from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..display.svg import Style, style
@@ -89,10 +89,11 @@ def write_summary(run: RunFolder, results: Results | None = None) -> Results:
 
 
 def summary_csv(results: Iterable[Figure]) -> str:
-    sheet = io.StringIO()
-    writer = csv.DictWriter(sheet, COLUMNS, lineterminator="\n")
+    sheet, figures = io.StringIO(), list(results)
+    more = OF_GROUPS if any(figure.groups for figure in figures) else ()
+    writer = csv.DictWriter(sheet, (*COLUMNS, *more), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_cells(figure.to_plain() | {"flags": "; ".join(map(str, figure.findings))}) for figure in results)
+    writer.writerows(_cells(figure.to_plain() | {"flags": "; ".join(map(str, figure.findings))}) for figure in figures)
     return sheet.getvalue()
 
 

@@ -1,0 +1,144 @@
+"""Intervals and tests where samples come in groups, such as frames of a video: samples of a group may resemble each
+other, groups are independent.
+
+Means: from sums of residuals over groups (cluster-robust, CR1; Liang and Zeger 1986) and Student's t with G - 1 degrees
+of freedom; of fewer groups than `MANY` by inverting the wild cluster bootstrap of that statistic (Cameron, Gelbach and
+Miller 2008), which keeps its level where groups are few or of unequal sizes. For anything else `intervals` resamples
+whole groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+_Floats = NDArray[np.float64]
+FEW, MANY = 6, 50
+"""Groups from which the wild cluster bootstrap can refute at 5 %, and from which Student's t replaces it again."""
+EXACT = 15
+"""Groups up to which all signs are tried; of more, `_SIGNS` drawn ones."""
+_SIGNS = 4096
+_HALVINGS = 40
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The group of each of n samples."""
+
+    codes: NDArray[np.int64]
+    """(n,), from 0 to `count` - 1."""
+    count: int
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Groups | None:
+        """Return the groups that samples (n,) name, in the order of their names, which decides random signs and draws;
+        None where each sample has its own."""
+        every, codes = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+        return cls(codes.astype(np.int64), len(every)) if len(every) < len(codes) else None
+
+    @cached_property
+    def sizes(self) -> _Floats:
+        """The samples of each group, (count,)."""
+        return np.bincount(self.codes, minlength=self.count).astype(np.float64)
+
+    @cached_property
+    def flipped_sizes(self) -> _Floats:
+        """The sums over groups of their sizes, and of the squares of these, with the signs of the bootstrap, (R, 2)."""
+        flipped: _Floats = _signs(self.count) @ np.stack([self.sizes, np.square(self.sizes)], axis=1)
+        return flipped
+
+    def sums(self, values: _Floats) -> _Floats:
+        """Return the sum of (n,) values over each group, (count,)."""
+        return np.bincount(self.codes, values, self.count).astype(np.float64, copy=False)
+
+    def only(self, chosen: NDArray[np.bool_]) -> Groups:
+        """Return the groups of the chosen samples, without those that have none."""
+        present, codes = np.unique(self.codes[chosen], return_inverse=True)
+        return Groups(codes.astype(np.int64), len(present))
+
+
+@dataclass(frozen=True)
+class GroupedMean:
+    """The mean of grouped samples. p_value: two-sided, of a mean of 0; nan where groups do not differ. effect: how many
+    times the variance is that of independent samples; nan where these do not differ."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+    effect: float
+
+
+def cluster_variance(values: _Floats, groups: Groups) -> float:
+    """Return the variance of the mean of (n,) values (CR1); nan of one group."""
+    residuals, count = groups.sums(values - values.mean()), groups.count
+    return count / (count - 1) * float(residuals @ residuals) / len(values) ** 2 if count > 1 else math.nan
+
+
+def grouped_mean(values: _Floats, groups: Groups) -> GroupedMean:
+    """Return the mean of (n,) values with a 95 % interval, which holds 0 wherever the p-value is at least 0.05. Of one
+    group, or where all groups agree, there is neither."""
+    n, count = len(values), groups.count
+    value, robust = float(values.mean()), cluster_variance(values, groups)
+    alone = float(np.square(values - value).sum()) / max(n - 1, 1) / n
+    effect = robust / alone if alone > 0 else math.nan
+    error = math.sqrt(robust) if robust > 0 else math.nan
+    if not error > _ROUNDING * abs(value):
+        return GroupedMean(value, math.nan, math.nan, math.nan, effect)
+    if not FEW <= count < MANY:
+        reach = float(stdtrit(count - 1, 0.975)) * error
+        p_value = 2 * float(stdtr(count - 1, -abs(value) / error))
+        return GroupedMean(value, value - reach, value + reach, p_value, effect)
+    wild = _Wild(groups.sums(values), groups)
+    return GroupedMean(value, wild.end(value, -error), wild.end(value, error), wild.p_value(0.0), effect)
+
+
+class _Wild:
+    """The wild cluster bootstrap of a mean: under a null, residuals of each group keep or change their sign together.
+    sums: (G,) of the groups."""
+
+    def __init__(self, sums: _Floats, groups: Groups) -> None:
+        sizes, signs = groups.sizes, _signs(groups.count)
+        self.n, self.squares, self.flipped_sizes = len(groups.codes), float(sizes @ sizes), groups.flipped_sizes
+        self.sums = float(sums @ sums), float(sums @ sizes)
+        self.flipped_sums = signs @ np.stack([sums, sums * sizes], axis=1)
+
+    def p_value(self, null: float) -> float:
+        """Return the share of sign changes whose statistic is at least as large as that of the groups as they are."""
+        shifts, crossed = (self.flipped_sums - null * self.flipped_sizes).T
+        shifts = shifts / self.n
+        squares = self.sums[0] - 2 * null * self.sums[1] + null**2 * self.squares
+        spreads = squares - 2 * shifts * crossed + shifts**2 * self.squares
+        with np.errstate(divide="ignore", invalid="ignore"):
+            statistics = np.nan_to_num(np.square(shifts) / np.maximum(spreads, 0.0), nan=0.0, posinf=np.inf)
+        return float((statistics >= statistics[0] * (1 - 1e-9)).mean())  # the first signs change nothing
+
+    def end(self, value: float, step: float) -> float:
+        """Return the end of the interval in the direction of `step`, a standard error: the mean just not refuted."""
+        near, far = value, value + step
+        while self.p_value(far) >= 0.05:
+            if abs(far - value) > 1e6 * abs(step):
+                return math.copysign(math.inf, step)
+            near, far = far, far + 2 * (far - value)
+        for _ in range(_HALVINGS):
+            middle = (near + far) / 2
+            near, far = (middle, far) if self.p_value(middle) >= 0.05 else (near, middle)
+        return near
+
+
+@lru_cache(maxsize=4)
+def _signs(count: int) -> _Floats:
+    """Return signs of `count` groups, (R, count), all of them or drawn ones; the first are all positive."""
+    if count <= EXACT:
+        negative = np.arange(2**count)[:, None] >> np.arange(count) & 1
+    else:
+        negative = np.random.Generator(np.random.PCG64(0)).integers(0, 2, (_SIGNS, count))
+        negative[0] = 0
+    return 1 - 2 * negative.astype(np.float64)

@@ -1,0 +1,168 @@
+"""Intervals and tests of samples in groups: against statsmodels, slow replicas and closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from robustkit.common.differences import of_draws, of_means, of_ranks
+from robustkit.common.figure import CLUSTERED, Figure
+from robustkit.common.groups import EXACT, FEW, MANY, Groups, cluster_variance, grouped_mean
+from robustkit.common.intervals import (
+    Floats,
+    bootstrap,
+    draws_interval,
+    mean_of,
+    resampled_figures,
+    resampled_sums,
+    share_of,
+    wilson,
+)
+
+
+def drawn(count: int, seed: int, largest: int = 8) -> tuple[Floats, Groups]:
+    """Return values that resemble each other within groups of 1 to `largest` samples, in a random order."""
+    generator = np.random.default_rng(seed)
+    codes = generator.permutation(np.repeat(np.arange(count), generator.integers(1, largest + 1, count)))
+    values = generator.standard_normal(len(codes)) + generator.standard_normal(count)[codes]
+    return values, Groups(codes, count)
+
+
+def test_groups_are_named_and_counted() -> None:
+    groups = Groups.of(["b", "a", "b", "c", "b"])
+    assert groups is not None and groups.count == 3
+    assert groups.codes.tolist() == [1, 0, 1, 2, 1] and groups.sizes.tolist() == [1, 3, 1]
+    assert groups.sums(np.array([1.0, 2.0, 3.0, 4.0, 5.0])).tolist() == [2, 9, 4]
+    some = groups.only(np.array([True, False, True, True, False]))
+    assert (some.codes.tolist(), some.count) == ([0, 0, 1], 2)
+    assert Groups.of(["a", "c", "b"]) is None and Groups.of([]) is None  # each alone: nothing changes
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_groups_have_the_interval_of_cluster_robust_regression(seed: int) -> None:
+    api = pytest.importorskip("statsmodels.api", reason="statsmodels is not installed")
+    values, groups = drawn(MANY + 7 * seed, seed)
+    fitted = api.OLS(values, np.ones((len(values), 1))).fit(
+        cov_type="cluster", cov_kwds={"groups": groups.codes}, use_t=True
+    )
+    mean = grouped_mean(values, groups)
+    theirs = (fitted.params[0], *fitted.conf_int()[0], fitted.pvalues[0])
+    assert (mean.value, mean.low, mean.high, mean.p_value) == pytest.approx(theirs, rel=0, abs=1e-10)
+    assert cluster_variance(values, groups) == pytest.approx(fitted.bse[0] ** 2, rel=1e-10)
+    n = len(values)
+    assert mean.effect == pytest.approx(fitted.bse[0] ** 2 / (values.var(ddof=1) / n), rel=1e-10)
+
+
+def slow_p_value(values: Floats, groups: Groups, null: float) -> float:
+    """The wild cluster bootstrap with all signs, each statistic by itself."""
+    n, statistics = len(values), []
+    for signs in itertools.product((1, -1), repeat=groups.count):
+        sample = null + np.array(signs)[groups.codes] * (values - null)
+        residuals = groups.sums(sample - sample.mean())
+        statistics.append(abs(sample.mean() - null) * n / math.sqrt(float(residuals @ residuals)))
+    return float(np.mean([each >= statistics[0] - 1e-9 for each in statistics]))
+
+
+@pytest.mark.parametrize("count", [FEW, 7, 9])
+def test_few_groups_are_tested_by_their_signs(count: int) -> None:
+    values, groups = drawn(count, count)
+    mean = grouped_mean(values, groups)
+    assert mean.p_value == pytest.approx(slow_p_value(values, groups, 0.0), abs=1e-12)
+    for end, outwards in ((mean.low, -1), (mean.high, 1)):
+        step = outwards * 1e-4 * (mean.high - mean.low)
+        assert slow_p_value(values, groups, end - step) >= 0.05 > slow_p_value(values, groups, end + step)
+
+
+@pytest.mark.parametrize("count", [2, FEW - 1, FEW, EXACT, EXACT + 1, MANY - 1, MANY])
+def test_an_interval_holds_zero_wherever_no_difference_is_not_refuted(count: int) -> None:
+    for seed in range(12):
+        values, groups = drawn(count, seed)
+        mean = grouped_mean(values + (seed - 6) / 6, groups)
+        assert (mean.low <= 0 <= mean.high) == (mean.p_value >= 0.05), (count, seed)
+        assert mean.low < mean.value < mean.high
+
+
+def test_the_order_of_samples_and_a_shift_change_nothing() -> None:
+    values, groups = drawn(20, 1)
+    mean, order = grouped_mean(values, groups), np.random.default_rng(0).permutation(len(values))
+    again = grouped_mean(values[order] + 2, Groups(groups.codes[order], 20))
+    assert (again.value - 2, again.low - 2, again.high - 2, again.effect) == pytest.approx(
+        (mean.value, mean.low, mean.high, mean.effect), abs=1e-9
+    )
+
+
+def test_where_groups_agree_or_are_one_there_is_no_interval() -> None:
+    agreeing = Groups(np.array([0, 0, 1, 1]), 2)
+    mean = grouped_mean(np.array([0.0, 1.0, 1.0, 0.0]), agreeing)
+    assert (mean.value, mean.effect) == (0.5, 0.0) and math.isnan(mean.low) and math.isnan(mean.p_value)
+    one = grouped_mean(np.array([0.0, 1.0]), Groups(np.array([0, 0]), 1))
+    assert one.value == 0.5 and math.isnan(one.high) and math.isnan(one.effect)
+    same = grouped_mean(np.full(4, 0.1), agreeing)
+    assert math.isnan(same.low) and math.isnan(same.effect)
+
+
+def test_figures_say_their_groups() -> None:
+    values, groups = drawn(60, 3)
+    figure, mean = mean_of(values, groups), grouped_mean(values, groups)
+    assert (figure.low, figure.high, figure.groups, figure.effect) == (mean.low, mean.high, 60, mean.effect)
+    assert figure.interval == CLUSTERED and mean_of(values).groups == 0
+    plain = figure.of("clean", "top1").to_plain()
+    assert (plain["groups"], plain["design_effect"]) == (60, mean.effect)
+    assert Figure.from_plain(plain).to_plain() == plain
+    assert "groups" not in mean_of(values).to_plain()
+
+
+def test_the_interval_of_a_share_is_within_its_bounds_and_never_empty() -> None:
+    codes = np.repeat(np.arange(10), 5)
+    groups = Groups(codes, 10)
+    right = share_of(np.ones(50), groups)
+    t = 2.2621571627409915  # of 9 degrees of freedom
+    assert (right.value, right.high) == (1.0, 1.0) and right.low == pytest.approx(wilson(10, 10, t)[0])
+    hits = (np.arange(50) % 5 != 0) | (codes < 7)
+    share = share_of(hits, groups)
+    mean = grouped_mean(hits.astype(float), groups)
+    score = wilson(mean.value * 50 / mean.effect, 50 / mean.effect, t)
+    ends = max(0.0, min(mean.low, score[0])), min(1.0, max(mean.high, score[1]))
+    assert (share.low, share.high) == pytest.approx(ends) and 0 < share.low < share.value < share.high <= 1
+    assert share_of(np.zeros(0), groups).n == 0
+
+
+def test_whole_groups_are_resampled() -> None:
+    values, groups = drawn(12, 5)
+    counts = resampled_figures(lambda counts: counts, len(values), groups)
+    assert (counts == counts[:, [int(np.flatnonzero(groups.codes == code)[0]) for code in groups.codes]]).all()
+    of_each = counts[:, [int(np.flatnonzero(groups.codes == code)[0]) for code in range(12)]]
+    assert (of_each.sum(axis=1) == 12).all() and of_each.max() > 1
+    sums = resampled_sums(lambda some: np.round(values[some, None]), len(values), True, groups)
+    assert sums[0, 0] == np.round(values).sum() and (sums[1:, 0] == counts @ np.round(values)).all()
+    (grouped,), (alone,) = (
+        bootstrap(lambda counts: counts @ values / counts.sum(axis=1), len(values), [float(values.mean())], each)
+        for each in (groups, None)
+    )
+    assert grouped[1] - grouped[0] > 1.5 * (alone[1] - alone[0])
+
+
+def test_differences_of_groups() -> None:
+    values, groups = drawn(30, 7)
+    after = values + np.random.default_rng(1).standard_normal(len(values))
+    mean = grouped_mean(after - values, groups)
+    difference = of_means(values, after, False, groups)
+    assert (difference.ci_low, difference.ci_high, difference.p_value) == (mean.low, mean.high, mean.p_value)
+    assert difference.test == CLUSTERED == of_means(1.0 * (values > 0), 1.0 * (after > 0), True, groups).test
+    alike = of_means(np.zeros(len(values)), np.ones(len(values)), True, groups)  # all differ alike: one sign each
+    assert alike.p_value == 2 * 0.5**30 and of_means(values, values, False, groups).p_value == 1.0
+    draws = values[:, None] + np.arange(3.0) / 1000
+    assert draws_interval(draws / 20 + 0.5, groups)[0] < draws_interval(draws / 20 + 0.5)[0]
+    assert of_draws(draws, draws + after[:, None], groups).p_value > of_draws(draws, draws + after[:, None]).p_value
+
+
+def test_ranks_of_groups_of_one_sample_are_ranks_of_samples() -> None:
+    values, groups = drawn(40, 9)
+    after = values + np.random.default_rng(2).standard_normal(len(values)) + 0.1
+    alone = Groups(np.arange(len(values)), len(values))
+    assert of_ranks(values, after, alone) == of_ranks(values, after)
+    together = values + groups.codes / 40 - 0.4  # each group moves as one
+    assert of_ranks(values, together, groups).p_value > 10 * of_ranks(values, together).p_value > 0
