@@ -40,7 +40,12 @@ class Groups:
     def of(cls, names: Sequence[str]) -> Groups | None:
         """Return the groups that samples (n,) name, in the order of their names, which decides random signs and draws;
         None where each sample has its own."""
-        every, codes = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+        return cls.numbered(np.unique(np.asarray(names, dtype=str), return_inverse=True)[1])
+
+    @classmethod
+    def numbered(cls, numbers: NDArray[np.int64]) -> Groups | None:
+        """Return the groups whose numbers samples (n,) give, in the order of these; None where each has its own."""
+        every, codes = np.unique(numbers, return_inverse=True)
         return cls(codes.astype(np.int64), len(every)) if len(every) < len(codes) else None
 
     @cached_property
@@ -86,6 +91,8 @@ def grouped_mean(values: _Floats, groups: Groups) -> GroupedMean:
     """Return the mean of (n,) values with a 95 % interval, which holds 0 wherever the p-value is at least 0.05. Of one
     group, or where all groups agree, there is neither."""
     n, count = len(values), groups.count
+    if not np.isfinite(values).all():
+        return GroupedMean(float(values.mean()), *[math.nan] * 4)
     value, robust = float(values.mean()), cluster_variance(values, groups)
     alone = float(np.square(values - value).sum()) / max(n - 1, 1) / n
     effect = robust / alone if alone > 0 else math.nan

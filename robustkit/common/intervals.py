@@ -98,12 +98,13 @@ def _bins(confidence: Floats) -> NDArray[np.int64]:
     return np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
 
 
-def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
+def calibration_interval(confidence: Floats, correct: Floats, groups: Groups | None = None) -> Interval:
     """Return a 95 % interval of `calibration_error` that holds its value, from one fixed stream; nan without samples.
     The estimate is too high, since noise never cancels across bins, and resampled ones more so: no percentile covers.
     So tests are inverted (Carpenter 1999): an end is the error just not refuted, at 2.5 %, by an estimate as large, or
     as small. Numbers per bin are resampled, outcomes are noise about each bin's gap: for the lower end about the
     measured gaps shrunk together, for the upper end about gaps spread like their noise, where they show least.
+    groups: resampled as a whole; the noise of a bin is so many times wider as its gaps vary more between them.
     """
     n = len(confidence)
     if not n:
@@ -114,7 +115,11 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
     share = np.bincount(bins, minlength=BINS) / n
     wide = np.where(share > 0, share, 1)
     generator = np.random.Generator(np.random.PCG64(0))
-    sizes, noise = generator.multinomial(n, share, _DRAWS) / n / wide, generator.standard_normal((_DRAWS, BINS))
+    sizes, wider = generator.multinomial(n, share, _DRAWS) / n / wide, np.ones(BINS)
+    if groups is not None:
+        sizes, wider = _grouped_bins(bins, confidence - correct, groups, generator)
+        sizes = sizes / wide
+    noise = wider * generator.standard_normal((_DRAWS, BINS))
 
     def spread(shrunk: float) -> Floats:
         """Return the noise of each gap, where probabilities of being right are off by so much from those measured."""
@@ -134,6 +139,21 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
     hidden = np.copysign(noisy, gaps) / noisy.sum()
 
     return low, max(estimate, _first(lambda e: float((estimates(e * hidden, noisy) <= estimate).mean()) <= _TAIL))
+
+
+def _grouped_bins(
+    bins: NDArray[np.int64], gaps: Floats, groups: Groups, generator: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return the shares of samples in each bin when whole groups are drawn, (_DRAWS, BINS), and how much wider the
+    noise of each bin's gap is than that of independent samples, at least 1."""
+    cells = groups.codes * BINS + bins
+    counts, sums = (np.bincount(cells, each, groups.count * BINS).reshape(-1, BINS) for each in (None, gaps))
+    means = sums.sum(axis=0) / np.maximum(counts.sum(axis=0), 1)
+    together = np.square(sums - counts * means).sum(axis=0) * groups.count / max(groups.count - 1, 1)
+    alone = np.bincount(bins, np.square(gaps - means[bins]), BINS)
+    drawn = generator.multinomial(groups.count, np.full(groups.count, 1 / groups.count), _DRAWS) @ counts
+    wider = np.sqrt(np.maximum(1.0, np.divide(together, alone, out=np.ones(BINS), where=alone > 0)))
+    return drawn / drawn.sum(axis=1, keepdims=True), wider
 
 
 def _first(holds: Callable[[float], bool]) -> float:

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from ..common.figure import Figure
 from ..common.finding import Finding
+from ..common.groups import Groups
 from ..common.intervals import Floats
 from ..display.format import amount
 from ..protocol.condition import CLEAN, samples_named
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
+from ..runs.metadata import SampleGroups, groups_of_run
 from .metrics import Cells
 from .setup_findings import guessing, odd_outputs, setup_findings, ties
 
@@ -99,6 +101,15 @@ class RecordReader:
             tables.append(shard.replace_schema_metadata())
         deviations = [Finding.parse(note) or Finding.of("run/note", text=note) for note in notes]
         return pa.concat_tables(tables, promote_options="default"), deviations
+
+    def groups(self, ids: pa.Array | pa.ChunkedArray) -> Groups | None:
+        """Return the groups that samples are in; None where each stands for itself."""
+        return None if self.grouped is None else self.grouped.of(ids)
+
+    @cached_property
+    def grouped(self) -> SampleGroups | None:
+        """The groups of the run's samples."""
+        return groups_of_run(self.run)
 
     def findings(self, condition: str, table: pa.Table, claimed: str = "") -> list[Finding]:
         """Return a condition's findings that do not depend on the family, from `table`.

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..common.groups import Groups
 from ..common.intervals import Floats
 from ..common.plugins import GROUPS, declared
 from ..errors import PluginError, RunError, unknown
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
+from ..runs.metadata import SampleGroups, groups_of_run
 from .condition import EVERY_FAMILY, kind_of
 
 if TYPE_CHECKING:
@@ -75,6 +77,11 @@ class CheckpointRecords:
     def conditions(self) -> tuple[str, ...]:
         """The conditions that it has records of, in the order of the run."""
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
+
+    @cached_property
+    def grouped(self) -> SampleGroups | None:
+        """The groups of the run's samples; None where each stands for itself."""
+        return groups_of_run(self.run)
 
     def forget(self) -> None:
         for store in (self._samples, self._absent, self._order, self.memo):
@@ -145,6 +152,23 @@ def common_places(ids: Sequence[pa.Array | pa.ChunkedArray]) -> list[npt.NDArray
     places = [pc.fill_null(pc.index_in(ids[0], value_set=each), -1).to_numpy().astype(np.int64) for each in ids]
     every = np.stack(places)
     return list(every[:, (every >= 0).all(axis=0)])
+
+
+def common_groups(first: CheckpointRecords, second: CheckpointRecords, ids: pa.Array) -> Groups | None:
+    """Return the groups of samples of two checkpoints, known of one or of both; None where each stands for itself.
+    Raises RunError where the two are grouped in other ways."""
+    known = [side.grouped.of(ids) for side in (first, second) if side.grouped is not None]
+    if len(known) == 2 and not _same_groups(*known):
+        columns = " and ".join(f"{side.grouped.column} of {side.run.path}" for side in (first, second) if side.grouped)
+        raise RunError(f"{columns} group the common samples in other ways; report both runs with the same --groups")
+    return known[0] if known else None
+
+
+def _same_groups(one: Groups | None, other: Groups | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    pairs = len(np.unique(np.stack([one.codes, other.codes]), axis=1).T)
+    return pairs == one.count == other.count
 
 
 def nothing_common(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> RunError:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..common.files import CELL, CELLS, COLUMNS, first_line
+from ..common.groups import Groups
 from ..errors import DamagedRecord
 from .folder import METADATA, RunFolder
 from .manifest import Manifest, digest_of_pages
@@ -22,12 +27,12 @@ if TYPE_CHECKING:
 REMEDY = "robustkit report RUN --metadata FILE.csv"
 
 
-def write_metadata(run: RunFolder, ids: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
+def write_metadata(run: RunFolder, ids: Sequence[str], columns: Mapping[str, Sequence[str]], groups: str = "") -> None:
     """Write the metadata of all samples of a run, in place of earlier ones. ids: (n,). columns: by name, (n,) texts,
-    empty where a cell is."""
+    empty where a cell is. groups: the column that says which samples belong together, such as video."""
     import pyarrow as pa
 
-    stated = {PROVENANCE: json.dumps(_provenance(run.manifest)).encode()}
+    stated = {PROVENANCE: json.dumps(_provenance(run.manifest) | ({"groups": groups} if groups else {})).encode()}
     schema = pa.schema([(name, pa.string()) for name in ("sample_id", *columns)], metadata=stated)
     table = pa.table([pa.array(list(cells), pa.string()) for cells in (ids, *columns.values())], schema=schema)
     run.write(run.path / METADATA, parquet_bytes(table))
@@ -49,6 +54,36 @@ def metadata_of_run(run: RunFolder) -> pa.Table | None:
     if wrong:
         raise DamagedRecord(f"{path}: metadata that cannot be used ({wrong}); give the table again: {REMEDY}")
     return table
+
+
+@dataclass(frozen=True, eq=False)
+class SampleGroups:
+    """The group of each sample of a run: samples of one, such as frames of a video, may resemble each other."""
+
+    column: str
+    """The column of the run's metadata that says so."""
+    ids: pa.Array
+    codes: NDArray[np.int64]
+    """(n,) of the samples, in the order of the names of groups."""
+
+    def of(self, ids: pa.Array | pa.ChunkedArray) -> Groups | None:
+        """Return the groups of some samples; None where each of these has its own."""
+        import pyarrow.compute as pc
+
+        return Groups.numbered(self.codes[pc.index_in(ids, value_set=self.ids).to_numpy(zero_copy_only=False)])
+
+
+def groups_of_run(run: RunFolder) -> SampleGroups | None:
+    """Return the groups of a run's samples; None where each sample stands for itself. Raises as `metadata_of_run`."""
+    table = metadata_of_run(run)
+    stated = json.loads((table.schema.metadata or {}).get(PROVENANCE, b"{}")) if table is not None else {}
+    if table is None or not (column := stated.get("groups")):
+        return None
+    if column not in table.column_names[1:]:
+        raise DamagedRecord(f"{run.path / METADATA}: has no column {column}, which groups samples; {REMEDY}")
+    names = table[column].cast("string").to_pylist()
+    codes = np.unique(np.asarray(names, dtype=str), return_inverse=True)[1].astype(np.int64)
+    return SampleGroups(column, table["sample_id"].combine_chunks(), codes)
 
 
 def _provenance(manifest: Manifest) -> dict[str, Any]:

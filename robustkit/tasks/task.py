@@ -14,7 +14,16 @@ from ..errors import ProtocolError, RunError, unknown
 from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
 from ..evaluations.metrics import Cells, Metric, Term, metric_named, terms_next_to, terms_of
-from ..evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, not_paired, nothing_common
+from ..evaluations.records import (
+    CheckpointRecords,
+    Pairings,
+    PerSample,
+    align,
+    common_groups,
+    common_ids,
+    not_paired,
+    nothing_common,
+)
 from ..protocol.card import SampleWords, samples_of
 from . import EVERY_TASK
 
@@ -103,10 +112,11 @@ class Task:
             if np.isnan(values).all():  # as of predictions alone, which have no losses
                 what = f"the records of {side.checkpoint} under {condition} have no {metric}"
                 raise RunError(f"{side.run.path}: {what}; compare another figure")
+        groups = common_groups(first, second, ids)
         definition = metric_named(self.metrics, metric) or metric_in(words_of(condition), metric)
         if definition is not None and definition.by_rank:
-            return of_ranks(before, after)
-        return of_means(before, after, binary=definition is not None and definition.binary)
+            return of_ranks(before, after, groups)
+        return of_means(before, after, definition is not None and definition.binary, groups)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         """Return a figure for each sample. Raises RunError as `difference` does."""

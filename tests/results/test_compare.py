@@ -138,6 +138,9 @@ class Recorded:
     def table(self, checkpoint: str, _: str, columns: list[str]) -> pa.Table:
         return pa.Table.from_pylist(self.tables[checkpoint]).select(columns)
 
+    def read_bytes(self, path: Path) -> bytes:
+        raise FileNotFoundError(path)  # it has no metadata
+
 
 def row(sample: str, nll: float, error: str | None = None) -> dict[str, Any]:
     return {"sample_id": sample, "nll": nll, "error": error}

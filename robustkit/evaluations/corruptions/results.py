@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, INCOMPLETE, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, bootstrap, calibration_error
+from ...common.intervals import Floats, bootstrap, calibration_error, mean_of
 from ...runs.manifest import Manifest
+from ...runs.metadata import SampleGroups
 from ..aggregate import RecordReader
 from ..condition import words_of
 from ..family import Aggregator, Overview
@@ -64,15 +65,23 @@ class CorruptionSample:
     nll: NDArray[np.floating]
     confidence: NDArray[np.floating]
     flags: tuple[Finding, ...] = ()
+    grouped: SampleGroups | None = None
+    """The groups of the run's samples."""
 
     @classmethod
-    def of(cls, read: pa.Table, flags: Sequence[Finding], like: CorruptionSample | None = None) -> CorruptionSample:
+    def of(
+        cls,
+        read: pa.Table,
+        flags: Sequence[Finding],
+        like: CorruptionSample | None = None,
+        grouped: SampleGroups | None = None,
+    ) -> CorruptionSample:
         """Return the sample of records. like: another, whose ids are reused where they are the same."""
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
         wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
         same = like is not None and like.ids.equals(ids)
-        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
+        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags), grouped)
 
     @property
     def calibration(self) -> float:
@@ -81,7 +90,7 @@ class CorruptionSample:
 
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
-        return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
+        return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags, self.grouped)
 
 
 def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Figure]:
@@ -149,11 +158,16 @@ def _means(
     if n < expected:
         flags.append(Finding.of("data/lacks-conditions", count=expected - n, expected=expected))
     reasons = [Finding.of("corruptions/no-mce", why=reason)] if reason else []
+    grouped = conditions[0].grouped
+    groups = None if grouped is None else grouped.of(conditions[0].ids)
     for metric, weighting in weights.items():
         # All conditions of a sample stay together when samples are resampled.
         share: Floats = np.zeros(n)
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong
+        if groups is not None:
+            yield mean_of(share, groups).of(text, metric, [*flags, *reasons])
+            continue
         value = float(share.mean())
         ends = bootstrap(lambda counts, share=share: counts @ share / n, n, [value])[0]  # type: ignore[misc]
         yield Figure(value, n, *ends, BOOTSTRAP).of(text, metric, [*flags, *reasons])
@@ -217,7 +231,7 @@ class MeanErrors(Overview):
     def take(self, condition: str, read: pa.Table, flags: Sequence[Finding]) -> None:
         if condition == "clean" or parse_corrupted(condition):
             like = next(iter(self.outcomes.values()), None)
-            self.outcomes[condition] = CorruptionSample.of(read, flags, like=like)
+            self.outcomes[condition] = CorruptionSample.of(read, flags, like, self.reading.grouped)
 
     def rows(self) -> Iterator[Figure]:
         manifest = self.reading.manifest

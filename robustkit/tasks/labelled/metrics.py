@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, INVERTED, Figure
-from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, share_of, wilson
+from ...common.groups import Groups
+from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of, wilson
 from ...display.format import Cell, count, figure_cell, scaled
 from ...display.table import Table
 from ...errors import PluginError
@@ -66,7 +67,8 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         figures, findings = family.aggregator.extras(reading, condition, read)
         flags = [*reading.findings(condition, table), *notes, *findings]
         early, extras = reading.manifest.stops_early(condition), figures if len(read) else []
-        figures = [*_classification(read, early), *checked_figures(family, condition, extras)]
+        groups = reading.groups(read["sample_id"])
+        figures = [*_classification(read, early, groups), *checked_figures(family, condition, extras)]
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
         for overview in overviews if figures else ():
             overview.take(condition, read, flags)
@@ -97,8 +99,9 @@ def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bo
     return column in _READ or is_stage_column(column) or of_family or any(taker.needs(column) for taker in takers)
 
 
-def _classification(read: pa.Table, early: bool) -> list[Figure]:
-    """Return the figures of a condition. early: samples left at their first wrong prediction: only top-1 counts."""
+def _classification(read: pa.Table, early: bool, groups: Groups | None) -> list[Figure]:
+    """Return the figures of a condition. early: samples left at their first wrong prediction: only top-1 counts.
+    groups: of the samples."""
     n = len(read)
     if n == 0:
         return []
@@ -106,8 +109,8 @@ def _classification(read: pa.Table, early: bool) -> list[Figure]:
     rows = []
     for name, column in (("top1", "correct"), ("top5", "top5")):
         if not read[column].null_count:  # as it is where predictions alone are known
-            rows.append(share_of(column_of(read, column)).named(name))
-    rows = rows[:1] if early else [*rows, *(_losses(read, correct) if not read["nll"].null_count else ())]
+            rows.append(share_of(column_of(read, column), groups).named(name))
+    rows = rows[:1] if early else [*rows, *(_losses(read, correct, groups) if not read["nll"].null_count else ())]
     for norm in ("linf", "l2"):
         largest = float(column_of(read, norm).max())
         if largest > 0:
@@ -115,11 +118,18 @@ def _classification(read: pa.Table, early: bool) -> list[Figure]:
     return rows
 
 
-def _losses(read: pa.Table, correct: Floats) -> list[Figure]:
+def _losses(read: pa.Table, correct: Floats, groups: Groups | None) -> list[Figure]:
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
-    loss = float(nll.mean())
+    loss, error = float(nll.mean()), calibration_error(sure, right)
+    if groups is not None:
+        of_finite = groups.only(finite)
+        ends = calibration_interval(sure, right, of_finite)
+        return [
+            mean_of(nll, groups).named("nll"),
+            Figure(error, n, *ends, INVERTED, metric="ece", groups=of_finite.count),
+        ]
 
     def resampled(counts: Floats) -> Floats:
         with np.errstate(invalid="ignore"):  # 0 times an infinite loss is not a number
@@ -127,7 +137,7 @@ def _losses(read: pa.Table, correct: Floats) -> list[Figure]:
 
     return [
         Figure(loss, n, *bootstrap(resampled, n, [loss])[0], BOOTSTRAP, metric="nll"),
-        Figure(calibration_error(sure, right), n, *calibration_interval(sure, right), INVERTED, metric="ece"),
+        Figure(error, n, *calibration_interval(sure, right), INVERTED, metric="ece"),
     ]
 
 

@@ -1,0 +1,108 @@
+"""Runs whose samples are in groups: every figure of classifiers, means over corruptions, and paired tests say so."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compared_runs import FOG, NAMES, PGD, N, rows_of, run_of
+
+from robustkit.common.differences import of_means
+from robustkit.common.figure import CLUSTERED, Figure
+from robustkit.common.groups import Groups
+from robustkit.common.intervals import calibration_interval, mean_of, share_of
+from robustkit.errors import DamagedRecord, RunError
+from robustkit.report.run import Run
+from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.survey import summary_csv, survey
+from robustkit.runs.metadata import groups_of_run, write_metadata
+
+IDS = [f"{place:03}" for place in range(N)]
+VIDEOS = [f"video {place // 3}" for place in range(N)]  # 13 of three frames, and one of one
+MORE: dict[str, Any] = {"confidence": 0.7, "linf": 0.0, "l2": 0.0, "top5": True, "prediction": 0}
+
+
+def made(folder: Path) -> Run:
+    """A run in which frames of a video are right or wrong together, more or less."""
+    records = {}
+    for seed, (name, condition) in enumerate((name, text) for text in ("clean", PGD, *FOG) for name in NAMES):
+        rows = [row | MORE for row in rows_of(seed)]
+        for place, row in enumerate(rows):
+            row["correct"] = rows[place - place % 3]["correct"] if place % 4 else row["correct"]
+        records[name, condition] = rows
+    return run_of(folder, records)
+
+
+def grouped(run: Run, names: list[str] = VIDEOS, column: str = "video") -> Run:
+    write_metadata(run, IDS, {"camera": ["a"] * N, column: names}, groups=column)
+    return run
+
+
+def columns(run: Run, name: str, condition: str) -> dict[str, np.ndarray[Any, Any]]:
+    table = run.table(name, condition).sort_by("sample_id")
+    return {key: table[key].to_numpy(zero_copy_only=False).astype(float) for key in ("correct", "nll", "confidence")}
+
+
+def figures(run: Run) -> dict[tuple[str, str, str], Figure]:
+    return {(row.checkpoint, row.condition, row.metric): row for row in survey(run)}
+
+
+def test_figures_are_of_groups(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    before, after = figures(run), figures(grouped(run))
+    assert before.keys() == after.keys() and all(before[key].value == after[key].value for key in before)
+    groups = Groups.of(VIDEOS)
+    assert groups is not None
+    read = columns(run, "plain", PGD)
+    top1, nll, ece = (after["plain", PGD, metric] for metric in ("top1", "nll", "ece"))
+    for figure, expected in ((top1, share_of(read["correct"], groups)), (nll, mean_of(read["nll"], groups))):
+        assert (figure.low, figure.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+        assert (figure.groups, figure.interval, figure.n) == (14, CLUSTERED, N)
+        assert figure.effect == pytest.approx(expected.effect)
+    ends = calibration_interval(read["confidence"], read["correct"], groups)
+    assert (ece.low, ece.high) == pytest.approx(ends, abs=1e-9) and ece.groups == 14
+    mean = after["plain", "corruption(fog)", "mean_error"]
+    wrong = np.mean([1 - columns(run, "plain", text)["correct"] for text in FOG], axis=0)
+    assert (mean.low, mean.high) == pytest.approx(tuple(vars(mean_of(wrong, groups))[end] for end in ("low", "high")))
+    lines = summary_csv(after.values()).splitlines()
+    assert lines[0].endswith(",interval,groups,design_effect") and ",14," in lines[1]
+    assert "groups" not in summary_csv(before.values())
+
+
+def test_groups_of_one_sample_change_no_byte(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    before = summary_csv(survey(run))
+    assert summary_csv(survey(grouped(run, IDS))) == before
+
+
+def test_pairs_are_tested_by_groups(tmp_path: Path) -> None:
+    run = grouped(made(tmp_path))
+    sides = [Side(run, name) for name in NAMES]
+    difference = paired_difference(sides[0], sides[1], "clean")
+    before, after = (columns(run, name, "clean")["correct"] for name in NAMES)
+    expected = of_means(before, after, True, Groups.of(VIDEOS))
+    assert difference.test == CLUSTERED and math.isfinite(difference.p_value)
+    assert vars(difference) == pytest.approx(vars(expected), abs=1e-12)
+
+
+def test_one_side_may_know_the_groups_and_both_must_agree(tmp_path: Path) -> None:
+    one, other = made(tmp_path / "one"), grouped(made(tmp_path / "other"))
+    pair = Side(one, "plain"), Side(other, "other")
+    assert paired_difference(*pair, "clean").test == CLUSTERED
+    grouped(one, [name.replace("video", "clip") for name in VIDEOS], "clip")  # the same groups by other names
+    pair = Side(one, "plain"), Side(other, "other")
+    assert paired_difference(*pair, "clean").test == CLUSTERED
+    grouped(one, [f"{place // 4}" for place in range(N)], "clip")
+    with pytest.raises(RunError, match=r"clip of .*one and video of .*other group the common samples in other ways"):
+        paired_difference(Side(one, "plain"), Side(other, "other"), "clean")
+
+
+def test_the_column_of_groups_must_be_there(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    assert groups_of_run(run) is None
+    write_metadata(run, IDS, {"camera": ["a"] * N}, groups="video")
+    with pytest.raises(DamagedRecord, match="has no column video, which groups samples"):
+        groups_of_run(run)
