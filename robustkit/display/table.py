@@ -184,8 +184,8 @@ def join_tables(tables: Iterable[Table]) -> list[Table]:
         alone = "" if table.checkpoint else str(place)
         groups.setdefault((alone, table.title.removeprefix(f"{table.checkpoint}: ")), []).append(table)
     joined = list[Table]()
-    for (alone, title), some in groups.items():
-        if alone or len(some) == 1:
+    for (_, title), some in groups.items():
+        if len(some) == 1:
             joined.append(some[0])
             continue
         notes = dict.fromkeys(table.note for table in some)

@@ -209,9 +209,12 @@ def test_a_line_as_wide_as_the_terminal_is_one_and_a_word_has_its_colour() -> No
     file = io.StringIO()
     console = Console(width=11, file=file, force_terminal=True, color_system="standard")
     print_line(console, "ten or more")
+    print_line(console, "later lines are indented")
     print_tables(console, [Table("", ("what", "n"), (("fail", Cell("1")),))], words={"fail": "red"})
     lines = file.getvalue().splitlines()
-    assert lines[0] == "ten or more" and "\x1b[31mfail\x1b[0m  1" in "\n".join(lines)
+    assert lines[:4] == ["ten or more", "later lines", "  are", "  indented"] and "\x1b[31mfail\x1b[0m  1" in "\n".join(
+        lines
+    )
 
 
 def test_logs_are_not_wrapped_unless_a_width_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
