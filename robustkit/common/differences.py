@@ -160,18 +160,25 @@ def _score_end(gained: int, lost: int, n: int) -> float:
     return high
 
 
-def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest: int) -> Difference:
+def of_resamples(
+    before: float, after: float, resampled: Floats, n: int, fewest: int, groups: Groups | None = None
+) -> Difference:
     """Return how two figures of n samples differ; resampled: (R,) the difference in each resample, for the standard
     error. Normal approximation; no interval and no p-value of fewer than `fewest` samples, or where that error is 0.
+    groups: which were resampled and count in place of samples; Student's t of G - 1 degrees of freedom.
     """
+    freedom, test = (math.inf, NORMAL) if groups is None else (groups.count - 1.0, STUDENT)
     with np.errstate(invalid="ignore"):
         value = after - before
-    if not math.isfinite(value) or n < fewest:
+    if not math.isfinite(value) or (n if groups is None else groups.count) < fewest:
         finite = value if math.isfinite(value) else math.nan
-        return Difference(finite, n, math.nan, math.nan, math.nan, before, after, NORMAL)
+        return Difference(finite, n, math.nan, math.nan, math.nan, before, after, test)
     error = float(resampled[np.isfinite(resampled)].std(ddof=1))
     if not error:
-        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, before, after, NORMAL)
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, before, after, test)
+    if groups is not None:
+        reach, p_value = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
+        return Difference(value, n, value - reach, value + reach, p_value, before, after, test)
     p_value = math.erfc(abs(value) / error / math.sqrt(2))
     return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after, NORMAL)
 

@@ -42,8 +42,8 @@ def run(tmp_path: Path) -> Run:
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The measures of classification with one more metric, and its values in the results."""
 
-    def with_toy(read: Any, early: bool) -> Iterator[Any]:
-        yield from _classification(read, early)
+    def with_toy(read: Any, *asked: Any) -> Iterator[Any]:
+        yield from _classification(read, *asked)
         yield Figure(0.25, len(read), 0.125, 0.5, metric=TOY.name)
 
     _classification = metrics._classification

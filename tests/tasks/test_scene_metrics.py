@@ -236,6 +236,9 @@ class Recorded:
     def table(self, checkpoint: str, condition: str, columns: list[str]) -> pa.Table:
         return table(self.tables[checkpoint, condition]).select(columns)
 
+    def read_bytes(self, path: Path) -> bytes:
+        raise FileNotFoundError(path)  # it has no metadata
+
 
 def compared(
     tables: dict[tuple[str, str], list[dict[str, Any]]], condition: str, metric: str, names: str = "ab"

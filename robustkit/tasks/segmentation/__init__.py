@@ -84,8 +84,9 @@ class Segmentation(Task):
         rows, by_condition = list[Figure](), dict[str, Counts]()
         for condition in conditions:
             table, odd = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
-            counts = Counts.of(table, [*reading.findings(condition, table), *odd]).of_classes(judged)
-            runs = [each.of_classes(judged) for each in counts_of_runs(table)]
+            flags = [*reading.findings(condition, table), *odd]
+            counts = Counts.of(table, flags, reading.grouped).of_classes(judged)
+            runs = [each.of_classes(judged) for each in counts_of_runs(table, reading.grouped)]
             rows += reading.figures(scene_rows(condition, counts, names))
             rows += reading.figures(worst_rows(condition, counts, runs, names))
             if in_means(condition):

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.figure import BOOTSTRAP, Figure
 from ...common.finding import Finding
+from ...common.groups import Groups
 from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
+from ...runs.metadata import SampleGroups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +76,11 @@ class Counts:
     nll: Floats
     flags: tuple[Finding, ...] = ()
     largest: Mapping[str, float] = field(default_factory=dict)
+    grouped: SampleGroups | None = None
+    """The groups of the run's images."""
 
     @classmethod
-    def of(cls, table: pa.Table, flags: Sequence[Finding]) -> Counts:
+    def of(cls, table: pa.Table, flags: Sequence[Finding], grouped: SampleGroups | None = None) -> Counts:
         """Return the counts of records with at least `COLUMNS`; those with an error are left out."""
         import pyarrow.compute as pc
 
@@ -87,7 +92,7 @@ class Counts:
         nll = read["nll"].to_numpy(zero_copy_only=False).astype(np.float64)
         largest = {norm: pc.max(read[norm]).as_py() or 0.0 for norm in ("linf", "l2")}
         ids = read["sample_id"].combine_chunks()
-        return cls(ids, intersections, predicted, labelled, nll, tuple(flags), largest)
+        return cls(ids, intersections, predicted, labelled, nll, tuple(flags), largest, grouped)
 
     def of_samples(self, ids: pa.Array) -> Counts:
         """Return the counts of the images with these ids, in the order of all."""
@@ -129,11 +134,35 @@ class Counts:
         return np.asarray(self.figures(np.ones((1, len(self.ids))))[0])
 
     @cached_property
+    def groups(self) -> Groups | None:
+        """The groups of the images, which are resampled as a whole; None where each stands for itself."""
+        return None if self.grouped is None else self.grouped.of(self.ids)
+
+    @property
+    def units(self) -> int:
+        """How many images, or groups of them, are independent."""
+        return len(self.ids) if self.groups is None else self.groups.count
+
+    @cached_property
+    def effects(self) -> Floats:
+        """(4 + K,): the design effect of each figure; nan where images are independent."""
+        if self.groups is None:
+            return np.full(len(self.values), math.nan)
+        every = (resampled_figures(self.figures, len(self.ids), groups) for groups in (self.groups, None))
+        together, alone = (np.array([_variance(column) for column in drawn.T]) for drawn in every)
+        effects: Floats = np.divide(together, alone, out=np.full(len(alone), math.nan), where=alone > 0)
+        return effects
+
+    @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
-        every = resampled_figures(self.figures, len(self.ids))
-        n, values = len(self.ids), self.values.tolist()
-        ends = [bootstrap_ends(column, n, value) for column, value in zip(every.T, values, strict=True)]
+        every = resampled_figures(self.figures, len(self.ids), self.groups)
+        values = self.values.tolist()
+        ends = [bootstrap_ends(column, self.units, value) for column, value in zip(every.T, values, strict=True)]
         return every[:, : len(METRICS)].copy(), ends
+
+    def figure(self, value: float, n: int, ends: tuple[float, float], effect: float = math.nan) -> Figure:
+        """Return a figure of the images, or of the n that have it, with an interval by the bootstrap."""
+        return Figure(value, n, *ends, BOOTSTRAP, groups=self.groups.count if self.groups else 0, effect=effect)
 
     @property
     def resampled(self) -> Floats:
@@ -159,6 +188,11 @@ def bootstrap_ends(resampled: Floats, n: int, value: float) -> tuple[float, floa
         return NO_INTERVAL
     low, high = np.percentile(finite, percentiles(n))
     return include_estimate(value, float(low), float(high))
+
+
+def _variance(resampled: Floats) -> float:
+    finite = resampled[np.isfinite(resampled)]
+    return float(finite.var()) if len(finite) else math.nan
 
 
 def is_biased(value: float, resampled: Floats) -> bool:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.differences import Difference, of_resamples
-from ...common.figure import BOOTSTRAP, FEWEST, Figure
+from ...common.figure import FEWEST, Figure
 from ...common.finding import Finding
+from ...common.groups import Groups
 from ...common.intervals import Floats
 from ...display.format import count, percent, scaled
 from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
@@ -30,8 +31,9 @@ from ...evaluations.corruptions import BENCHMARK, possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import LEFT_OUT, Cells, finite_or_none
-from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, common_groups, common_ids, nothing_common
 from ...protocol.condition import CLEAN
+from ...runs.metadata import SampleGroups
 from ..condition_table import ConditionTable
 from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, bootstrap_ends, is_biased, mean_known, weighted_mean
 
@@ -44,12 +46,13 @@ def of_runs(column: str) -> bool:
     return column.startswith(tuple(f"{name} " for name in BY_RUN))
 
 
-def counts_of_runs(table: pa.Table) -> list[Counts]:
+def counts_of_runs(table: pa.Table, grouped: SampleGroups | None = None) -> list[Counts]:
     """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
     by_run = []
     for run in [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]:
         ours, names = table.drop_columns(list(BY_RUN)), {f"{column} {run}": column for column in BY_RUN}
-        by_run.append(Counts.of(ours.rename_columns([names.get(name, name) for name in ours.column_names]), ()))
+        renamed = ours.rename_columns([names.get(name, name) for name in ours.column_names])
+        by_run.append(Counts.of(renamed, (), grouped))
     return by_run
 
 
@@ -58,8 +61,8 @@ def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], names: Se
     n = len(counts.ids)
     if n and runs:
         worst, notes = worst_case(counts, runs), _notes([counts, *runs], names).get("miou", [])
-        bounds = worst.intervals[0] if n >= FEWEST else NO_INTERVAL
-        figure = Figure(float(worst.values[0]), n, *bounds, BOOTSTRAP)
+        bounds = worst.intervals[0] if worst.units >= FEWEST else NO_INTERVAL
+        figure = worst.figure(float(worst.values[0]), n, bounds, float(worst.effects[0]))
         yield figure.of(condition, "miou_worst", [*counts.flags, *notes])
 
 
@@ -106,14 +109,15 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
     flags, notes = list(counts.flags), _notes([counts], names)
     values = counts.values.tolist()
     for place, metric in enumerate(METRICS):
-        bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
-        doubt = _biased(values[place], counts.resampled[:, place], n)
-        figure = Figure(values[place], n, *bounds, BOOTSTRAP)
+        bounds = counts.intervals[place] if counts.units >= FEWEST else NO_INTERVAL
+        doubt = _biased(values[place], counts.resampled[:, place], counts.units)
+        figure = counts.figure(values[place], n, bounds, float(counts.effects[place]))
         yield figure.of(condition, metric, [*flags, *notes.get(metric, []), *doubt])
     for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
         if seen:
-            bounds = counts.intervals[place] if seen >= FEWEST else NO_INTERVAL
-            yield Figure(values[place], seen, *bounds, BOOTSTRAP).of(condition, f"iou({name})", flags)
+            bounds = counts.intervals[place] if min(seen, counts.units) >= FEWEST else NO_INTERVAL
+            figure = counts.figure(values[place], seen, bounds, float(counts.effects[place]))
+            yield figure.of(condition, f"iou({name})", flags)
     for norm, largest in counts.largest.items():
         if largest > 0:
             yield Figure(largest, n).of(condition, f"{norm}_max", flags)
@@ -150,9 +154,10 @@ def _mean(
         notes["retention"] = [flag for flag in merged_flags([clean]) if flag not in flags]
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
-        bounds = bootstrap_ends(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
-        doubt = _biased(float(value), drawn, n)
-        figure = Figure(float(value), n, *bounds, BOOTSTRAP)
+        units = members[0].units
+        bounds = bootstrap_ends(drawn, units, float(value)) if units >= FEWEST else NO_INTERVAL
+        doubt = _biased(float(value), drawn, units)
+        figure = members[0].figure(float(value), n, bounds)
         yield figure.of(mean, metric, [*flags, *notes.get(metric, []), *doubt])
     if not is_over_groups(mean):
         return
@@ -208,16 +213,18 @@ class Scenes:
 def scene_ids(side: CheckpointRecords, condition: str) -> pa.Array:
     """Return the images that could be read under a condition, in their order. Raises RunError without records."""
     if ("ids", condition) not in side.memo:
-        scenes = side.memo["scenes", condition] = Scenes.of(Counts.of(side.table(condition, list(COLUMNS)), ()))
+        counts = Counts.of(side.table(condition, list(COLUMNS)), (), side.grouped)
+        scenes = side.memo["scenes", condition] = Scenes.of(counts)
         side.memo["ids", condition] = scenes.ids
     return side.memo["ids", condition]
 
 
-def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array) -> Scenes:
-    """Return the figures under a condition of the images with these ids, all of which it has."""
+def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array, grouped: SampleGroups | None) -> Scenes:
+    """Return the figures under a condition of the images with these ids, all of which it has. grouped: how its images
+    are resampled."""
     scenes: Scenes | None = side.memo.get(("scenes", condition))
-    if scenes is None or not scenes.ids.equals(ids):
-        counts = Counts.of(side.table(condition, list(COLUMNS)), ())
+    if scenes is None or not scenes.ids.equals(ids) or grouped is not side.grouped:
+        counts = Counts.of(side.table(condition, list(COLUMNS)), (), grouped)
         scenes = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
     return scenes
 
@@ -228,23 +235,26 @@ def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, con
     ids = common_ids([scene_ids(side, text) for side in (first, second) for text in shares])
     if not len(ids):
         raise nothing_common(first, second, condition)
+    groups, grouped = common_groups(first, second, ids), first.grouped or second.grouped
     before, after = (
-        [(share, scenes_of(side, text, ids)) for text, share in shares.items()] for side in (first, second)
+        [(share, scenes_of(side, text, ids, grouped)) for text, share in shares.items()] for side in (first, second)
     )
-    return scene_difference(before, after, metric)
+    return scene_difference(before, after, metric, groups)
 
 
 def scene_difference(
     first: Iterable[tuple[float, Counts | Scenes]],
     second: Iterable[tuple[float, Counts | Scenes]],
     metric: str = "miou",
+    groups: Groups | None = None,
 ) -> Difference:
-    """Return how the second's figure differs. first, second: shares and counts, all of the same images."""
+    """Return how the second's figure differs. first, second: shares and counts, all of the same images, resampled by
+    the same groups."""
     place = METRICS.index(metric)
     (n, before, drawn_before), (_, after, drawn_after) = weighted_mean(first), weighted_mean(second)
     with np.errstate(invalid="ignore"):
         resampled = drawn_after[:, place] - drawn_before[:, place]
-    return of_resamples(float(before[place]), float(after[place]), resampled, n, FEWEST)
+    return of_resamples(float(before[place]), float(after[place]), resampled, n, FEWEST, groups)
 
 
 LONGEST = 40  # the longest table of classes that a terminal shows, in rows
