@@ -287,8 +287,6 @@ def _printable(table: Table) -> Table:
 
 
 def _stripped(text: str) -> str:
-    if text.isprintable():
-        return text
     plain = strip_controls(text)
     return Cell(plain, text.value, text.figure, text.ends) if isinstance(text, Cell) else plain
 
