@@ -321,6 +321,7 @@ def test_two_classes() -> None:
         AutoAttack(THREAT)(lambda points: net(points)[:, :1], images)
 
 
+@pytest.mark.slow
 def test_one_sample_none_and_all_wrong() -> None:
     model, images, labels = setting()
     whole = run(SMALL, model, images, labels, batch_size=1)

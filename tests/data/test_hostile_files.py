@@ -86,6 +86,7 @@ def test_hostile_pictures(tmp_path: Path, trap: tuple[dict[str, str], Path]) -> 
     assert not trap[1].exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_hostile_tables_and_archives(tmp_path: Path, trap: tuple[dict[str, str], Path]) -> None:
     names = [name for name in hostile_tables.TABLES if name not in LONG]

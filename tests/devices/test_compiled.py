@@ -130,6 +130,7 @@ def _fail(fault: Exception, *given: object, **more: object) -> Any:
     raise fault
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of dynamo, which looks at it
 def test_an_audit_is_the_same_compiled_and_as_written_where_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

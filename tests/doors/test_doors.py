@@ -48,7 +48,7 @@ def test_the_table_names_each_door() -> None:
     }
 
 
-@pytest.mark.parametrize("door", EXPECTED)
+@pytest.mark.parametrize("door", [pytest.param(door, marks=[pytest.mark.slow] * (door == "ONNX")) for door in EXPECTED])
 def test_what_comes_in_is_what_was_meant(door: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in NEEDED.get(door, ()):
         pytest.importorskip(package)

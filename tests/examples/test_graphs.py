@@ -187,6 +187,7 @@ for words in ("report run2 --details", "compare run2", "check run2 --policy poli
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_the_task(runs: Path) -> None:
     line = [sys.executable, "-W", "ignore", "make.py"]
     shown = subprocess.run(line, cwd=runs, check=True, capture_output=True, text=True).stdout

@@ -148,6 +148,7 @@ def sequential(means: Sequence[float], n: int, seed: int) -> tuple[str, int]:
     return fit.verdict, len(asked)
 
 
+@pytest.mark.slow
 def test_looking_until_it_is_decided_ends_early_and_adds_no_false_verdicts() -> None:
     """Counted over draws: a wrong one is named, a right one is confirmed, and of four that are alike none is
     named in more than two of 100 draws, although each is looked at six times.

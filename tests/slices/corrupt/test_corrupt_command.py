@@ -207,6 +207,7 @@ def test_a_written_tree_holds_what_an_audit_computes(photos: Path, tmp_path: Pat
     assert manifest["deciding"]["img size"] == 32 and manifest["deciding"]["preset"] == "imagenet"
 
 
+@pytest.mark.slow
 def test_a_killed_writer_goes_on_and_the_bytes_are_the_same(photos: Path, tmp_path: Path, run: Command) -> None:
     words = ["--data-dir", str(photos), "--corruptions", "noise,digital", *SMALL, "--workers", "1"]
     assert run("--write", tmp_path / "whole", *words).status == 0

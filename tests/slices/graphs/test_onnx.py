@@ -48,7 +48,7 @@ def logits_alone(path: Path, images: Tensor) -> Tensor:
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images.numpy()})[0])
 
 
-@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("external", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_vit_answers_as_it_does_before_it_is_exported(tmp_path: Path, external: bool) -> None:
     before, images = robustkit.load("zoo:shapes-vit-standard"), torch.rand(5, 3, 64, 64)
     path = export(before.network, tmp_path / "vit.onnx", 64, external_data=external)
@@ -221,6 +221,7 @@ def test_a_library_of_operators_runs_only_where_it_is_named(tmp_path: Path) -> N
     assert torch.equal(pickle.loads(pickle.dumps(found))(images), found(images))
 
 
+@pytest.mark.slow
 def test_an_audit_asks_for_answers_alone(tmp_path: Path) -> None:
     path = export(robustkit.load("zoo:shapes-vit-standard").network, tmp_path / "vit.onnx", 64)
     asked = {"data_dir": "embedded:shapes", "limit": 6, "setup_check": False, "model": HALF, "device": "cpu"}

@@ -487,6 +487,7 @@ def test_a_client_that_hangs_up_is_told_nobody(port: int, folder: Path, capfd: p
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
     for name in ("first", "second"):
         run = make_run(tmp_path / "runs" / name)

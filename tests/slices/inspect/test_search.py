@@ -103,7 +103,7 @@ def permuted(model: Classifier) -> Classifier:
 
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 GIVEN = [
-    *(pytest.param(trained, given, {}, marks=[] if trained == "quest" else pytest.mark.slow)
+    *(pytest.param(trained, given, {}, marks=[] if trained == given == "quest" else pytest.mark.slow)
       for trained in FORMULAS for given in FORMULAS if trained == given or "standard" in (trained, given)),
     pytest.param("quest", "quest", {"mean": (0.0,) * 3, "std": (1.0,) * 3}, marks=pytest.mark.slow),
 ]  # fmt: skip

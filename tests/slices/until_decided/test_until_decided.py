@@ -164,6 +164,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
         )
 
 
+@pytest.mark.slow
 def test_a_killed_audit_goes_on_to_the_same_verdicts_and_bytes(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
