@@ -99,12 +99,9 @@ def copy_of(root: Path) -> Path:
     return root
 
 
-ONE_OF_A_KIND = ("transfer",)  # a family, which the core calls; `all` is of tasks and commands, too; others are slow
-
-
 @pytest.mark.parametrize(
     "gone",
-    [pytest.param([name], marks=() if name in ONE_OF_A_KIND else pytest.mark.slow, id=name) for name in COMMANDS]
+    [pytest.param([name], marks=pytest.mark.slow, id=name) for name in COMMANDS]
     + [pytest.param(list(COMMANDS), id="all")],
 )
 def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
@@ -209,6 +206,7 @@ assert codes(refresh(other)) == {"evidence/failed"}
 """
 
 
+@pytest.mark.slow
 def test_attacks_without_the_slice_of_evidence_are_flagged(tmp_path: Path) -> None:
     """An audit takes none, and a run that has some is read without its judgement."""
     examined = tmp_path / "examined"

@@ -57,6 +57,7 @@ def test_data_and_versions_are_no_packages(why: str, is_package: bool) -> None:
     assert bool(never_run([{"ran": [], "skipped": {"tests/a.py::one": why}}])) == is_package
 
 
+@pytest.mark.slow
 def test_passes_are_recorded_and_the_status_says_whether_one_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,7 @@ def in_folders(two: Path, place: Path, count: int, **options: Any) -> list[Path]
     ]
 
 
+@pytest.mark.slow
 def test_parts_in_folders_of_their_own_are_merged_or_refused_with_what_differs(
     two: Path, alone: Path, tmp_path: Path
 ) -> None:

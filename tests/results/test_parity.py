@@ -133,6 +133,7 @@ def test_what_differs_beyond_chance_is_flagged(run: Run) -> None:
     assert flag.endswith(f"against 100.0 % ({p_equals(expected['clean'])}, corrected for 5 conditions)")
 
 
+@pytest.mark.slow
 def test_an_artefact_without_gradients_is_spared_what_needs_them(run: Run, nets: Path, tmp_path: Path) -> None:
     """Nothing of it is missing, whether computed at once, again, in parts, or by a command that names it later."""
     assert FGSM in run.manifest.conditions_of("float") and FGSM not in run.manifest.conditions_of("same")

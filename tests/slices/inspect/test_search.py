@@ -137,6 +137,7 @@ def test_images_that_are_no_longer_held_are_read_again() -> None:
     assert looked[6:] == [sample.id for sample in images.samples[2:5]]  # two are held, and the last batch
 
 
+@pytest.mark.slow
 def test_images_are_a_function_of_the_seed_and_no_other() -> None:
     data, model = open_dataset("embedded:shapes").select(limit=60), load("zoo:shapes-vit-quest")
     found = {}
