@@ -37,7 +37,8 @@ def test_groups_are_named_and_counted() -> None:
     assert groups.codes.tolist() == [1, 0, 1, 2, 1] and groups.sizes.tolist() == [1, 3, 1]
     assert groups.sums(np.array([1.0, 2.0, 3.0, 4.0, 5.0])).tolist() == [2, 9, 4]
     some = groups.only(np.array([True, False, True, True, False]))
-    assert (some.codes.tolist(), some.count) == ([0, 0, 1], 2)
+    assert some is not None and (some.codes.tolist(), some.count) == ([0, 0, 1], 2)
+    assert groups.only(np.array([False, True, True, False, False])) is None
     assert Groups.of(["a", "c", "b"]) is None and Groups.of([]) is None  # each alone: nothing changes
 
 
