@@ -50,7 +50,8 @@ def of_means(before: Floats, after: Floats, binary: bool, groups: Groups | None 
     if groups is not None:
         mean = grouped_mean(differences, groups)
         p_value = mean.p_value if math.isfinite(mean.p_value) else _mcnemar(groups.count if value else 0, 0)
-        return Difference(value, n, mean.low, mean.high, p_value, first, second, test)
+        low, high = (mean.low, mean.high) if math.isfinite(mean.p_value) else (math.nan, math.nan)
+        return Difference(value, n, low, high, p_value, first, second, test)
     if binary:
         gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
         return Difference(value, n, *of_outcomes(gained, lost, n), _mcnemar(gained, lost), first, second, test)

@@ -63,10 +63,9 @@ class Groups:
         """Return the sum of (n,) values over each group, (count,)."""
         return np.bincount(self.codes, values, self.count).astype(np.float64, copy=False)
 
-    def only(self, chosen: NDArray[np.bool_]) -> Groups:
-        """Return the groups of the chosen samples, without those that have none."""
-        present, codes = np.unique(self.codes[chosen], return_inverse=True)
-        return Groups(codes.astype(np.int64), len(present))
+    def only(self, chosen: NDArray[np.bool_]) -> Groups | None:
+        """Return the groups of the chosen samples; None where each of these has its own."""
+        return Groups.numbered(self.codes[chosen])
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,15 @@ def cluster_variance(values: _Floats, groups: Groups) -> float:
 
 def grouped_mean(values: _Floats, groups: Groups) -> GroupedMean:
     """Return the mean of (n,) values with a 95 % interval, which holds 0 wherever the p-value is at least 0.05. Of one
-    group, or where all groups agree, there is neither."""
+    group, or where all groups agree, there is neither; equal values have themselves as interval."""
     n, count = len(values), groups.count
     if not np.isfinite(values).all():
         return GroupedMean(float(values.mean()), *[math.nan] * 4)
     value, robust = float(values.mean()), cluster_variance(values, groups)
     alone = float(np.square(values - value).sum()) / max(n - 1, 1) / n
-    effect = robust / alone if alone > 0 else math.nan
+    if not alone > (_ROUNDING * value) ** 2:  # all are the same
+        return GroupedMean(value, value, value, math.nan, math.nan)
+    effect = robust / alone
     error = math.sqrt(robust) if robust > 0 else math.nan
     if not error > _ROUNDING * abs(value):
         return GroupedMean(value, math.nan, math.nan, math.nan, effect)

@@ -102,7 +102,7 @@ class RecordReader:
         deviations = [Finding.parse(note) or Finding.of("run/note", text=note) for note in notes]
         return pa.concat_tables(tables, promote_options="default"), deviations
 
-    def groups(self, ids: pa.Array | pa.ChunkedArray) -> Groups | None:
+    def groups(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> Groups | None:
         """Return the groups that samples are in; None where each stands for itself."""
         return None if self.grouped is None else self.grouped.of(ids)
 

@@ -66,10 +66,12 @@ class SampleGroups:
     codes: NDArray[np.int64]
     """(n,) of the samples, in the order of the names of groups."""
 
-    def of(self, ids: pa.Array | pa.ChunkedArray) -> Groups | None:
+    def of(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> Groups | None:
         """Return the groups of some samples; None where each of these has its own."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
+        ids = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids, pa.string())
         return Groups.numbered(self.codes[pc.index_in(ids, value_set=self.ids).to_numpy(zero_copy_only=False)])
 
 

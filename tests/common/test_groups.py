@@ -102,7 +102,8 @@ def test_where_groups_agree_or_are_one_there_is_no_interval() -> None:
     one = grouped_mean(np.array([0.0, 1.0]), Groups(np.array([0, 0]), 1))
     assert one.value == 0.5 and math.isnan(one.high) and math.isnan(one.effect)
     same = grouped_mean(np.full(4, 0.1), agreeing)
-    assert math.isnan(same.low) and math.isnan(same.effect)
+    assert (same.low, same.high) == (same.value, same.value) and math.isnan(same.effect) and math.isnan(same.p_value)
+    assert math.isnan(of_means(np.zeros(4), np.full(4, 0.1), False, agreeing).ci_low)
 
 
 def test_figures_say_their_groups() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from compared_runs import FOG, NAMES, PGD, N, rows_of, run_of
 
+import robustkit
 from robustkit.common.differences import of_means
 from robustkit.common.figure import CLUSTERED, Figure
 from robustkit.common.groups import Groups
@@ -98,6 +99,41 @@ def test_one_side_may_know_the_groups_and_both_must_agree(tmp_path: Path) -> Non
     grouped(one, [f"{place // 4}" for place in range(N)], "clip")
     with pytest.raises(RunError, match=r"clip of .*one and video of .*other group the common samples in other ways"):
         paired_difference(Side(one, "plain"), Side(other, "other"), "clean")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
+def test_every_interval_of_an_audit_is_of_groups(tmp_path: Path) -> None:
+    """Of attacks with stages, corruptions, maps, their leads over controls, and their stability."""
+    robustkit.audit(
+        {name: f"zoo:shapes-vit-{name}" for name in ("quest", "standard")},
+        data_dir="embedded:shapes",
+        limit=24,
+        attacks="apgd(steps=2),pgd(steps=2),autoattack(steps=2,queries=3,version=standard)",
+        corruptions="fog",
+        cams="agcam",
+        stability=True,
+        faithfulness="abpc",
+        parity=True,
+        setup_check=False,
+        out=tmp_path / "run",
+    )
+    run = Run(tmp_path / "run")
+    ids = run.table("quest", "clean", ["sample_id"])["sample_id"].to_pylist()
+    before = figures(run)
+    write_metadata(run, ids, {"pair": [f"{place // 2:02}" for place in range(24)]}, groups="pair")
+    after = figures(run)
+    assert before.keys() == after.keys()
+    assert not [key for key in before if before[key].value != pytest.approx(after[key].value, nan_ok=True)]
+    of_core = {key: row for key, row in after.items() if not key[1].startswith("transfer(")}
+    alone = ("_fell", "_held", "found_of_broken")  # of few samples, which may all be of different groups
+    bounded = {key for key, row in of_core.items() if row.has_interval and not key[2].endswith(alone)}
+    assert not [key for key in bounded if not 0 < after[key].groups <= 12]
+    kinds = {metric for _, _, metric in after if not metric.endswith("_max")}
+    assert {"top1", "top1_after_apgd-ce", "mean_error", "abpc", "abpc_over_control", "rank_correlation"} <= kinds
+    assert {"cam_iou", "pointing_game", "pxap", "parity", "found_of_broken", "nll", "ece"} <= kinds
+    lost = {key[2] for key, row in before.items() if row.has_interval and not after[key].has_interval}
+    assert lost <= {"rank_correlation_fell", "map_iou_fell", "rank_correlation_held", "map_iou_held"}, lost
 
 
 def test_the_column_of_groups_must_be_there(tmp_path: Path) -> None:

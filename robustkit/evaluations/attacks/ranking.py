@@ -21,6 +21,7 @@ import numpy as np
 from ...common.differences import sign_test
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
+from ...common.groups import Groups
 from ...common.intervals import Floats, bootstrap, share_of
 from ...common.plugins import built_in
 from ...errors import RunError
@@ -122,6 +123,7 @@ class Strengths:
         self.reading, self.manifest = reading, reading.manifest
         self._tables: dict[str, pa.Table | None] = {}
         self._alike: dict[tuple[str, str], dict[str, Floats]] = {}
+        self._grouped: dict[tuple[str, str], Groups | None] = {}
         self._starts = {starts_from(text) for text in self.manifest.claims} | {CLEAN.text}
 
     def take(self, condition: str, read: pa.Table) -> None:
@@ -142,10 +144,13 @@ class Strengths:
         if not best.sum() > 0:
             return
         value, n = float(gains.sum() / best.sum()), len(best)
+        groups = self._grouped[distance_norm(condition), starts_from(condition)]
+        units = groups.count if groups else n
 
         with np.errstate(invalid="ignore", divide="ignore"):
-            ends = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value]) if n >= FEWEST else []
-        yield Figure(value, n, *ends[0], BOOTSTRAP) if ends else Figure(value, n)
+            share = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value], groups)
+        figure = Figure(value, n, groups=groups.count if groups else 0)
+        yield replace(figure, low=share[0][0], high=share[0][1], interval=BOOTSTRAP) if units >= FEWEST else figure
 
     def broken(self, condition: str) -> Iterator[Figure]:
         """Yield the share of the n samples broken within an attack's radius that it broke; nothing without others."""
@@ -158,7 +163,8 @@ class Strengths:
         broke = np.isfinite(sizes[condition])
         every = broke | np.logical_or.reduce([size <= claim.eps + EXCEEDS for size in sizes.values()])
         if every.any():
-            yield share_of(broke[every])
+            groups = self._grouped[claim.norm, starts_from(condition)]
+            yield share_of(broke[every], groups.only(every) if groups else None)
 
     def _sizes(self, norm: str, start: str) -> Mapping[str, Floats]:
         """Return the smallest change (n,) per attack in a norm on the images of `start`, infinity where none was found.
@@ -180,6 +186,7 @@ class Strengths:
         right = set(compress(clean["sample_id"].to_pylist(), Outcomes.of(clean).right))
         ids = [table["sample_id"].to_pylist() for table in tables.values()]
         common = sorted(right.intersection(*ids))
+        self._grouped[norm, start] = self.reading.groups(common)
         for (text, table), names in zip(tables.items(), ids, strict=True):
             places = dict(zip(names, range(len(names)), strict=True))
             far = distances_of(table) if "distance" in table.column_names else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...common.figure import Figure
 from ...common.finding import Finding
-from ...common.intervals import proportion
+from ...common.intervals import share_of
 from ...display.format import MISSING, amount, count, figure_cell, number, percent, share
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
 from ...display.table import Section, Table, side_by_side
@@ -355,9 +355,13 @@ class AttacksAggregator(Aggregator):
         return (Stages,)
 
     def extras(self, reading: RecordReader, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
-        stages, n = stages_of(read), len(read)
+        stages, n, figures = stages_of(read), len(read), list[Figure]()
         findings = raised_by(dossier_of(reading.run, reading.checkpoint, condition, n, stages))
-        return [proportion(stage.standing, n).named(f"{AFTER}{stage.name}") for stage in stages], findings
+        groups, standing = reading.groups(read["sample_id"]), np.ones(n, bool)
+        for stage in stages:
+            standing &= np.array([name != stage.name for name in read["broken_by"].to_pylist()], bool)
+            figures.append(share_of(standing, groups).named(f"{AFTER}{stage.name}"))
+        return figures, findings
 
 
 class AttacksPresenter(Presenter):

@@ -20,9 +20,11 @@ from cam.registry import CONTROLS
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, share_of
+from ...common.groups import Groups
+from ...common.intervals import Floats, intervals, mean_of, resampled_figures, resampled_sums, share_of
 from ...errors import RunError
 from ...protocol.condition import CLEAN, samples_named
+from ...runs.metadata import SampleGroups
 from ..aggregate import RecordReader, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
@@ -43,13 +45,22 @@ from . import (
     parts_of,
 )
 
+GroupsAt = Callable[[Rows], Groups | None]
+
 
 class Counted:
     """Hundreds of whole numbers per sample, of which only sums are needed. places: (n,) rows among the numbers, -1
-    without any. read: returns the numbers, (k, K), or packed to bits; called again for sums over other samples."""
+    without any. read: returns the numbers, (k, K), or packed to bits; called again for sums over other samples.
+    groups_at: of the samples in some rows."""
 
-    def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
-        self.metric, self.places, self._read = metric, places, read
+    def __init__(
+        self,
+        metric: str,
+        places: Rows,
+        read: Callable[[], NDArray[Any]],
+        groups_at: GroupsAt = lambda rows: None,
+    ) -> None:
+        self.metric, self.places, self._read, self._groups_at = metric, places, read, groups_at
         self._last = self.present, self._summed(self.present)
 
     @property
@@ -75,7 +86,8 @@ class Counted:
             packed = chosen.dtype == np.uint8
             return (np.unpackbits(chosen, axis=1, count=_BITS) if packed else chosen).astype(np.float64)
 
-        return resampled_sums(floats, len(rows), has_interval(len(rows), self.metric))
+        groups = self._groups_at(rows)
+        return resampled_sums(floats, len(rows), has_interval(_units(groups, len(rows)), self.metric), groups)
 
 
 class PooledMaps:
@@ -102,8 +114,11 @@ class PooledMaps:
                 self._values[name].append(counts.astype(np.uint16 if counts.max(initial=0) < 2**16 else np.int64))
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
-    def of(self, column: str, rows: Rows, again: Callable[[], PooledMaps]) -> Counted | None:
-        """Return the numbers of some samples; None without any. again: takes all from the shards."""
+    def of(
+        self, column: str, rows: Rows, again: Callable[[], PooledMaps], groups_at: GroupsAt = lambda rows: None
+    ) -> Counted | None:
+        """Return the numbers of some samples; None without any. again: takes all from the shards. groups_at: of the
+        samples in some of the rows."""
         if not self._values[column]:
             return None
         present = np.concatenate(self._present[column])
@@ -113,11 +128,16 @@ class PooledMaps:
             held = self._values.pop(column, None)  # the first time
             return np.concatenate(again()._values[column] if held is None else held)
 
-        return Counted(POOLED[column], places, read)
+        return Counted(POOLED[column], places, read, groups_at)
 
 
 POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
 _BITS = len(THRESHOLDS) * len(IOUS)
+
+
+def _units(groups: Groups | None, n: int) -> int:
+    """Return how many of n samples, or groups of them, are independent."""
+    return n if groups is None else groups.count
 
 
 def has_interval(n: int, metric: str) -> bool:
@@ -146,6 +166,12 @@ class Figures:
     values: dict[tuple[str, str], Floats | Counted]
     flags: tuple[Finding, ...] = ()
     constant: int = 0
+    grouped: SampleGroups | None = None
+    """The groups of the run's samples."""
+
+    def groups_at(self, rows: Rows) -> Groups | None:
+        """Return the groups of the samples in some rows."""
+        return None if self.grouped is None else self.grouped.of(self.ids.take(rows))
 
 
 def method_figures(
@@ -155,8 +181,10 @@ def method_figures(
     explained: MapSpec,
     keep: bool,
     flags: Sequence[Finding],
+    grouped: SampleGroups | None = None,
 ) -> Figures:
-    """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too."""
+    """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too. grouped:
+    the groups of the run's samples."""
 
     def again() -> PooledMaps:
         pooled = PooledMaps()
@@ -179,17 +207,19 @@ def method_figures(
     if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
         lines.append(Finding.of("maps/degenerate", count=broken, n=len(chosen)))
     values: dict[tuple[str, str], Floats | Counted] = {}
+    ids = chosen["sample_id"].combine_chunks()
+    figures = Figures(explained, ids, values, (), broken, grouped)
     base = replace(explained, under="").text
     names = set(chosen.column_names)
     keys = {f"{mode}_{score}": (of_mode(explained, mode), f"cam_{score}") for mode in MODES for score in SCORES}
     keys |= {column: (base, metric) for column, metric in PLAIN.items()}
     values |= {key: column_of(chosen, column) for column, key in keys.items() if column in names}
     for column, metric in POOLED.items():
-        if (counted := pooled.of(column, rows, again)) is not None:
+        if (counted := pooled.of(column, rows, again, figures.groups_at)) is not None:
             values[base, metric] = counted
     if "vanished_boxes" in names and (lost := pc.sum(chosen["vanished_boxes"]).as_py()):
         lines.append(Finding.of("maps/boxes-cropped", count=lost))
-    return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines), broken)
+    return replace(figures, flags=tuple(lines))
 
 
 def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
@@ -199,9 +229,13 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Figure]:
             rows = _present(values)
             if not len(rows):
                 continue
-            figure = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
+            groups = figures.groups_at(rows)
             if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
-                figure = share_of(values[rows])
+                figure = share_of(values[rows], groups)
+            elif groups is not None and not isinstance(values, Counted):
+                figure = mean_of(values[rows], groups)
+            else:
+                figure = _estimate(_drawn(values, key[1], rows, groups), len(rows), key[1], groups)
             flags = list(figures.flags)
             lost, constant = len(figures.ids) - len(rows), figures.constant if key[1] in _OF_MAPS else 0
             usual = "maps/no-object" if key[1] in OF_OBJECTS else "maps/non-finite"
@@ -230,48 +264,57 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
         rows = np.intersect1d(rows, _present(values))
     if not rivals or not len(rows):
         return
-    mine = _drawn(figures.values[key], key[1], rows)
-    theirs = {name: _drawn(values, key[1], rows) for name, values in rivals.items()}
+    groups = figures.groups_at(rows)
+    mine = _drawn(figures.values[key], key[1], rows, groups)
+    theirs = {name: _drawn(values, key[1], rows, groups) for name, values in rivals.items()}
     best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
     ahead: Floats = sign * mine - np.max([sign * control for control in theirs.values()], axis=0)
-    yield _estimate(ahead, len(rows), key[1]).of(
+    yield _estimate(ahead, len(rows), key[1], groups).of(
         key[0], f"{key[1]}_over_control", [Finding.of("maps/best-control", control=best)]
     )
 
 
-def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[Finding]) -> Iterator[Figure]:
-    """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean."""
+def stability_rows(
+    table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[Finding], grouped: SampleGroups | None = None
+) -> Iterator[Figure]:
+    """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean. grouped:
+    the groups of the run's samples."""
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
         left = len(whole) - len(read)
         flags = [*flags, Finding.of("maps/misclassified-excluded", count=left, n=len(whole))]
     held = pc.fill_null(read["held"], False).to_numpy()
-    groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
+    kinds = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     lines = [*flags]
     if broken := pc.sum(read["degenerate"]).as_py():
         lines.append(Finding.of("maps/pairs-degenerate", count=broken, n=len(read)))
     for column in MOVED:
         values = column_of(read, column)
-        for suffix, group in groups.items():
-            chosen = values[group & np.isfinite(values)]
-            if len(chosen):
-                drawn = _drawn(chosen, column, np.arange(len(chosen)))
-                yield _estimate(drawn, len(chosen), column).of(explained.text, column + suffix, lines)
+        for suffix, kind in kinds.items():
+            counted = np.flatnonzero(kind & np.isfinite(values))
+            groups = None if grouped is None else grouped.of(read["sample_id"].take(counted))
+            if len(counted) and groups is not None:
+                yield mean_of(values[counted], groups).of(explained.text, column + suffix, lines)
+            elif len(counted):
+                drawn = _drawn(values, column, counted)
+                yield _estimate(drawn, len(counted), column).of(explained.text, column + suffix, lines)
 
 
-def _estimate(drawn: Floats, n: int, metric: str) -> Figure:
-    """Return the metric of n samples; a few have no interval, nor has a maximum."""
-    if not has_interval(n, metric):
-        return Figure(float(drawn[0]), n)
-    return Figure(float(drawn[0]), n, *intervals(drawn[1:, None], n, drawn[:1])[0], BOOTSTRAP)
+def _estimate(drawn: Floats, n: int, metric: str, groups: Groups | None = None) -> Figure:
+    """Return the metric of n samples; a few, or few groups, have no interval, nor has a maximum."""
+    figure, units = Figure(float(drawn[0]), n, groups=groups.count if groups else 0), _units(groups, n)
+    if not has_interval(units, metric):
+        return figure
+    low, high = intervals(drawn[1:, None], units, drawn[:1])[0]
+    return replace(figure, low=low, high=high, interval=BOOTSTRAP)
 
 
 def _present(values: Floats | Counted) -> Rows:
     return values.present if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
-def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
+def _drawn(values: Floats | Counted, metric: str, rows: Rows, groups: Groups | None = None) -> Floats:
     """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
     if isinstance(values, Counted):
         return values.figure(rows)
@@ -280,7 +323,9 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
     def mean(counts: Floats) -> Floats:
         return counts @ chosen / n
 
-    parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if has_interval(n, metric) else [])]
+    parts = [mean(np.ones((1, n)))]
+    if has_interval(_units(groups, n), metric):
+        parts.append(resampled_figures(mean, n, groups)[:, 0])
     return np.concatenate(parts)
 
 
@@ -299,8 +344,8 @@ class MapSummary(Summary):
         flags += reading.manifest.data.findings("maps")
         keep = reading.manifest.keep_misclassified
         if explained.under:
-            return stability_rows(table, explained, keep, flags)
-        self.figures.append(method_figures(shards, table, pooled, explained, keep, flags))
+            return stability_rows(table, explained, keep, flags, reading.grouped)
+        self.figures.append(method_figures(shards, table, pooled, explained, keep, flags, reading.grouped))
         return ()
 
     def finish(self) -> Iterator[Figure]:

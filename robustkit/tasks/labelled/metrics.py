@@ -128,7 +128,7 @@ def _losses(read: pa.Table, correct: Floats, groups: Groups | None) -> list[Figu
         ends = calibration_interval(sure, right, of_finite)
         return [
             mean_of(nll, groups).named("nll"),
-            Figure(error, n, *ends, INVERTED, metric="ece", groups=of_finite.count),
+            Figure(error, n, *ends, INVERTED, metric="ece", groups=groups.count),
         ]
 
     def resampled(counts: Floats) -> Floats:

@@ -30,8 +30,8 @@ _SINGLES = 8  # single corruptions in a table: those with the lowest agreement
 def agreement_results(reading: RecordReader, conditions: Sequence[str]) -> list[Figure]:
     """Return how often a checkpoint predicts what the one does that a run names for parity; nothing for that one.
 
-    A condition under which their accuracy differs significantly is flagged: by McNemar's exact test, corrected by Holm
-    for all conditions.
+    A condition under which their accuracy differs significantly is flagged: by McNemar's exact test, or of groups,
+    corrected by Holm for all conditions.
     """
     first = reading.manifest.parity
     if not isinstance(first, str) or first == reading.checkpoint:
@@ -66,7 +66,8 @@ def _compare(first: RecordReader, second: RecordReader, condition: str) -> tuple
     if not len(before):
         return None
     right = [column_of(table, "correct")[place] for table, place in zip(tables, places, strict=True)]
-    return share_of((before == after) & (before >= 0)), of_means(right[0], right[1], binary=True)
+    groups = first.groups(tables[0]["sample_id"].take(places[0]))
+    return share_of((before == after) & (before >= 0), groups), of_means(right[0], right[1], True, groups)
 
 
 def _flags(first: str, difference: Difference, p: float, conditions: int) -> list[Finding]:
