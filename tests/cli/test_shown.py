@@ -25,7 +25,7 @@ from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.classification import TASK
-from robustkit.tasks.condition_table import ConditionTable
+from robustkit.tasks.task import ConditionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"

@@ -37,8 +37,7 @@ from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry
 from robustkit.slices.exports.card import write_cards
 from robustkit.tasks import metrics
-from robustkit.tasks.condition_table import ConditionTable
-from robustkit.tasks.task import task_of
+from robustkit.tasks.task import ConditionTable, task_of
 
 TURNED = [f"rotation(degrees={angle})" for angle in (30, 90)]
 STAYS = {"one": (1.0, 0.5, 0.0), "two": (1.0, 1.0, 0.0)}

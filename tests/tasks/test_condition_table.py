@@ -24,9 +24,8 @@ from robustkit.gate.policy import parse_policy
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.slices.regions.results import RegionsPresenter
-from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.labelled import Labelled, metrics
-from robustkit.tasks.task import task_of
+from robustkit.tasks.task import ConditionTable, task_of
 
 TOY = replace(mean_share("boldness", "boldness %"), meaning="The share of bold answers among all samples.")
 COLUMNS = ("top-1 % [95 %]", "top-5 %", "NLL", "ECE %")

@@ -17,7 +17,6 @@ from robustkit.display.console import print_tables
 from robustkit.display.format import Cell
 from robustkit.display.table import Table
 from robustkit.evaluations.corruptions import SETS, shares_of
-from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.counts import Counts
 from robustkit.tasks.segmentation.results import (
@@ -28,6 +27,7 @@ from robustkit.tasks.segmentation.results import (
     scene_tables,
     terminal_scenes,
 )
+from robustkit.tasks.task import ConditionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MANIFEST = whole(

@@ -40,10 +40,10 @@ from robustkit.errors import (
 from robustkit.models.dense import Windows, build_segmenter
 from robustkit.report import page
 from robustkit.report.run import Run
-from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.pictures import Pane, Panes, collage, colour_of, coloured
 from robustkit.tasks.segmentation.subject import SCENES, SceneImages
+from robustkit.tasks.task import ConditionTable
 from scripts.studies.segmenter_attacks.page import sections
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,8 +15,7 @@ from ...evaluations.condition import words_of
 from ...evaluations.family import families_of
 from ...evaluations.presenting import card_parts_of, finding_lines, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings
-from ..condition_table import CHANGE, ConditionTable
-from ..task import Task
+from ..task import CHANGE, ConditionTable, Task
 from .metrics import METRICS, WeakClasses, classification_rows
 from .parity import parity_tables
 from .tables import Reliabilities, calibration_figures, stacked_grids

@@ -18,8 +18,7 @@ from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings, common_ids
 from ...protocol.condition import CLEAN
-from ..condition_table import CHANGE, ConditionTable
-from ..task import Task
+from ..task import CHANGE, ConditionTable, Task
 from .counts import COLUMNS, Counts
 from .results import (
     card_parts,

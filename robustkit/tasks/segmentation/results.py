@@ -34,7 +34,7 @@ from ...evaluations.metrics import LEFT_OUT, Cells, finite_or_none
 from ...evaluations.records import CheckpointRecords, common_groups, common_ids, nothing_common
 from ...protocol.condition import CLEAN
 from ...runs.metadata import SampleGroups
-from ..condition_table import ConditionTable
+from ..task import ConditionTable
 from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, bootstrap_ends, is_biased, mean_known, weighted_mean
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from robustkit.evaluations.presenting import finding_lines
 from robustkit.report.run import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
-from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation import TASK
 from robustkit.tasks.segmentation.pictures import FILE
 from robustkit.tasks.segmentation.results import scene_tables
+from robustkit.tasks.task import ConditionTable
 from scripts.pages.writing import markdown, write_page
 
 

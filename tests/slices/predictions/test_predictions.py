@@ -37,8 +37,7 @@ from robustkit.slices.predictions import plan as predictions
 from robustkit.slices.predictions.export import export_data
 from robustkit.slices.predictions.files import Answers, read_answers
 from robustkit.slices.predictions.plan import scored
-from robustkit.tasks.condition_table import ConditionTable
-from robustkit.tasks.task import task_of
+from robustkit.tasks.task import ConditionTable, task_of
 
 FOG = "corruption(fog,severity=3)"
 VIT = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
