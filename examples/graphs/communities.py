@@ -128,7 +128,7 @@ class CommunityRequest(Request):
     usual_attacks = "none"
     usual_batch: ClassVar = {"cpu": 32}
     least_shard = 64
-    kept = ("checkpoints", "limit")
+    argument_names = ("checkpoints", "limit")
 
     data_dir: str | Path = "generated"
     protocol: str = str(HERE / "communities.toml")

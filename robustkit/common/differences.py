@@ -107,14 +107,14 @@ def of_ranks(before: Floats, after: Floats, groups: Groups | None = None) -> Dif
 def _signed_rank(differences: Floats, shift: float, groups: Groups | None = None) -> float:
     """Return the standard score of Wilcoxon's signed-rank statistic of differences less a shift."""
     left = differences - shift
-    counted = left != 0
-    left = left[counted]
+    differs = left != 0
+    left = left[differs]
     if not len(left):
         return 0.0
     _, place, counts = np.unique(np.abs(left), return_inverse=True, return_counts=True)
     ranks = (counts.cumsum() - (counts - 1) / 2)[place]  # equal sizes share the mean of their ranks
     signed = np.sign(left) * ranks
-    parts = signed if groups is None else np.bincount(groups.codes[counted], signed)
+    parts = signed if groups is None else np.bincount(groups.codes[differs], signed)
     spread = math.sqrt((parts**2).sum())
     return float(signed.sum() / spread) if spread else 0.0
 

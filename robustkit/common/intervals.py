@@ -42,8 +42,8 @@ def mean_of(values: Floats, groups: Groups | None = None) -> Figure:
     `grouped_mean`."""
     n, mean = len(values), float(values.mean())
     if groups is not None:
-        grouped = grouped_mean(values, groups)
-        return grouped_figure(mean, n, (grouped.low, grouped.high), groups, grouped.effect, CLUSTERED)
+        of_groups = grouped_mean(values, groups)
+        return grouped_figure(mean, n, (of_groups.low, of_groups.high), groups, of_groups.effect, CLUSTERED)
     if n < FEWEST:
         return Figure(mean, n)
     return Figure(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0], BOOTSTRAP)
@@ -55,11 +55,11 @@ def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None) -> 
     rare outcomes are skewed; where groups agree, each counts as one sample."""
     if groups is None or not len(hits):
         return proportion(int(hits.sum()), len(hits))
-    grouped = grouped_mean(hits.astype(np.float64), groups)
-    samples = len(hits) / grouped.effect if grouped.effect > 0 else float(groups.count)
-    score = wilson(grouped.value * samples, samples, float(stdtrit(max(groups.count - 1, 1), 1 - _TAIL)))
-    low, high = (min(grouped.low, score[0]), max(grouped.high, score[1])) if math.isfinite(grouped.low) else score
-    return grouped_figure(grouped.value, len(hits), (max(0.0, low), min(1.0, high)), groups, grouped.effect, CLUSTERED)
+    mean = grouped_mean(hits.astype(np.float64), groups)
+    samples = len(hits) / mean.effect if mean.effect > 0 else float(groups.count)
+    score = wilson(mean.value * samples, samples, float(stdtrit(max(groups.count - 1, 1), 1 - _TAIL)))
+    low, high = (min(mean.low, score[0]), max(mean.high, score[1])) if math.isfinite(mean.low) else score
+    return grouped_figure(mean.value, len(hits), (max(0.0, low), min(1.0, high)), groups, mean.effect, CLUSTERED)
 
 
 def grouped_figure(
@@ -151,9 +151,9 @@ def _grouped_bins(
     means = sums.sum(axis=0) / np.maximum(counts.sum(axis=0), 1)
     together = np.square(sums - counts * means).sum(axis=0) * groups.count / max(groups.count - 1, 1)
     alone = np.bincount(bins, np.square(gaps - means[bins]), BINS)
-    drawn = generator.multinomial(groups.count, np.full(groups.count, 1 / groups.count), _DRAWS) @ counts
+    sizes = generator.multinomial(groups.count, np.full(groups.count, 1 / groups.count), _DRAWS) @ counts
     wider = np.sqrt(np.maximum(1.0, np.divide(together, alone, out=np.ones(BINS), where=alone > 0)))
-    return drawn / drawn.sum(axis=1, keepdims=True), wider
+    return sizes / sizes.sum(axis=1, keepdims=True), wider
 
 
 def _first(holds: Callable[[float], bool]) -> float:

@@ -104,10 +104,10 @@ class RecordReader:
 
     def groups(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> Groups | None:
         """Return the groups that samples are in; None where each stands for itself."""
-        return None if self.grouped is None else self.grouped.of(ids)
+        return None if self.sample_groups is None else self.sample_groups.of(ids)
 
     @cached_property
-    def grouped(self) -> SampleGroups | None:
+    def sample_groups(self) -> SampleGroups | None:
         """The groups of the run's samples."""
         return groups_of_run(self.run)
 

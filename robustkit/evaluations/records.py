@@ -79,7 +79,7 @@ class CheckpointRecords:
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
     @cached_property
-    def grouped(self) -> SampleGroups | None:
+    def sample_groups(self) -> SampleGroups | None:
         """The groups of the run's samples; None where each stands for itself."""
         return groups_of_run(self.run)
 
@@ -156,12 +156,14 @@ def common_places(ids: Sequence[pa.Array | pa.ChunkedArray]) -> list[npt.NDArray
 
 def common_groups(first: CheckpointRecords, second: CheckpointRecords, ids: pa.Array) -> Groups | None:
     """Return the groups of samples of two checkpoints, known of one or of both; None where each stands for itself.
-    Raises RunError where the two are grouped in other ways."""
-    known = [side.grouped.of(ids) for side in (first, second) if side.grouped is not None]
-    if len(known) == 2 and not _same_groups(*known):
-        columns = " and ".join(f"{side.grouped.column} of {side.run.path}" for side in (first, second) if side.grouped)
+    Raises RunError where the two are sample_groups in other ways."""
+    groups = [side.sample_groups.of(ids) for side in (first, second) if side.sample_groups is not None]
+    if len(groups) == 2 and not _same_groups(*groups):
+        columns = " and ".join(
+            f"{side.sample_groups.column} of {side.run.path}" for side in (first, second) if side.sample_groups
+        )
         raise RunError(f"{columns} group the common samples in other ways; report both runs with the same --groups")
-    return known[0] if known else None
+    return groups[0] if groups else None
 
 
 def _same_groups(one: Groups | None, other: Groups | None) -> bool:

@@ -200,17 +200,17 @@ class Request:
     """A request for a run, whatever its task.
 
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
-    none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
-    run.json keeps, so that the same samples can be found again. lacks: the fields that mean nothing for the task.
-    lists: those that are read more than once, so that an iterator becomes a tuple. preset: fills what is not given;
-    what it filled stays. Raises ProtocolError where a size is below 1, or a dtype is not supported.
+    none is given. least_shard: samples in a unit of work, unless given or a batch is larger. argument_names: of the
+    fields that run.json keeps, so that the same samples can be found again. lacks: of those that mean nothing for the
+    task. lists: of those that are read more than once, so that an iterator becomes a tuple. preset: fills what is not
+    given; what it filled stays. Raises ProtocolError where a size is below 1, or a dtype is not supported.
     """
 
     task: ClassVar[str]
     usual_attacks: ClassVar[str]
     usual_batch: ClassVar[Mapping[str, int]]
     least_shard: ClassVar[int]
-    kept: ClassVar[tuple[str, ...]]
+    argument_names: ClassVar[tuple[str, ...]]
     lacks: ClassVar[tuple[str, ...]] = ()
     lists: ClassVar[tuple[str, ...]] = ("attacks", "corruptions", "cams", "evaluations")
     own_before: ClassVar[str] = "limit"
@@ -432,7 +432,7 @@ class Request:
     def arguments(self) -> dict[str, Any]:
         """Return the part of the request that run.json keeps."""
         evaluations = {} if self.evaluations is None else {"evaluations": self.evaluations}
-        return {name: getattr(self, name) for name in self.kept} | evaluations | {"options": self.options()}
+        return {name: getattr(self, name) for name in self.argument_names} | evaluations | {"options": self.options()}
 
     def options(self) -> dict[str, Any]:
         """Return what a command has to say for the same figures: by flag a text, texts, or True."""
@@ -458,7 +458,7 @@ class ClassificationRequest(Request):
     usual_attacks, without_gradients = "fgsm,pgd", "square"
     usual_batch: ClassVar = {"cpu": 16, "accelerator": 128}  # a ViT on a CPU is fastest while a batch fits its cache
     least_shard = 128
-    kept = (
+    argument_names = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams"),
         *("boxes", "masks", "eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model"),
         *("transfer", "keep_adversarials", "setup_check", "evidence"),
@@ -540,7 +540,7 @@ class SegmentationRequest(Request):
     usual_attacks = "pgd"
     usual_batch: ClassVar = {"cpu": 4, "accelerator": 16}
     least_shard = 32  # images are held decoded at their full size
-    kept = (
+    argument_names = (
         *("checkpoints", "data_dir", "masks", "classes", "ignore", "reduce_zero_label", "layout", "attacks"),
         *("corruptions", "variant", "frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
     )

@@ -165,8 +165,8 @@ def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple
     place = Cell(f"{places} of {len(each.levels) + 1}" if places else "")
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)).followed_by(spreads.get(name, "")) for name in names)
-    called = name_of(row.condition, "table", manifest)
-    return (called, metric.label, count(row.n), here, *levels, place)
+    label = name_of(row.condition, "table", manifest)
+    return (label, metric.label, count(row.n), here, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
@@ -238,8 +238,8 @@ def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     metric, difference = metric_of(row.metric), row.difference
     cell = partial(scaled, scale=metric.scale)
     gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
-    called = name_of(row.condition, "table", row.second.manifest)
-    cells = (called, metric.label, count(difference.n), cell(difference.first), cell(difference.second))
+    label = name_of(row.condition, "table", row.second.manifest)
+    cells = (label, metric.label, count(difference.n), cell(difference.first), cell(difference.second))
     same = row.first.described.attention == row.second.described.attention
     published = MISSING if row.published is None else cell(row.published, sign="" if same else "+")
     figures = (figure_cell(gap, metric.scale, sign="+"), p_value(difference.p_value), p_value(row.p_value), row.verdict)
@@ -297,9 +297,9 @@ def weak_tables(results: Results) -> list[Table]:
     headings = ("slice", "condition", "n", headline.column, "all others %", "points [95 %]", "p")
     rows = dict[str, list[tuple[str, ...]]]()
     for each in results.gathered(WeakSlices).searches:
-        called = name_of(each.condition, "table", manifest)
+        label = name_of(each.condition, "table", manifest)
         for weak in each.weak[:_WEAK]:
-            rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, called))
+            rows.setdefault(each.checkpoint, []).append(_weak_cells(weak, label))
     title = "slices that do significantly worse"
     return [
         Table(f"{name}: {title}", headings, tuple(cells), (), note, name, ("all others %",))
@@ -307,10 +307,10 @@ def weak_tables(results: Results) -> list[Table]:
     ]
 
 
-def _weak_cells(weak: WeakSlice, called: str) -> tuple[str, ...]:
+def _weak_cells(weak: WeakSlice, label: str) -> tuple[str, ...]:
     figure, gap = weak.slice.figure, Figure(weak.difference, weak.slice.figure.n, weak.low, weak.high)
     return (
-        *(weak.slice.name, called, count(figure.n), figure_cell(figure), scaled(weak.rest.value)),
+        *(weak.slice.name, label, count(figure.n), figure_cell(figure), scaled(weak.rest.value)),
         *(figure_cell(gap), p_value(weak.p_value)),
     )
 
@@ -374,10 +374,10 @@ def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...])
     for condition in shown_conditions(side.conditions):
         headline = slices_of(side, columns, condition, task.headline, names)
         figures = [_figures_of(side, columns, condition, metric, names, len(headline)) for metric in metrics]
-        called, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
+        label, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
         for place, each in enumerate(headline[:_ROWS]):
             cells = (metric.cell(own[place]) for metric, own in zip(metrics, figures, strict=True))
-            rows.append((called, *each.values, count(each.figure.n), *cells))
+            rows.append((label, *each.values, count(each.figure.n), *cells))
     headings = ("condition", *names, "n", *(metric.column for metric in metrics))
     title = f"{side.checkpoint}: slices by {', '.join(names)}"
     note = f"The first {_ROWS} slices of each condition; {more} more in Run.slices." if more > 0 else ""

@@ -63,7 +63,7 @@ def test_a_call_shows_and_hands_on_every_field_of_its_request(function: Any, req
     data = data_of(request_of)
     mappings = {name for name in ("model", "data") if name in held}
     assert parameters.keys() == (held.keys() - lacks - {"data_dir"}) | {data, "progress", "say"}
-    assert set(request_of.kept) <= held.keys() - lacks
+    assert set(request_of.argument_names) <= held.keys() - lacks
     for name in held.keys() - lacks - OF_ALL - mappings:
         default = held[name].default
         assert parameters[name].default == (inspect.Parameter.empty if default is MISSING else default), name

@@ -230,8 +230,8 @@ def test_a_flag_says_both_accuracies_and_how_many_conditions_it_is_corrected_for
         for row in survey(run)
         if row.metric == "parity"
     }
-    said = "accuracy differs from that of plain: 25.0 % against 75.0 % (p = 0.004, corrected for 2 conditions)"
-    assert flags == {"clean": [said], FOG[0]: []}  # p of five against none is 0.0625
+    sentence = "accuracy differs from that of plain: 25.0 % against 75.0 % (p = 0.004, corrected for 2 conditions)"
+    assert flags == {"clean": [sentence], FOG[0]: []}  # p of five against none is 0.0625
     (row,) = (row for row in survey(made(tmp_path / "b", {"clean": {"other": 0.5}})) if row.metric == "parity")
     assert "corrected for 1 condition)" in " ".join(said_of(row))
 

@@ -186,10 +186,10 @@ class AttackWords(Vocabulary):
         words += ["normalised units"] if space == "normalised" else []
         words += [alone(pairs.pop("only"))] if "only" in pairs else []
         for key, value in pairs.items():
-            counted = value.isdigit() and key.endswith("s")
+            is_count = value.isdigit() and key.endswith("s")
             word = key.removesuffix("s") if value == "1" else key
             if (key, value) != ("version", "standard"):
-                words.append(f"{value} {word}" if counted else f"{key} {value}")
+                words.append(f"{value} {word}" if is_count else f"{key} {value}")
         rest = ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
         return f"{title} ({rest})" if place == "sentence" else ", ".join(filter(None, (title, rest)))
 

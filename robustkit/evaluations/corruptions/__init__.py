@@ -241,8 +241,8 @@ class Corrupted:
     def definition(self) -> str:
         """What distinguishes two tables: `(preset=cifar)`; empty for the default. Without frost's texture."""
         default = Corrupted(self.name)
-        odd = [key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key)]
-        return f"({','.join(f'{key}={getattr(self, key)}' for key in odd)})" if odd else ""
+        unusual = [key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key)]
+        return f"({','.join(f'{key}={getattr(self, key)}' for key in unusual)})" if unusual else ""
 
     @property
     def mean(self) -> Corrupted:
@@ -336,8 +336,10 @@ def conditions_of(mean: str) -> list[str]:
         assert part is not None
         return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     name, some, definition = parts
-    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
-    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]
+    parameters = dict(item.split("=") for item in definition[1:-1].split(",") if item)
+    return [
+        Corrupted(member, severity, **parameters).text for member, s in SETS[name].items() for severity in some or s
+    ]
 
 
 def shares_of(condition: str) -> dict[str, float]:

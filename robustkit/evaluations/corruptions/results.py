@@ -65,7 +65,7 @@ class CorruptionSample:
     nll: NDArray[np.floating]
     confidence: NDArray[np.floating]
     flags: tuple[Finding, ...] = ()
-    grouped: SampleGroups | None = None
+    sample_groups: SampleGroups | None = None
     """The groups of the run's samples."""
 
     @classmethod
@@ -74,14 +74,14 @@ class CorruptionSample:
         read: pa.Table,
         flags: Sequence[Finding],
         like: CorruptionSample | None = None,
-        grouped: SampleGroups | None = None,
+        sample_groups: SampleGroups | None = None,
     ) -> CorruptionSample:
         """Return the sample of records. like: another, whose ids are reused where they are the same."""
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
         wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
         same = like is not None and like.ids.equals(ids)
-        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags), grouped)
+        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags), sample_groups)
 
     @property
     def calibration(self) -> float:
@@ -90,7 +90,9 @@ class CorruptionSample:
 
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
-        return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags, self.grouped)
+        return CorruptionSample(
+            ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags, self.sample_groups
+        )
 
 
 def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Figure]:
@@ -158,8 +160,8 @@ def _means(
     if n < expected:
         flags.append(Finding.of("data/lacks-conditions", count=expected - n, expected=expected))
     reasons = [Finding.of("corruptions/no-mce", why=reason)] if reason else []
-    grouped = conditions[0].grouped
-    groups = None if grouped is None else grouped.of(conditions[0].ids)
+    sample_groups = conditions[0].sample_groups
+    groups = None if sample_groups is None else sample_groups.of(conditions[0].ids)
     for metric, weighting in weights.items():
         # All conditions of a sample stay together when samples are resampled.
         share: Floats = np.zeros(n)
@@ -231,7 +233,7 @@ class MeanErrors(Overview):
     def take(self, condition: str, read: pa.Table, flags: Sequence[Finding]) -> None:
         if condition == "clean" or parse_corrupted(condition):
             like = next(iter(self.outcomes.values()), None)
-            self.outcomes[condition] = CorruptionSample.of(read, flags, like, self.reading.grouped)
+            self.outcomes[condition] = CorruptionSample.of(read, flags, like, self.reading.sample_groups)
 
     def rows(self) -> Iterator[Figure]:
         manifest = self.reading.manifest

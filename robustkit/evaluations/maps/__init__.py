@@ -285,8 +285,10 @@ class MapSpec:
         """The canonical text, which names what differs from the published protocol."""
         default = MapSpec(self.method)
         keys = ("threshold", "target", "faithfulness", "on", "under")
-        odd = (key for key in keys if getattr(self, key) != getattr(default, key))
-        inside = ",".join([self.method, *option_texts(self.options), *(f"{key}={getattr(self, key)}" for key in odd)])
+        unusual = (key for key in keys if getattr(self, key) != getattr(default, key))
+        inside = ",".join(
+            [self.method, *option_texts(self.options), *(f"{key}={getattr(self, key)}" for key in unusual)]
+        )
         return f"{'stability' if self.under else 'cam'}({inside})"
 
     @property

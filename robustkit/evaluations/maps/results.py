@@ -166,12 +166,12 @@ class Figures:
     values: dict[tuple[str, str], Floats | Counted]
     flags: tuple[Finding, ...] = ()
     constant: int = 0
-    grouped: SampleGroups | None = None
+    sample_groups: SampleGroups | None = None
     """The groups of the run's samples."""
 
     def groups_at(self, rows: Rows) -> Groups | None:
         """Return the groups of the samples in some rows."""
-        return None if self.grouped is None else self.grouped.of(self.ids.take(rows))
+        return None if self.sample_groups is None else self.sample_groups.of(self.ids.take(rows))
 
 
 def method_figures(
@@ -181,10 +181,10 @@ def method_figures(
     explained: MapSpec,
     keep: bool,
     flags: Sequence[Finding],
-    grouped: SampleGroups | None = None,
+    sample_groups: SampleGroups | None = None,
 ) -> Figures:
-    """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too. grouped:
-    the groups of the run's samples."""
+    """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too.
+    sample_groups: of the run."""
 
     def again() -> PooledMaps:
         pooled = PooledMaps()
@@ -208,7 +208,7 @@ def method_figures(
         lines.append(Finding.of("maps/degenerate", count=broken, n=len(chosen)))
     values: dict[tuple[str, str], Floats | Counted] = {}
     ids = chosen["sample_id"].combine_chunks()
-    figures = Figures(explained, ids, values, (), broken, grouped)
+    figures = Figures(explained, ids, values, (), broken, sample_groups)
     base = replace(explained, under="").text
     names = set(chosen.column_names)
     keys = {f"{mode}_{score}": (of_mode(explained, mode), f"cam_{score}") for mode in MODES for score in SCORES}
@@ -275,10 +275,10 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
 
 
 def stability_rows(
-    table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[Finding], grouped: SampleGroups | None = None
+    table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[Finding], sample_groups: SampleGroups | None = None
 ) -> Iterator[Figure]:
-    """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean. grouped:
-    the groups of the run's samples."""
+    """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean.
+    sample_groups: of the run."""
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
@@ -292,13 +292,13 @@ def stability_rows(
     for column in MOVED:
         values = column_of(read, column)
         for suffix, kind in kinds.items():
-            counted = np.flatnonzero(kind & np.isfinite(values))
-            groups = None if grouped is None else grouped.of(read["sample_id"].take(counted))
-            if len(counted) and groups is not None:
-                yield mean_of(values[counted], groups).of(explained.text, column + suffix, lines)
-            elif len(counted):
-                drawn = _drawn(values, column, counted)
-                yield _estimate(drawn, len(counted), column).of(explained.text, column + suffix, lines)
+            rows = np.flatnonzero(kind & np.isfinite(values))
+            groups = None if sample_groups is None else sample_groups.of(read["sample_id"].take(rows))
+            if len(rows) and groups is not None:
+                yield mean_of(values[rows], groups).of(explained.text, column + suffix, lines)
+            elif len(rows):
+                figures = _drawn(values, column, rows)
+                yield _estimate(figures, len(rows), column).of(explained.text, column + suffix, lines)
 
 
 def _estimate(drawn: Floats, n: int, metric: str, groups: Groups | None = None) -> Figure:
@@ -344,8 +344,8 @@ class MapSummary(Summary):
         flags += reading.manifest.data.findings("maps")
         keep = reading.manifest.keep_misclassified
         if explained.under:
-            return stability_rows(table, explained, keep, flags, reading.grouped)
-        self.figures.append(method_figures(shards, table, pooled, explained, keep, flags, reading.grouped))
+            return stability_rows(table, explained, keep, flags, reading.sample_groups)
+        self.figures.append(method_figures(shards, table, pooled, explained, keep, flags, reading.sample_groups))
         return ()
 
     def finish(self) -> Iterator[Figure]:

@@ -391,8 +391,8 @@ class ListedAggregator(Aggregator):
         if metric not in (names := [number.name for number in self.words.metrics if number.paired]):
             raise not_paired(condition, metric, names)
         ids, figures = self.of_samples(side, condition, metric)
-        counted = np.isfinite(figures)
-        return ids.filter(pa.array(counted)), figures[counted]
+        finite = np.isfinite(figures)
+        return ids.filter(pa.array(finite)), figures[finite]
 
 
 class _ListedSummary(Summary):

@@ -48,19 +48,19 @@ class CounterfactualWords(MapWords):
 
     def parse(self, text: str) -> Condition:
         plain, options = split_options(text, "")
-        kind, given = parse_parameters(plain, self.parameters)
-        if given["change"] not in CHANGES:
-            raise ProtocolError(f"{text}: " + unknown("change", str(given["change"]), CHANGES))
-        kept = tuple((key, value) for key, value in given.items() if value)
-        inside = ",".join(f"{key}={value}" for key, value in kept)
+        kind, parameters = parse_parameters(plain, self.parameters)
+        if parameters["change"] not in CHANGES:
+            raise ProtocolError(f"{text}: " + unknown("change", str(parameters["change"]), CHANGES))
+        pairs = tuple((key, value) for key, value in parameters.items() if value)
+        inside = ",".join(f"{key}={value}" for key, value in pairs)
         named = with_options(f"{kind}({inside})", options)
-        return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=True)
+        return Condition(kind, named, pairs, payload=options, draws=KIND, needs_truth=True)
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         condition = self.parse(text)
-        given = dict(condition.parameters)
-        method = method_text(str(given.get("map", "")), chosen_of(condition))
-        return f"{given['change']} changed" + (f", maps by {method}" if method else "")
+        parameters = dict(condition.parameters)
+        method = method_text(str(parameters.get("map", "")), chosen_of(condition))
+        return f"{parameters['change']} changed" + (f", maps by {method}" if method else "")
 
     def view(self, text: str) -> View:
         return View(self.label(text))

@@ -23,7 +23,7 @@ class FeatureRequest(Request):
     usual_attacks = "pgd"
     usual_batch: ClassVar = {"cpu": 32, "accelerator": 256}
     least_shard = 128
-    kept = (
+    argument_names = (
         *("checkpoints", "data_dir", "train", "train_limit", "neighbours", "shots", "probe", "attacks", "corruptions"),
         *("frost_dir", "eps", "norm", "limit", "ids", "data", "model"),
     )

@@ -59,8 +59,8 @@ class RegionWords(MapWords):
         if first and "=" not in first:  # as in region-noise(object)
             text = f"{name}(region={canonical(first, REGIONS)}{comma}{rest})"
         plain, options = split_options(text, "agcam", kept=self.parameters)
-        kind, given = parse_parameters(plain, self.parameters)
-        region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
+        kind, parameters = parse_parameters(plain, self.parameters)
+        region, share, severity = str(parameters["region"]), Fraction(str(parameters["share"])), parameters["severity"]
         if region not in REGIONS:
             raise ProtocolError(f"{text}: " + unknown("region", region, REGIONS))
         if severity not in (1, 2, 3, 4, 5):
@@ -71,21 +71,21 @@ class RegionWords(MapWords):
         keys = ["region", *["map"] * (region in OF_MAP), *["share"] * (region not in LOCATED), "severity"]
         if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
             raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
-        kept = tuple((key, given[key]) for key in keys)
-        inside = ",".join(f"{key}={format_value(value)}" for key, value in kept)
+        pairs = tuple((key, parameters[key]) for key in keys)
+        inside = ",".join(f"{key}={format_value(value)}" for key, value in pairs)
         named = with_options(f"{KIND}({inside})", options)
-        return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=region in LOCATED)
+        return Condition(kind, named, pairs, payload=options, draws=KIND, needs_truth=region in LOCATED)
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place in ("table", "sentence"):
             return f"noise on the {self.label(text)}"
-        given = given_of(text)
-        severity, kind = given["severity"], given["region"]
-        percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""
+        parameters = given_of(text)
+        severity, kind = parameters["severity"], parameters["region"]
+        percent = f"{100 * float(Fraction(parameters['share'])):.4g} %" if "share" in parameters else ""
         if kind not in OF_MAP:
             return f"{kind} {percent}".rstrip() + f", severity {severity}"
-        own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
-        named = f"{given['map']}({own})" if own else given["map"]
+        options = ",".join(f"{key}={value}" for key, value in parameters.items() if key not in self.parameters)
+        named = f"{parameters['map']}({options})" if options else parameters["map"]
         return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {named}, severity {severity}"
 
     def view(self, text: str) -> View:

@@ -108,7 +108,18 @@ class SeriesRequest(Request):
     usual_attacks = "fgsm,pgd"
     usual_batch: ClassVar = {"cpu": 64, "accelerator": 256}
     least_shard = 128
-    kept = ("checkpoints", "data_dir", "classes", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
+    argument_names = (
+        "checkpoints",
+        "data_dir",
+        "classes",
+        "attacks",
+        "disturbances",
+        "eps",
+        "norm",
+        "limit",
+        "ids",
+        "model",
+    )
     lacks = ("preset", "setup_check", "corruptions", "variant", "frost_dir")
     lists = (*Request.lists, "disturbances")
 

@@ -77,7 +77,7 @@ class TextRequest(Request):
     usual_attacks = "none"
     usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
     least_shard = 8  # documents are long
-    kept = (
+    argument_names = (
         *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
         *("limit", "ids", "model"),
     )

@@ -381,8 +381,8 @@ def attention_figures(entries: Watched) -> Iterator[Plot]:
         return
     conditions = _drawn_conditions(entries)
     looks = {condition: style(place) for place, condition in enumerate(conditions)}
-    drawn = [heads[condition] for heads in entries.values() for condition in conditions if condition in heads]
-    limits = {name: _limits([heads.figures(name) for heads in drawn], factor) for name, _, factor, _ in PANELS}
+    every = [heads[condition] for heads in entries.values() for condition in conditions if condition in heads]
+    limits = {name: _limits([heads.figures(name) for heads in every], factor) for name, _, factor, _ in PANELS}
     names, words = labels(entries, 30), _legend(conditions)
     lost = max(map(len, entries.values())) - len(conditions)
     for start in range(0, len(entries), COLUMNS):

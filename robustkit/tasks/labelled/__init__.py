@@ -67,8 +67,8 @@ class Labelled(Task):
             mark = " ⚑" * any(row.findings for row in figures.values())
             rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
         if rows:
-            called = results.manifest.protocol.samples.many
-            note = f"95 % intervals in brackets; n is the number of {called}; ⚑ marks flagged figures (see above)."
+            samples = results.manifest.protocol.samples.many
+            note = f"95 % intervals in brackets; n is the number of {samples}; ⚑ marks flagged figures (see above)."
             headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
             lines = tuple(tuple(row.values()) for row in rows)
             yield CardPart("Clean and under attack", note, [Table("", headings, lines)])
@@ -94,8 +94,8 @@ class Labelled(Task):
         yield Section("results", "Results", grids)
         if tables := tuple(parity_tables(results)):
             yield of_tables("parity", "Parity", tables)
-        drawn = calibration_figures(results.gathered(Reliabilities).entries, looks)
-        yield Section("calibration", "Calibration", figures=tuple(drawn))
+        diagrams = calibration_figures(results.gathered(Reliabilities).entries, looks)
+        yield Section("calibration", "Calibration", figures=tuple(diagrams))
         weak = results.gathered(WeakClasses).tables
         yield Section("classes", "Weakest classes", lambda: {"grids": stacked_grids(weak)})
         for family in families_of(results.manifest, results):

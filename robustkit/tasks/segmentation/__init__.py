@@ -82,10 +82,10 @@ class Segmentation(Task):
         names = [data.class_names[place] for place in judged]
         rows, by_condition = list[Figure](), dict[str, Counts]()
         for condition in conditions:
-            table, odd = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
-            flags = [*reading.findings(condition, table), *odd]
-            counts = Counts.of(table, flags, reading.grouped).of_classes(judged)
-            runs = [each.of_classes(judged) for each in counts_of_runs(table, reading.grouped)]
+            table, notes = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
+            flags = [*reading.findings(condition, table), *notes]
+            counts = Counts.of(table, flags, reading.sample_groups).of_classes(judged)
+            runs = [each.of_classes(judged) for each in counts_of_runs(table, reading.sample_groups)]
             rows += reading.figures(scene_rows(condition, counts, names))
             rows += reading.figures(worst_rows(condition, counts, runs, names))
             if in_means(condition):
@@ -144,7 +144,7 @@ class Segmentation(Task):
         run, manifest = results.run, results.manifest
         headline = self.headline_metric
         left = f"{headline.word} retained under corruption"
-        drawn = [
+        plots = [
             *curve_figures(results, looks, headline.name, self.name),
             *class_figures(class_ious(results, manifest.claims)),
             *severity_figures(accuracy_bars(results, headline.name), looks, self.name, headline.word),
@@ -162,7 +162,7 @@ class Segmentation(Task):
                 "left_out": left_out_lines(run),
             }
 
-        yield Section("segmentation", "Segmentation", values, tuple(drawn))
+        yield Section("segmentation", "Segmentation", values, tuple(plots))
         yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})
         for family in families_of(results.manifest, results):
             if tables := tuple(tables_for("page", family.presenter.tables(results))):

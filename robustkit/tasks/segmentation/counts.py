@@ -76,11 +76,11 @@ class Counts:
     nll: Floats
     flags: tuple[Finding, ...] = ()
     largest: Mapping[str, float] = field(default_factory=dict)
-    grouped: SampleGroups | None = None
+    sample_groups: SampleGroups | None = None
     """The groups of the run's images."""
 
     @classmethod
-    def of(cls, table: pa.Table, flags: Sequence[Finding], grouped: SampleGroups | None = None) -> Counts:
+    def of(cls, table: pa.Table, flags: Sequence[Finding], sample_groups: SampleGroups | None = None) -> Counts:
         """Return the counts of records with at least `COLUMNS`; those with an error are left out."""
         import pyarrow.compute as pc
 
@@ -92,7 +92,7 @@ class Counts:
         nll = read["nll"].to_numpy(zero_copy_only=False).astype(np.float64)
         largest = {norm: pc.max(read[norm]).as_py() or 0.0 for norm in ("linf", "l2")}
         ids = read["sample_id"].combine_chunks()
-        return cls(ids, intersections, predicted, labelled, nll, tuple(flags), largest, grouped)
+        return cls(ids, intersections, predicted, labelled, nll, tuple(flags), largest, sample_groups)
 
     def of_samples(self, ids: pa.Array) -> Counts:
         """Return the counts of the images with these ids, in the order of all."""
@@ -136,7 +136,7 @@ class Counts:
     @cached_property
     def groups(self) -> Groups | None:
         """The groups of the images, which are resampled as a whole; None where each stands for itself."""
-        return None if self.grouped is None else self.grouped.of(self.ids)
+        return None if self.sample_groups is None else self.sample_groups.of(self.ids)
 
     @property
     def units(self) -> int:

@@ -46,13 +46,13 @@ def of_runs(column: str) -> bool:
     return column.startswith(tuple(f"{name} " for name in BY_RUN))
 
 
-def counts_of_runs(table: pa.Table, grouped: SampleGroups | None = None) -> list[Counts]:
+def counts_of_runs(table: pa.Table, sample_groups: SampleGroups | None = None) -> list[Counts]:
     """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
     by_run = []
     for run in [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]:
         ours, names = table.drop_columns(list(BY_RUN)), {f"{column} {run}": column for column in BY_RUN}
         renamed = ours.rename_columns([names.get(name, name) for name in ours.column_names])
-        by_run.append(Counts.of(renamed, (), grouped))
+        by_run.append(Counts.of(renamed, (), sample_groups))
     return by_run
 
 
@@ -213,18 +213,18 @@ class Scenes:
 def scene_ids(side: CheckpointRecords, condition: str) -> pa.Array:
     """Return the images that could be read under a condition, in their order. Raises RunError without records."""
     if ("ids", condition) not in side.memo:
-        counts = Counts.of(side.table(condition, list(COLUMNS)), (), side.grouped)
+        counts = Counts.of(side.table(condition, list(COLUMNS)), (), side.sample_groups)
         scenes = side.memo["scenes", condition] = Scenes.of(counts)
         side.memo["ids", condition] = scenes.ids
     return side.memo["ids", condition]
 
 
-def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array, grouped: SampleGroups | None) -> Scenes:
-    """Return the figures under a condition of the images with these ids, all of which it has. grouped: how its images
-    are resampled."""
+def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array, sample_groups: SampleGroups | None) -> Scenes:
+    """Return the figures under a condition of the images with these ids, all of which it has. sample_groups:
+    which are resampled as a whole."""
     scenes: Scenes | None = side.memo.get(("scenes", condition))
-    if scenes is None or not scenes.ids.equals(ids) or grouped is not side.grouped:
-        counts = Counts.of(side.table(condition, list(COLUMNS)), (), grouped)
+    if scenes is None or not scenes.ids.equals(ids) or sample_groups is not side.sample_groups:
+        counts = Counts.of(side.table(condition, list(COLUMNS)), (), sample_groups)
         scenes = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
     return scenes
 
@@ -235,9 +235,10 @@ def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, con
     ids = common_ids([scene_ids(side, text) for side in (first, second) for text in shares])
     if not len(ids):
         raise nothing_common(first, second, condition)
-    groups, grouped = common_groups(first, second, ids), first.grouped or second.grouped
+    groups, sample_groups = common_groups(first, second, ids), first.sample_groups or second.sample_groups
     before, after = (
-        [(share, scenes_of(side, text, ids, grouped)) for text, share in shares.items()] for side in (first, second)
+        [(share, scenes_of(side, text, ids, sample_groups)) for text, share in shares.items()]
+        for side in (first, second)
     )
     return scene_difference(before, after, metric, groups)
 

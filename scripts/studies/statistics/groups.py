@@ -32,8 +32,8 @@ def drawn_groups(stream: Generator, count: int) -> Groups:
 
 def drawn_values(stream: Generator, groups: Groups, correlation: float) -> Floats:
     """Return standard normal values (n,) that correlate within groups."""
-    of_group, own = stream.standard_normal(groups.count), stream.standard_normal(len(groups.codes))
-    return np.sqrt(correlation) * of_group[groups.codes] + np.sqrt(1 - correlation) * own
+    of_group, of_sample = stream.standard_normal(groups.count), stream.standard_normal(len(groups.codes))
+    return np.sqrt(correlation) * of_group[groups.codes] + np.sqrt(1 - correlation) * of_sample
 
 
 def mean(stream: Generator, groups: Groups, correlation: float, used: Groups | None) -> tuple[Figure, float]:
@@ -52,9 +52,9 @@ def miou(stream: Generator, groups: Groups, correlation: float, used: Groups | N
     n = len(groups.codes)
     latent = np.stack([drawn_values(stream, groups, correlation) for _ in range(2 * CLASSES)])
     unions = np.round(PIXELS * np.exp(latent[:CLASSES] / 2)).T
-    found = np.round(unions * (0.5 + 0.3 * np.tanh(latent[CLASSES:].T)))
-    value = float((found.sum(axis=0) / unions.sum(axis=0)).mean())
-    ends = bootstrap(lambda counts: ((counts @ found) / (counts @ unions)).mean(axis=1), n, [value], used)[0]
+    hits = np.round(unions * (0.5 + 0.3 * np.tanh(latent[CLASSES:].T)))
+    value = float((hits.sum(axis=0) / unions.sum(axis=0)).mean())
+    ends = bootstrap(lambda counts: ((counts @ hits) / (counts @ unions)).mean(axis=1), n, [value], used)[0]
     return Figure(value, n, *ends), 0.5
 
 
@@ -62,8 +62,8 @@ def difference(stream: Generator, groups: Groups, correlation: float, used: Grou
     """Of two models that are right as often, on samples that are as hard for both."""
     hard = drawn_values(stream, groups, correlation)
     sides = [1.0 * (hard + drawn_values(stream, groups, correlation) < 1) for _ in range(2)]
-    found = of_means(*sides, binary=True, groups=used)
-    return Figure(found.value, found.n, found.ci_low, found.ci_high), 0.0
+    gap = of_means(*sides, binary=True, groups=used)
+    return Figure(gap.value, gap.n, gap.ci_low, gap.ci_high), 0.0
 
 
 KINDS = {
