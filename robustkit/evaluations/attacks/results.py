@@ -357,9 +357,10 @@ class AttacksAggregator(Aggregator):
     def extras(self, reading: RecordReader, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
         stages, n, figures = stages_of(read), len(read), list[Figure]()
         findings = raised_by(dossier_of(reading.run, reading.checkpoint, condition, n, stages))
+        broken_by = np.array(read["broken_by"].to_pylist(), object) if stages else None
         groups, standing = reading.groups(read["sample_id"]), np.ones(n, bool)
         for stage in stages:
-            standing &= np.array([name != stage.name for name in read["broken_by"].to_pylist()], bool)
+            standing &= broken_by != stage.name
             figures.append(share_of(standing, groups).named(f"{AFTER}{stage.name}"))
         return figures, findings
 
