@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +14,16 @@ from scipy import stats
 
 from robustkit.common.figure import STUDENT
 from robustkit.common.groups import Groups
+from robustkit.evaluations.records import CheckpointRecords
 from robustkit.runs.metadata import SampleGroups
 from robustkit.tasks.segmentation.counts import METRICS, Counts
-from robustkit.tasks.segmentation.results import scene_difference, scene_mean_rows, scene_rows, worst_rows
+from robustkit.tasks.segmentation.results import (
+    recorded_difference,
+    scene_difference,
+    scene_mean_rows,
+    scene_rows,
+    worst_rows,
+)
 
 N, DRIVES = 24, 12
 DRIVE = np.array([place % DRIVES for place in range(N)])
@@ -75,3 +84,34 @@ def test_a_difference_is_of_resampled_groups() -> None:
     assert gap.p_value == pytest.approx(2 * stats.t.sf(abs(gaps[0]) / error, DRIVES - 1))
     few = Groups.numbered(DRIVE % 9)
     assert math.isnan(scene_difference(first, second, "miou", few).p_value)
+
+
+class Recorded:
+    """Stands for a run of one checkpoint, whose images are in groups or not."""
+
+    path = Path("somewhere")
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def table(self, checkpoint: str, condition: str, columns: list[str]) -> pa.Table:
+        return table(self.rows).select(columns)
+
+
+def side(seed: int, groups: SampleGroups | None) -> CheckpointRecords:
+    records = CheckpointRecords(Recorded(random_rows(seed, N, 4)), "net")  # type: ignore[arg-type]
+    records.__dict__["sample_groups"] = groups
+    return records
+
+
+def test_both_sides_are_resampled_alike_and_each_pair_by_its_own_groups() -> None:
+    first, other, alone = side(1, None), side(2, grouped()), side(3, None)
+    rows = [random_rows(seed, N, 4) for seed in (1, 2, 3)]
+    of_groups = [[(1.0, Counts.of(table(each), (), grouped()))] for each in rows]
+    of_images = [[(1.0, Counts.of(table(each), ()))] for each in rows]
+    groups = Groups.numbered(DRIVE)
+    for _ in range(2):  # what is kept of a side for one pair is not used for another
+        assert recorded_difference(first, other, "clean", "miou") == scene_difference(*of_groups[:2], "miou", groups)
+        assert recorded_difference(other, first, "clean", "miou").test == STUDENT
+        expected = scene_difference(of_images[0], of_images[2], "miou")
+        assert recorded_difference(first, alone, "clean", "miou") == expected

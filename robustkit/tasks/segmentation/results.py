@@ -202,12 +202,14 @@ class Scenes:
     ids: pa.Array
     values: Floats
     resampled: Floats
+    sample_groups: SampleGroups | None = None
+    """Those that were resampled."""
 
     @classmethod
     def of(cls, counts: Counts) -> Scenes:
         if not len(counts.ids):
-            return cls(counts.ids, np.empty(0), np.empty((0, 0)))
-        return cls(counts.ids, counts.values, counts.resampled)
+            return cls(counts.ids, np.empty(0), np.empty((0, 0)), counts.sample_groups)
+        return cls(counts.ids, counts.values, counts.resampled, counts.sample_groups)
 
 
 def scene_ids(side: CheckpointRecords, condition: str) -> pa.Array:
@@ -223,7 +225,7 @@ def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array, sample_gro
     """Return the figures under a condition of the images with these ids, all of which it has. sample_groups:
     which are resampled as a whole."""
     scenes: Scenes | None = side.memo.get(("scenes", condition))
-    if scenes is None or not scenes.ids.equals(ids) or sample_groups is not side.sample_groups:
+    if scenes is None or not scenes.ids.equals(ids) or scenes.sample_groups is not sample_groups:
         counts = Counts.of(side.table(condition, list(COLUMNS)), (), sample_groups)
         scenes = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
     return scenes
