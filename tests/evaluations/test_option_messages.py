@@ -10,7 +10,7 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import attacks_of, defaults_of, parse_condition
 from robustkit.evaluations.condition import EVERY_FAMILY, check_condition, vocabulary_of
 from robustkit.evaluations.corruptions import FROST
-from robustkit.evaluations.maps import OPTIONS, SHARED, method_names
+from robustkit.evaluations.maps import OPTIONS, SHARED, method_names, needs_gradients
 from robustkit.protocol.card import load_card
 
 CARD = load_card("standard")
@@ -39,3 +39,8 @@ def test_a_value_of_the_wrong_type_is_one_line(form: str, key: str, usual: str) 
     said = str(fault.value)
     assert "banana" in said and key in said and ("expected " in said or "known: " in said) and "\n" not in said
     assert key in ("eps",) or "1/255" not in said.partition("expected")[2]  # which no other option looks like
+
+
+def test_which_methods_need_gradients() -> None:
+    assert all(map(needs_gradients, ("agcam", "grad-cam", "integrated-gradients")))
+    assert not any(map(needs_gradients, ("rise", "score-cam", "rollout", "random", "of-a-plug-in")))
