@@ -18,6 +18,7 @@ from robustkit.evaluations.corruptions import (
     CORRUPTIONS,
     SETS,
     TEST,
+    VOCABULARY,
     Corrupted,
     conditions_of,
     expand,
@@ -325,3 +326,10 @@ def test_a_mean_over_some_severities_has_a_name() -> None:
     assert corruptions.VOCABULARY.label(text) == "snow, severity 1+2+3"
     assert corruptions.VOCABULARY.label("corruption(frost,severity=2,texture=own)") == "frost(texture=own), severity 2"
     assert [corruptions.VOCABULARY.label(each) for each in ("corruption(fog)", "in-c")] == ["fog", "in-c"]
+
+
+def test_a_draft_has_the_benchmarks_figure_where_there_is_one() -> None:
+    of_mean = ("in-c", "mean_error", "mean over corruptions and severities")
+    assert [*VOCABULARY.chief({("in-c", "mean_error"): 0.5}, "top1")] == [of_mean]
+    values = {("in-c", "mean_error"): 0.5, ("in-c", "mce"): 0.6}
+    assert [*VOCABULARY.chief(values, "top1")] == [of_mean, ("in-c", "mce", "the benchmark's figure")]
