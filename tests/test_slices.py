@@ -182,6 +182,7 @@ REFUSALS = {  # by slice, what it did, and the line that is left of it
 }
 
 
+@pytest.mark.slow
 def test_what_deleted_slices_did_is_refused_in_a_line(tmp_path: Path) -> None:
     pairs = [word for calls in REFUSALS.values() for pair in calls.items() for word in pair]
     run_without([*REFUSALS], tmp_path, REFUSED, *pairs)

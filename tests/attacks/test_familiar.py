@@ -88,7 +88,8 @@ def setting(count: int = 20) -> tuple[Any, Tensor, Tensor]:
     return model, images, labels
 
 
-@pytest.mark.parametrize("steps", [20, pytest.param(100, marks=pytest.mark.slow)])  # the usual 100 take a minute
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [20, 100])
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.03), ("L2", 0.4)])
 @pytest.mark.filterwarnings("ignore")  # the peer's own
 def test_the_line_of_autoattack_reaches_the_same_accuracy(norm: Any, eps: float, steps: int) -> None:

@@ -146,6 +146,7 @@ def cam_of(out: Path, *words: str) -> tuple[str, dict[str, Any]]:
         return (out / "cams" / "gallery.html").read_text("utf-8"), dict(kept)
 
 
+@pytest.mark.slow
 def test_a_gallery_shows_the_maps_of_its_own_command_under_the_right_names(tmp_path: Path) -> None:
     data = ("--data-dir", "embedded:shapes", "--limit", "6", "--gallery", "2")
     page, first = cam_of(tmp_path, MODEL, QUEST, *data, "--cams", "agcam")

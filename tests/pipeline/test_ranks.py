@@ -79,6 +79,7 @@ def test_the_first_makes_and_all_have_it_or_know_why_not() -> None:
         late.share("plan", list)
 
 
+@pytest.mark.slow
 def test_a_hung_process_is_noticed_and_a_slow_one_is_waited_for() -> None:
     leader, slow = together(2, silence=1.5)
 

@@ -215,6 +215,7 @@ def of_scenes(manifest: dict[str, Any]) -> None:
     manifest["protocol"]["task"] = "segmentation"
 
 
+@pytest.mark.slow
 def test_scenes_have_miou_and_accuracies(tmp_path: Path) -> None:
     blur = [
         f"corruption({name},severity={severity})"

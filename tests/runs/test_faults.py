@@ -147,6 +147,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_before_is_whole(place: Pat
     assert again.returncode == 0 and (out / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = small_audit.command(place, out, "--attacks", "pgd(steps=20000)", "--shard-size", "4")

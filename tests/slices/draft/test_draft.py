@@ -160,6 +160,7 @@ def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
     assert short.passed and len(short.verdicts) == 9
 
 
+@pytest.mark.slow
 def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path) -> None:
     fgsm, far = "fgsm(eps=1/255)", ("fgsm(eps=4/255)", "pgd(eps=4/255,steps=20)")
     noise = [f"corruption(gaussian_noise,severity={severity})" for severity in (1, 2, 3, 4, 5)]

@@ -115,6 +115,7 @@ def test_halving_has_the_verdicts_of_the_full_search(trained: str, given: str, o
     assert slow.check_same_verdicts(model, open_dataset("embedded:shapes").select(limit=60)) < 20
 
 
+@pytest.mark.slow
 def test_labels_in_another_order_are_hopeless_soon_and_said_so() -> None:
     data = open_dataset("embedded:shapes").select(limit=60)
     assert slow.check_same_verdicts(permuted(load("zoo:shapes-vit-standard")), data) < 16

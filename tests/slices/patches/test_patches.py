@@ -27,6 +27,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_records_say_where_each_patch_is_and_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     runs = [
         robustkit.audit("zoo:shapes-vit-quest", out=tmp_path / str(size), batch_size=size, shard_size=size, **OPTIONS)
