@@ -156,7 +156,7 @@ def common_places(ids: Sequence[pa.Array | pa.ChunkedArray]) -> list[npt.NDArray
 
 def common_groups(first: CheckpointRecords, second: CheckpointRecords, ids: pa.Array) -> Groups | None:
     """Return the groups of samples of two checkpoints, known of one or of both; None where each stands for itself.
-    Raises RunError where the two are sample_groups in other ways."""
+    Raises RunError where the two are grouped in other ways."""
     groups = [side.sample_groups.of(ids) for side in (first, second) if side.sample_groups is not None]
     if len(groups) == 2 and not _same_groups(*groups):
         columns = " and ".join(

@@ -273,9 +273,9 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
             raise CannotTell(f"the runs cannot be paired: {text} reads different files here than in the baseline")
     try:
         if metric in FLIPS:
-            share = getattr(flips_of(first, second, condition), FLIPS[metric])
+            flipped = flips_of(first, second, condition).kinds[FLIPS[metric]]
             same = pairing.same_identity(first.described, second.described)
-            return ChangedFigure(share.share, math.nan, same)
+            return ChangedFigure(flipped.share, math.nan, same)
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None

@@ -16,7 +16,7 @@ from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
 from .comparison import Comparison, ComparisonRow, compare_sides, own_flags
-from .flips import KINDS, Flips
+from .flips import Flips
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
 from .tables import Among, among_tables, flip_tables, found_among, sides_of, tables
@@ -155,12 +155,11 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _flips(changes: Flips) -> dict[str, Any]:
-    shares = {kind: getattr(changes, kind) for kind in KINDS}
     parts = {
         kind: {"value": each.share.value, "ci_low": each.share.low, "ci_high": each.share.high, "ids": list(each.ids)}
-        for kind, each in shares.items()
+        for kind, each in changes.kinds.items()
     }
-    return {"condition": changes.condition, "n": changes.negative.share.n, **parts}
+    return {"condition": changes.condition, "n": changes.n, **parts}
 
 
 def _side(side: Side) -> dict[str, Any]:

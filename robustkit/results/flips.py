@@ -7,22 +7,33 @@ of samples whose predicted class is another one, right or wrong. Under an attack
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from ..common.figure import Figure
-from ..common.intervals import proportion
+from ..common.groups import Groups
+from ..common.intervals import Floats, share_of
 from ..display.format import count, figure_cell
 from ..display.table import Table
 from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, results_and_singles
-from ..evaluations.records import common_ids
+from ..evaluations.records import common_groups, common_ids
 from .pairing import Side
 
-KINDS = ("negative", "positive", "churn")
+Bools = NDArray[np.bool_]
+
+
+KINDS: dict[str, Callable[[list[Bools], list[Floats]], Bools]] = {
+    "negative": lambda right, predicted: right[0] & ~right[1],
+    "positive": lambda right, predicted: ~right[0] & right[1],
+    "churn": lambda right, predicted: predicted[0] != predicted[1],
+}
+"""By name, how samples change: from which are right and what each is predicted to be, (n,) before and now."""
+_LISTED = "negative"
 _ROWS = 20  # flipped samples of a condition that a page lists
 NOTE = (
     "Negative flip: right before, wrong now. Positive flip: the reverse. Churn: another predicted class. Shares of the "
@@ -40,12 +51,12 @@ class Flipped:
 
 @dataclass(frozen=True)
 class Flips:
-    """Of a pair under one condition. before, now: the predicted classes of the samples that changed, by id."""
+    """Of n samples of a pair under one condition. kinds: what changed, by name. before, now: the predicted classes of
+    the samples that changed, by id."""
 
     condition: str
-    negative: Flipped
-    positive: Flipped
-    churn: Flipped
+    n: int
+    kinds: dict[str, Flipped]
     before: dict[str, int]
     now: dict[str, int]
 
@@ -57,27 +68,21 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
     ids = common_ids([each.ids for each in read])
     right, predicted = ([each.of(name, ids) for each in read] for name in ("correct", "prediction"))
     labelled = np.isfinite(right[0]) & np.isfinite(right[1])
-    names = np.array(ids.to_pylist(), dtype=object)
-    n = int(labelled.sum())
-    if not n:
+    if not labelled.any():
         raise RunError(f"no labelled sample is common under {condition}; expected the same labelled data")
-
-    def counted(which: npt.NDArray[np.bool_]) -> Flipped:
-        ids = tuple(map(str, names[labelled & which]))
-        return Flipped(ids, proportion(len(ids), n))
-
-    changed = predicted[0] != predicted[1]
-    differing = labelled & (changed | (right[0] != right[1]))
-    each = (dict(zip(map(str, names[differing]), part[differing].tolist(), strict=True)) for part in predicted)
+    names = np.array(ids.to_pylist(), dtype=object)[labelled]
+    right, predicted = ([column[labelled] for column in each] for each in (right, predicted))
+    groups = common_groups(first, second, ids)
+    kinds = _kinds(names, [each == 1 for each in right], predicted, groups.only(labelled) if groups else None)
+    differing = (predicted[0] != predicted[1]) | (right[0] != right[1])
+    each = (dict(zip(names[differing], part[differing].tolist(), strict=True)) for part in predicted)
     before, now = ({name: int(place) for name, place in part.items() if math.isfinite(place)} for part in each)
-    return Flips(
-        condition,
-        counted((right[0] == 1) & (right[1] == 0)),
-        counted((right[0] == 0) & (right[1] == 1)),
-        counted(changed),
-        before,
-        now,
-    )
+    return Flips(condition, len(names), kinds, before, now)
+
+
+def _kinds(names: Any, right: list[Bools], predicted: list[Floats], groups: Groups | None) -> dict[str, Flipped]:
+    changed = {name: of(right, predicted) for name, of in KINDS.items()}
+    return {name: Flipped(tuple(names[which]), share_of(which, groups)) for name, which in changed.items()}
 
 
 def flipping(first: Side, second: Side) -> tuple[list[str], list[str]]:
@@ -100,8 +105,8 @@ def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> 
     rows = [
         (
             name_of(each.condition, "table", second.manifest),
-            count(each.negative.share.n),
-            *(figure_cell(getattr(each, kind).share) for kind in KINDS),
+            count(each.n),
+            *(figure_cell(kind.share) for kind in each.kinds.values()),
         )
         for each in flips
     ]
@@ -125,7 +130,7 @@ def flipped_grid(second: Side, flips: Sequence[Flips]) -> Table | None:
             called(each.now.get(sample)),
         )
         for each in flips
-        for sample in each.negative.ids[:_ROWS]
+        for sample in each.kinds[_LISTED].ids[:_ROWS]
     ]
     if not rows:
         return None

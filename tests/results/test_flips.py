@@ -28,13 +28,14 @@ NOW = [1] * 9 + [0] * 3 + [1] * 1 + [0] * 7  # three that were right are wrong, 
 def test_flips_are_counted_by_sample_with_their_intervals(tmp_path: Path) -> None:
     old, new = make(tmp_path / "old", {"vit": {"clean": BEFORE}}), make(tmp_path / "new", {"vit": {"clean": NOW}})
     found = flips_of(Side(old, "vit"), Side(new, "vit"), "clean")
-    assert found.negative.ids == ("009.png", "010.png", "011.png") and found.positive.ids == ("012.png",)
-    assert (found.negative.share.value, found.positive.share.value, found.churn.share.value) == (0.15, 0.05, 0.2)
-    assert found.negative.share == proportion(3, 20)
-    assert [found.before[name] for name in found.negative.ids] == [0] * 3
-    assert [found.now[name] for name in found.negative.ids] == [1] * 3
+    negative, positive, churn = found.kinds.values()
+    assert negative.ids == ("009.png", "010.png", "011.png") and positive.ids == ("012.png",)
+    assert (negative.share.value, positive.share.value, churn.share.value) == (0.15, 0.05, 0.2)
+    assert found.kinds["negative"].share == proportion(3, 20)
+    assert [found.before[name] for name in found.kinds["negative"].ids] == [0] * 3
+    assert [found.now[name] for name in found.kinds["negative"].ids] == [1] * 3
     back = flips_of(Side(new, "vit"), Side(old, "vit"), "clean")
-    assert (back.negative, back.positive) == (found.positive, found.negative)
+    assert (back.kinds["negative"], back.kinds["positive"]) == (found.kinds["positive"], found.kinds["negative"])
 
 
 def test_compare_and_the_page_show_them(tmp_path: Path) -> None:
@@ -120,8 +121,9 @@ def test_samples_without_a_label_on_either_side_are_left_out(tmp_path: Path) -> 
     now = [(False, 1), (False, 1), (None, 1), (None, 2), (True, 0), (False, 2), (True, 2), (False, 0)]
     run = predicted(tmp_path / "run", {"plain": before, "other": now})
     found = flips_of(Side(run, "plain"), Side(run, "other"), "clean")
-    assert (found.negative.ids, found.positive.ids, found.churn.ids) == (("000", "007"), (), ("000", "004", "005"))
-    assert (found.negative.share.n, found.negative.share.value, found.churn.share.value) == (5, 2 / 5, 3 / 5)
+    negative, positive, churn = found.kinds.values()
+    assert (negative.ids, positive.ids, churn.ids) == (("000", "007"), (), ("000", "004", "005"))
+    assert (found.n, negative.share.n, negative.share.value, churn.share.value) == (5, 5, 2 / 5, 3 / 5)
     assert found.before == {"000": 0, "005": 1, "007": 0}  # None is no class; the last has another label now
     assert found.now == {"000": 1, "004": 0, "005": 2, "007": 0}
     none = predicted(tmp_path / "none", {"plain": [(None, 0), (True, 0)], "other": [(True, 0), (None, 1)]})
@@ -150,4 +152,4 @@ def test_the_first_negative_flips_are_listed_by_the_names_of_their_classes(tmp_p
     named = flipped_grid(pair[1], [flips_of(*pair, "clean")])
     assert named is not None and named.rows[0][2:] == ("Katze", "Hund")  # as the checkpoint calls its outputs
     back = flips_of(side, Side(run, "plain"), "clean")
-    assert flipped_grid(Side(run, "plain"), [back]) is None and back.negative.share == proportion(0, count)
+    assert flipped_grid(Side(run, "plain"), [back]) is None and back.kinds["negative"].share == proportion(0, count)
