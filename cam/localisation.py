@@ -120,6 +120,10 @@ def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
     return _where_asked(inside / whole.where(whole > 0, 1.0), truth)
 
 
+FREE_OF_THRESHOLDS = {"pointing_game": pointing_game, "energy_inside": energy_inside}
+"""By name, the scores of maps (B, H, W) against the truth that need no threshold: (B,)."""
+
+
 def _where_asked(values: Tensor, truth: Tensor) -> Tensor:
     return values.where(truth.any(dim=2).any(dim=1), torch.nan)
 

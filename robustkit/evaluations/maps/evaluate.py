@@ -19,13 +19,12 @@ import cam
 from cam.agnostic import Control
 from cam.faithfulness import Ends, abpc, blurred, insertion_deletion, road
 from cam.localisation import (
+    FREE_OF_THRESHOLDS,
     box_hits,
-    energy_inside,
     entropy,
     gini,
     iou_at,
     pixel_counts,
-    pointing_game,
     rank_correlation,
     score,
 )
@@ -306,8 +305,8 @@ def localised(maps: Tensor, located: Sequence[Located | None], threshold: float)
         scores = score(maps, masks, threshold, mode)
         for name in SCORES:
             put(f"{mode}_{name}", getattr(scores, name).tolist())
-    put("pointing_game", pointing_game(maps, masks).tolist())
-    put("energy_inside", energy_inside(maps, masks).tolist())
+    for name, of in FREE_OF_THRESHOLDS.items():
+        put(name, of(maps, masks).tolist())
     put("pixel_counts", list(pixel_counts(maps, masks, LEVELS).flatten(1).int().numpy()))
     hits = box_hits(maps, [entry.boxes for entry in whole]).flatten(1).numpy()
     put("box_hits", [np.packbits(row).tobytes() for row in hits])
