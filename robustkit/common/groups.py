@@ -68,6 +68,16 @@ class Groups:
         return Groups.numbered(self.codes[chosen])
 
 
+def chosen_groups(groups: Groups | None, chosen: NDArray[np.bool_]) -> Groups | None:
+    """Return the groups of the chosen of some samples; None where each of these has its own, as without groups."""
+    return None if groups is None else groups.only(chosen)
+
+
+def count_units(groups: Groups | None, n: int) -> int:
+    """Return how many of n samples, or groups of them, are independent."""
+    return n if groups is None else groups.count
+
+
 @dataclass(frozen=True)
 class GroupedMean:
     """The mean of grouped samples. p_value: two-sided, of a mean of 0; nan where groups do not differ. effect: how many

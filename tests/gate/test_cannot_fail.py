@@ -146,11 +146,11 @@ def other(path: Path, **changes: Any) -> Run:
 @pytest.mark.parametrize("rule", ["drop against baseline <= 20 %", "drop in top1 under clean against baseline <= 20 %"])
 def test_a_baseline_of_another_set_up_decides_nothing(tmp_path: Path, run: Run, rule: str) -> None:
     assert verdict(run, rule, other(tmp_path / "alike")).state == PASS
-    reported = list[tuple[Run, str, bool]]()
-    for place, (path, value, line) in enumerate(OF_CHECKPOINT):
+    reported, some = list[tuple[Run, str, bool]](), slice(None, 2 if " under " in rule else None)
+    for place, (path, value, line) in enumerate(OF_CHECKPOINT[some]):
         baseline = other(tmp_path / f"c{place}", entry=lambda entry, at=path, to=value: changed(entry, *at, to=to))
         reported.append((baseline, line, True))
-    reported += [(other(tmp_path / f"r{place}", **more), line, False) for place, (more, line) in enumerate(OF_RUN)]
+    reported += [(other(tmp_path / f"r{place}", **more), line, False) for place, (more, line) in enumerate(OF_RUN[some])]
     for baseline, line, acceptable in reported:
         found = verdict(run, rule, baseline)
         assert (found.state, found.short_of_samples) == (UNDECIDED, False) and line in found.reason, line

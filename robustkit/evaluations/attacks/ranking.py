@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.differences import sign_test
-from ...common.figure import BOOTSTRAP, FEWEST, Figure
+from ...common.figure import Figure
 from ...common.finding import Finding
-from ...common.groups import Groups
-from ...common.intervals import Floats, bootstrap, share_of
+from ...common.groups import Groups, chosen_groups
+from ...common.intervals import Floats, bootstrapped, share_of
 from ...common.plugins import built_in
 from ...errors import RunError
 from ...protocol.condition import CLEAN, samples_named
@@ -145,12 +145,8 @@ class Strengths:
             return
         value, n = float(gains.sum() / best.sum()), len(best)
         groups = self._grouped[distance_norm(condition), starts_from(condition)]
-        units = groups.count if groups else n
-
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value], groups)
-        figure = Figure(value, n, groups=groups.count if groups else 0)
-        yield replace(figure, low=share[0][0], high=share[0][1], interval=BOOTSTRAP) if units >= FEWEST else figure
+            yield bootstrapped(lambda counts: counts @ gains / (counts @ best), n, value, groups)
 
     def broken(self, condition: str) -> Iterator[Figure]:
         """Yield the share of the n samples broken within an attack's radius that it broke; nothing without others."""
@@ -164,7 +160,7 @@ class Strengths:
         every = broke | np.logical_or.reduce([size <= claim.eps + EXCEEDS for size in sizes.values()])
         if every.any():
             groups = self._grouped[claim.norm, starts_from(condition)]
-            yield share_of(broke[every], groups.only(every) if groups else None)
+            yield share_of(broke[every], chosen_groups(groups, every))
 
     def _sizes(self, norm: str, start: str) -> Mapping[str, Floats]:
         """Return the smallest change (n,) per attack in a norm on the images of `start`, infinity where none was found.

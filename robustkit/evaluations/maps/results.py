@@ -20,7 +20,7 @@ from cam.registry import CONTROLS
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.groups import Groups
+from ...common.groups import Groups, count_units
 from ...common.intervals import Floats, intervals, mean_of, resampled_figures, resampled_sums, share_of
 from ...errors import RunError
 from ...protocol.condition import CLEAN, samples_named
@@ -87,7 +87,7 @@ class Counted:
             return (np.unpackbits(chosen, axis=1, count=_BITS) if packed else chosen).astype(np.float64)
 
         groups = self._groups_at(rows)
-        return resampled_sums(floats, len(rows), has_interval(_units(groups, len(rows)), self.metric), groups)
+        return resampled_sums(floats, len(rows), has_interval(count_units(groups, len(rows)), self.metric), groups)
 
 
 class PooledMaps:
@@ -133,11 +133,6 @@ class PooledMaps:
 
 POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
 _BITS = len(THRESHOLDS) * len(IOUS)
-
-
-def _units(groups: Groups | None, n: int) -> int:
-    """Return how many of n samples, or groups of them, are independent."""
-    return n if groups is None else groups.count
 
 
 def has_interval(n: int, metric: str) -> bool:
@@ -303,7 +298,7 @@ def stability_rows(
 
 def _estimate(drawn: Floats, n: int, metric: str, groups: Groups | None = None) -> Figure:
     """Return the metric of n samples; a few, or few groups, have no interval, nor has a maximum."""
-    figure, units = Figure(float(drawn[0]), n, groups=groups.count if groups else 0), _units(groups, n)
+    figure, units = Figure(float(drawn[0]), n, groups=groups.count if groups else 0), count_units(groups, n)
     if not has_interval(units, metric):
         return figure
     low, high = intervals(drawn[1:, None], units, drawn[:1])[0]
@@ -324,7 +319,7 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows, groups: Groups | N
         return counts @ chosen / n
 
     parts = [mean(np.ones((1, n)))]
-    if has_interval(_units(groups, n), metric):
+    if has_interval(count_units(groups, n), metric):
         parts.append(resampled_figures(mean, n, groups)[:, 0])
     return np.concatenate(parts)
 

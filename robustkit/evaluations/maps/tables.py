@@ -41,6 +41,7 @@ from .gallery import gallery_uri
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+    from ...common.groups import Groups
     from ...common.intervals import Floats
     from ...runs.manifest import Manifest
     from ..aggregate import Results
@@ -375,8 +376,10 @@ class ListedAggregator(Aggregator):
 
     read: ClassVar[Collection[str]]
 
-    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
-        """Yield the rows of a condition. read: of the samples that could be read."""
+    def rows(
+        self, condition: str, read: pa.Table, flags: list[Finding], groups: Groups | None = None
+    ) -> Iterator[Figure]:
+        """Yield the rows of a condition. read: of the samples that could be read. groups: theirs."""
         raise NotImplementedError
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
@@ -402,7 +405,8 @@ class _ListedSummary(Summary):
     def add(self, condition: str) -> Iterator[Figure]:
         table, notes = self.reading.joined(self.reading.shards(condition, self.family.read))
         flags = [*self.reading.findings(condition, table), *notes]
-        return self.family.rows(condition, readable_rows(table), flags)
+        read = readable_rows(table)
+        return self.family.rows(condition, read, flags, self.reading.groups(read["sample_id"]))
 
 
 class ListedPresenter(Presenter):

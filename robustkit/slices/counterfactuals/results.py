@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ...common.figure import Figure
 from ...common.finding import Finding
+from ...common.groups import Groups, chosen_groups
 from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.tables import ListedAggregator, ListedPresenter
@@ -24,17 +25,20 @@ class CounterfactualsAggregator(ListedAggregator):
     words = VOCABULARY
     read = ("sample_id", "error", "correct", "nll", "linf", "l2", "clean_correct", "flipped", "followed", *_MASSES)
 
-    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
+    def rows(
+        self, condition: str, read: pa.Table, flags: list[Finding], groups: Groups | None = None
+    ) -> Iterator[Figure]:
         if not len(read):
             return
-        yield share_of(column_of(read, "correct")).of(condition, RIGHT.name, flags)
+        yield share_of(column_of(read, "correct"), groups).of(condition, RIGHT.name, flags)
         counted = read.filter(read["clean_correct"])
+        groups = chosen_groups(groups, column_of(read, "clean_correct") > 0)
         if not len(counted):
             return
         for metric in (FLIPPED, FOLLOWED):
             values = column_of(counted, metric.name)
             if not np.isnan(values).any():
-                yield share_of(values).of(condition, metric.name, flags)
+                yield share_of(values, groups).of(condition, metric.name, flags)
         if "mass_before" not in read.column_names:
             return
         before, after = (column_of(counted, name) for name in _MASSES)
@@ -42,7 +46,7 @@ class CounterfactualsAggregator(ListedAggregator):
         if lost := int((~known).sum()):
             flags = [*flags, Finding.of("maps/constant-not-counted", count=lost, n=len(known))]
         for metric, values in ((BEFORE, before), (CHANGE, after - before)) if known.any() else ():
-            yield mean_of(values[known]).of(condition, metric.name, flags)
+            yield mean_of(values[known], chosen_groups(groups, known)).of(condition, metric.name, flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
         if metric == RIGHT.name:

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
-from ...common.figure import BOOTSTRAP, FEWEST, ORDER, Figure
+from ...common.figure import FEWEST, ORDER, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, bootstrap, mean_of, share_of
+from ...common.groups import Groups
+from ...common.intervals import Floats, bootstrapped, mean_of, share_of
 from ...display.format import Cell, amount, figure_cell, number, percent, size_text
 from ...display.svg import Plot, labels, legend, list_some, panels, shorten_name
 from ...display.table import Section, Table, side_by_side, with_flags
@@ -148,12 +149,15 @@ def slopes_of(reading: RecordReader) -> Slopes | None:
     return Slopes(ids, np.concatenate(means), np.concatenate(heads), layers) if ids else None
 
 
-def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Iterator[Figure]:
+def correlations(
+    ids: Sequence[str], distances: Floats, slopes: Slopes, groups: Groups | None = None
+) -> Iterator[Figure]:
     """Yield Spearman's correlation of slopes with distances (n,), over the samples right as they are, with its
     interval; from 10 samples on also of the best head, and what the best reaches by chance. Nothing where all samples
     tie.
 
-    Infinite distances rank last; ties share their rank. Samples with a slope that is not finite are left out.
+    Infinite distances rank last; ties share their rank. Samples with a slope that is not finite are left out. groups:
+    of the samples; shuffles would tear them apart, so that nothing is said on heads.
     """
     mine, theirs = common_places([pa.array(ids, pa.string()), pa.array(slopes.ids, pa.string())])
     finite = np.isfinite(slopes.means) & np.isfinite(slopes.heads).all(axis=1)
@@ -163,11 +167,11 @@ def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Itera
     value = float(spearman(means, far, np.ones((1, n)))[0]) if n else math.nan
     if math.isnan(value):
         return
-    if n < FEWEST:
-        yield Figure(value, n, metric=CORRELATION.name)
+    if groups is not None:
+        groups = Groups.numbered(groups.codes[mine][counted])
+    yield bootstrapped(lambda counts: spearman(means, far, counts), n, value, groups).named(CORRELATION.name)
+    if n < FEWEST or groups is not None:
         return
-    ends = bootstrap(lambda counts: spearman(means, far, counts), n, [value])[0]
-    yield Figure(value, n, *ends, BOOTSTRAP, metric=CORRELATION.name)
     standard = np.stack([_standard(column) for column in slopes.heads[theirs].T], axis=1)
     ranks = _standard(far)
     of_heads = ranks @ standard
@@ -233,9 +237,10 @@ class DistanceSummary(Summary):
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
-        figures = list(distance_numbers(distances, attack_norm(condition)))
+        groups = self.reading.groups(read["sample_id"])
+        figures = list(distance_numbers(distances, attack_norm(condition), groups))
         if self._slopes is not None:
-            figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
+            figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes, groups)
         return [figure.of(condition, figure.metric, flags) for figure in figures]
 
     @cached_property
@@ -248,14 +253,22 @@ class DistanceSummary(Summary):
             yield from (figure.of(condition, OPTIMALITY.name, flags) for figure in figures)
 
 
-def distance_numbers(distances: Floats, norm: str) -> Iterator[Figure]:
+def distance_numbers(distances: Floats, norm: str, groups: Groups | None = None) -> Iterator[Figure]:
     n = len(distances)
-    middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
-    middle, low, high = (end if math.isfinite(end) else math.nan for end in (middle, low, high))
-    yield Figure(middle, n, low, high, ORDER, metric=MEDIAN.name)
-    yield mean_of(np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm]).named(AREA.name)
+    if groups is None:
+        middle = Figure(float(np.sort(distances)[(n - 1) // 2]), n, *median_interval(distances), ORDER)
+    else:
+        ordered, order = np.sort(distances), np.argsort(distances)
+
+        def medians(counts: Floats) -> Floats:
+            sums = counts[:, order].cumsum(axis=1)
+            return ordered[(sums > (sums[:, -1:] - 1) // 2).argmax(axis=1)]  # type: ignore[no-any-return]
+
+        middle = bootstrapped(medians, n, float(ordered[(n - 1) // 2]), groups)
+    yield middle.named(MEDIAN.name)
+    yield mean_of(np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm], groups).named(AREA.name)
     for text in RADII[norm]:
-        yield share_of(distances > float(parse_number(text))).named(f"{ACCURACY.name}{text})")
+        yield share_of(distances > float(parse_number(text)), groups).named(f"{ACCURACY.name}{text})")
 
 
 def median_interval(values: Floats) -> tuple[float, float]:

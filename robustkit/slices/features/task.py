@@ -12,7 +12,8 @@ import numpy as np
 from ...common.differences import Difference, of_draws, of_means
 from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, bootstrap, draws_interval, share_of
+from ...common.groups import Groups
+from ...common.intervals import Floats, bootstrap, draws_interval, mean_of, share_of
 from ...display.format import amount, count, figure_cell, number, scaled, share
 from ...display.table import CardPart, Section, Table, side_by_side, with_flags
 from ...display.text import Made, code
@@ -21,7 +22,16 @@ from ...evaluations.condition import in_means, is_over_groups, shares_of, words_
 from ...evaluations.corruptions import possible_means
 from ...evaluations.metrics import Cells, Metric, finite_or_none, mean_share, of_samples
 from ...evaluations.presenting import finding_lines
-from ...evaluations.records import CheckpointRecords, Pairings, PerSample, align, common_ids, not_paired, nothing_common
+from ...evaluations.records import (
+    CheckpointRecords,
+    Pairings,
+    PerSample,
+    align,
+    common_groups,
+    common_ids,
+    not_paired,
+    nothing_common,
+)
 from ...protocol.card import SampleWords
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
@@ -95,13 +105,13 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
             for metric in metrics_of(read.column_names)
             if metric != "moved" or condition != CLEAN.text
         }
-        rows += _rows(condition, values, flags)
+        rows += _rows(condition, values, flags, reading.groups(read["sample_id"]))
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
                 rows.append(Figure(largest, len(read)).of(condition, f"{norm}_max", flags))
         if in_means(condition):
             by_condition[condition] = read["sample_id"].combine_chunks(), values, flags
-    return reading.figures(rows), reading.figures(_means(by_condition, reading.manifest.data.n)), []
+    return reading.figures(rows), reading.figures(_means(by_condition, reading)), []
 
 
 def few_shot_draw_count(heads: object) -> int:
@@ -114,10 +124,17 @@ def _is_wanted(column: str) -> bool:
     return column in plain or bool(_KNN.fullmatch(column) or _FEW_SHOT.fullmatch(column))
 
 
-def _rows(condition: str, values: Mapping[str, Floats], flags: list[Finding], single: bool = True) -> Iterator[Figure]:
+def _rows(
+    condition: str, values: Mapping[str, Floats], flags: list[Finding], groups: Groups | None, single: bool = True
+) -> Iterator[Figure]:
     """Yield the rows of a condition. single: it is no mean over several, so that an image is right or wrong, and the
-    spread of few-shot heads over their draws is given.
+    spread of few-shot heads over their draws is given. groups: of the images.
     """
+    if groups is not None:
+        for metric, each in values.items():
+            yield from (figure.of(condition, metric, flags) for figure in _of_groups(metric, each, groups, single))
+        yield from _spreads(condition, values, flags) if single else ()
+        return
     shares = {metric: each[np.isfinite(each)] if each.ndim == 1 else each for metric, each in values.items()}
     many = [metric for metric in shares if not (single and is_binary(metric)) and len(shares[metric]) >= FEWEST]
     resampled = [metric for metric in many if shares[metric].ndim == 1]
@@ -135,12 +152,24 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[Finding], si
                 share_of(each) if single and is_binary(metric) else Figure(float(each.mean()), n, *ends[metric], how)
             )
             yield share.of(condition, metric, flags)
-    if single:
-        for metric, each in values.items():
-            if each.ndim > 1 and each.shape[1] > 1:
-                spread = float(np.std(each.mean(axis=0), ddof=1))
-                name = metric.replace("few_shot", "few_shot_spread")
-                yield Figure(spread, len(each)).of(condition, name, flags)
+    yield from _spreads(condition, values, flags) if single else ()
+
+
+def _of_groups(metric: str, each: Floats, groups: Groups, single: bool) -> Iterator[Figure]:
+    if each.ndim > 1:
+        ends = draws_interval(each, groups) if groups.count >= FEWEST else (math.nan, math.nan)
+        yield Figure(float(each.mean()), len(each), *ends, STUDENT, groups=groups.count)
+    elif len(finite := each[np.isfinite(each)]):
+        some = groups.only(np.isfinite(each))
+        yield share_of(finite, some) if single and is_binary(metric) else mean_of(finite, some)
+
+
+def _spreads(condition: str, values: Mapping[str, Floats], flags: list[Finding]) -> Iterator[Figure]:
+    for metric, each in values.items():
+        if each.ndim > 1 and each.shape[1] > 1:
+            spread = float(np.std(each.mean(axis=0), ddof=1))
+            name = metric.replace("few_shot", "few_shot_spread")
+            yield Figure(spread, len(each)).of(condition, name, flags)
 
 
 def is_binary(metric: str) -> bool:
@@ -148,7 +177,8 @@ def is_binary(metric: str) -> bool:
     return definition is not None and definition.binary
 
 
-def _means(single: Mapping[str, ConditionFigures], expected: int) -> Iterator[Figure]:
+def _means(single: Mapping[str, ConditionFigures], reading: RecordReader) -> Iterator[Figure]:
+    expected = reading.manifest.data.n
     for mean in possible_means(single):
         shares = shares_of(mean)
         if not all(text in single for text in shares):
@@ -165,7 +195,7 @@ def _means(single: Mapping[str, ConditionFigures], expected: int) -> Iterator[Fi
             present, values, _ = single[text]
             for metric in sums:
                 sums[metric] += part * align(present, values[metric], ids)
-        yield from _rows(mean, sums, flags, single=False)
+        yield from _rows(mean, sums, flags, reading.groups(ids), single=False)
 
 
 def recorded(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
@@ -336,9 +366,10 @@ class Features(Task):
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = align(first_ids, before, ids), align(second_ids, after, ids)
+        groups = common_groups(first, second, ids)
         if before.ndim > 1:
-            return of_draws(before, after)
-        return of_means(before, after, binary=is_binary(metric) and len(shares_of(condition)) == 1)
+            return of_draws(before, after, groups)
+        return of_means(before, after, is_binary(metric) and len(shares_of(condition)) == 1, groups)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         ids, each = recorded(side, condition, metric)

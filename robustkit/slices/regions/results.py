@@ -10,6 +10,7 @@ import pyarrow as pa
 from ...common.differences import of_outcomes
 from ...common.figure import PAIRED_SCORE, Figure
 from ...common.finding import Finding
+from ...common.groups import Groups, chosen_groups
 from ...common.intervals import Floats, mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.tables import ListedAggregator, ListedPresenter
@@ -25,7 +26,9 @@ class RegionsAggregator(ListedAggregator):
     words = VOCABULARY
     read = ("sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2")
 
-    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
+    def rows(
+        self, condition: str, read: pa.Table, flags: list[Finding], groups: Groups | None = None
+    ) -> Iterator[Figure]:
         area = column_of(read, AREA.name)
         counted = which_count(condition, area)
         if lacking := int((area == 0).sum()):
@@ -36,18 +39,21 @@ class RegionsAggregator(ListedAggregator):
         if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))
-        yield share_of(right).of(condition, ACCURACY.name, flags)
-        yield mean_of(area[counted]).of(condition, AREA.name, flags)
+        groups = chosen_groups(groups, counted)
+        yield share_of(right, groups).of(condition, ACCURACY.name, flags)
+        yield mean_of(area[counted], groups).of(condition, AREA.name, flags)
         if not (of := int(before.sum())):
             return
-        kept = right[before]
-        yield share_of(kept).of(condition, KEPT.name, flags)
+        kept, groups = right[before], chosen_groups(groups, before)
+        yield share_of(kept, groups).of(condition, KEPT.name, flags)
         if "random_correct" not in read.column_names:  # of random regions
             return
         there = column_of(read, "random_correct")[counted][before] > 0
-        yield share_of(there).of(condition, KEPT_RANDOM.name, flags)
+        yield share_of(there, groups).of(condition, KEPT_RANDOM.name, flags)
         gained, lost = int((kept & ~there).sum()), int((there & ~kept).sum())
         lead = Figure((gained - lost) / of, of, *of_outcomes(gained, lost, of), PAIRED_SCORE)
+        if groups is not None:
+            lead = mean_of(kept - there.astype(np.float64), groups)
         yield lead.of(condition, LEAD.name, flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...common.figure import Figure
 from ...common.finding import Finding
+from ...common.groups import Groups
 from ...common.intervals import Floats, resampled_figures
 from ...display.format import Cell, count, figure_cell, number
 from ...display.table import Table, side_by_side, with_flags
@@ -42,8 +43,8 @@ def sums_of(table: pa.Table) -> Floats:
     return np.stack([column_of(table, name) for name in SUMS], axis=1)
 
 
-def resampled(sums: Floats) -> Floats:
-    return resampled_figures(lambda counts: figures(counts @ sums), len(sums))
+def resampled(sums: Floats, groups: Groups | None) -> Floats:
+    return resampled_figures(lambda counts: figures(counts @ sums), len(sums), groups)
 
 
 def is_wanted(family: AnyFamily, column: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
+from ...common.groups import count_units
 from ...common.intervals import intervals
 from ...display.format import number
 from ...display.table import CardPart, Section, Table
@@ -19,7 +20,7 @@ from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, re
 from ...evaluations.condition import kind_of
 from ...evaluations.family import family_of
 from ...evaluations.metrics import Metric, mean_share
-from ...evaluations.records import CheckpointRecords, Pairings, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, Pairings, common_groups, common_ids, nothing_common
 from ...protocol.card import SampleWords
 from ...tasks.task import Task
 from .results import FIGURES, HEADINGS, SUMS, figures, is_wanted, read_as, resampled, result_grids, result_rows, sums_of
@@ -75,11 +76,14 @@ class Text(Task):
             if lacking := column_of(read, "unknown").sum():
                 flags.append(Finding.of("text/unknown-words", share=100 * lacking / sums[:, 0].sum()))
             values = figures(sums.sum(axis=0))
-            # Documents are resampled; few of them give no interval.
-            bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
+            groups = reading.groups(read["sample_id"])  # Documents, or groups of them, are resampled; few: no interval
+            units = count_units(groups, n)
+            enough, none = units >= FEWEST, [(np.nan, np.nan)] * len(values)
+            bounds = intervals(resampled(sums, groups), units, values) if enough else none
             pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
             rows += reading.figures(
-                Figure(value, n, *ends, BOOTSTRAP).of(condition, name, flags) for name, value, ends in pairs
+                Figure(value, n, *ends, BOOTSTRAP, groups=groups.count if groups else 0).of(condition, name, flags)
+                for name, value, ends in pairs
             )
         return rows, [], []
 
@@ -96,12 +100,12 @@ class Text(Task):
         ids = common_ids([side.ids for side in read])
         if not len(ids):
             raise nothing_common(first, second, condition)
-        place = FIGURES.index(metric)
+        groups, place = common_groups(first, second, ids), FIGURES.index(metric)
         sums = [np.stack([side.of(name, ids) for name in SUMS], axis=1) for side in read]
         before, after = (float(figures(each.sum(axis=0))[place]) for each in sums)
         with np.errstate(invalid="ignore"):  # over the same resampled documents
-            drawn = (resampled(sums[1]) - resampled(sums[0]))[:, place]
-        return of_resamples(before, after, drawn, len(ids), FEWEST)
+            drawn = (resampled(sums[1], groups) - resampled(sums[0], groups))[:, place]
+        return of_resamples(before, after, drawn, len(ids), FEWEST, groups)
 
     def clean_clause(self, row: Figure) -> str:
         return f"perplexity {number(row.value, 1)} on {row.n} clean documents"

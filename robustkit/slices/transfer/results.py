@@ -23,6 +23,7 @@ from ...evaluations.condition import BriefRow, name_of
 from ...evaluations.family import Aggregator, Overview, Presenter, Summary
 from ...evaluations.metrics import Metric
 from ...evaluations.presenting import finding_lines, findings_of, of_family, short_names
+from ...evaluations.records import common_places
 from ...runs.kept_images import DIGEST
 from ...runs.untrusted import PROVENANCE
 from . import ACCURACY, SAME_VERDICT, VOCABULARY, Passed, passed_of
@@ -86,10 +87,12 @@ class TransferSummary(Summary):
             return []
         flags = [*self.reading.findings(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
         here = Outcomes.of(read)
-        rows = [share_of(here.right).of(condition, ACCURACY.name, flags)]
+        groups = self.reading.groups(here.ids)
+        rows = [share_of(here.right, groups).of(condition, ACCURACY.name, flags)]
         if passed.source == self.reading.checkpoint and (ours := right_under(self.reading, passed.attack)) is not None:
-            before, after = aligned_outcomes([ours, here])
-            rows += [share_of(before == after).of(condition, SAME_VERDICT.name, flags)] if len(before) else []
+            mine, theirs = common_places([ours.ids, here.ids])
+            same, groups = ours.right[mine] == here.right[theirs], self.reading.groups(here.ids.take(theirs))
+            rows += [share_of(same, groups).of(condition, SAME_VERDICT.name, flags)] if len(same) else []
         return rows
 
     def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[Finding]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from ...common.figure import Figure
 from ...common.finding import Finding
+from ...common.groups import Groups, chosen_groups
 from ...common.intervals import mean_of, share_of
 from ...evaluations.aggregate import column_of
 from ...evaluations.maps.tables import ListedAggregator, ListedPresenter
@@ -23,7 +25,9 @@ class TwoObjectsAggregator(ListedAggregator):
         *(SHARE.name, ASKED.name, FOUND.name, *LEADS),
     )
 
-    def rows(self, condition: str, read: pa.Table, flags: list[Finding]) -> Iterator[Figure]:
+    def rows(
+        self, condition: str, read: pa.Table, flags: list[Finding], groups: Groups | None = None
+    ) -> Iterator[Figure]:
         whole = read.filter(read[SHARE.name].is_valid())
         if gone := len(read) - len(whole):
             flags.append(Finding.of("maps/object-outside", count=gone, n=len(read)))
@@ -31,12 +35,13 @@ class TwoObjectsAggregator(ListedAggregator):
             return
         if broken := int(column_of(whole, "degenerate").sum()):
             flags.append(Finding.of("maps/scored-as-zero", count=broken, n=len(whole)))
+        groups = chosen_groups(groups, np.isfinite(column_of(read, SHARE.name)))
         for metric in (SHARE, ASKED, OTHER):
-            yield mean_of(column_of(whole, metric.name)).of(condition, metric.name, flags)
+            yield mean_of(column_of(whole, metric.name), groups).of(condition, metric.name, flags)
         asked = column_of(whole, ASKED.name)
         for control, lead in LEADS.items():
-            yield mean_of(asked - column_of(whole, control)).of(condition, lead.name, flags)
-        yield share_of(column_of(whole, FOUND.name)).of(condition, FOUND.name, flags)
+            yield mean_of(asked - column_of(whole, control), groups).of(condition, lead.name, flags)
+        yield share_of(column_of(whole, FOUND.name), groups).of(condition, FOUND.name, flags)
 
 
 class TwoObjectsPresenter(ListedPresenter):

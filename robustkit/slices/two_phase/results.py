@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 from scipy.special import betaincinv
 
 from ...common.figure import INVERTED, Figure
-from ...common.intervals import Interval, Z, proportion, wilson
+from ...common.intervals import Floats, Interval, Z, bootstrapped, share_of, wilson
 from ...display.format import count, figure_cell, share
 from ...display.table import Table, of_tables
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
@@ -21,6 +23,8 @@ from ...evaluations.presenting import short_names
 from . import ESTIMATE, RIGHT, VOCABULARY, phases_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ...display.table import Section
     from ...evaluations.family import Looks
     from ...runs.manifest import Manifest
@@ -109,11 +113,25 @@ class TwoPhaseSummary(Summary):
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.findings(claimed, table), *notes]))
         right = int(column_of(second, "correct").sum()) if drawn else 0
-        estimate, (low, high) = two_phase_share(n, n - fallen, drawn, right)
-        rows = [Figure(estimate, n, low, high, INVERTED).of(condition, ESTIMATE.name, flags)]
+        estimate, ends = two_phase_share(n, n - fallen, drawn, right)
+        figure, groups = Figure(estimate, n, *ends, INVERTED), self.reading.groups(read["sample_id"])
+        if groups is not None:
+            figure = bootstrapped(partial(_estimates, read), n, estimate, groups)
+        rows = [figure.of(condition, ESTIMATE.name, flags)]
         if drawn:
-            rows.append(proportion(right, drawn).of(condition, RIGHT.name, flags))
+            kept = share_of(column_of(second, "correct"), self.reading.groups(second["sample_id"]))
+            rows.append(kept.of(condition, RIGHT.name, flags))
         return rows
+
+
+def _estimates(read: pa.Table, counts: Floats) -> Floats:
+    """Return the estimate of each resample, (R,); counts: how often each sample is drawn, (R, n)."""
+    drawn, known = column_of(read, "drawn"), ~np.isnan(column_of(read, "correct"))
+    right = np.where(known, np.nan_to_num(column_of(read, "correct")), 0.0)
+    standing = np.where(known, drawn, 1.0)  # those that were drawn, and those not decided
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares: Floats = (counts @ standing) / counts.sum(axis=1) * (counts @ (drawn * right)) / (counts @ drawn)
+    return shares
 
 
 _NOTE = (

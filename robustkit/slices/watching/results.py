@@ -14,7 +14,7 @@ import numpy as np
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.intervals import Floats, bootstrap
+from ...common.intervals import Floats, bootstrap, mean_of
 from ...display.format import MISSING, NOT_FINITE, Cell, count, number, percent, wide_number
 from ...display.svg import INK, Plot, Style, labels, legend, shorten_name, space_panels, style
 from ...display.table import Section, Table, join_tables, with_flags
@@ -28,6 +28,7 @@ from ...evaluations.presenting import finding_lines, of_family
 from ...evaluations.records import CheckpointRecords, Pairings, PerSample, common_places, not_paired
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
+from ...runs.metadata import SampleGroups
 from . import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
@@ -205,26 +206,32 @@ class Sampled:
         columns = [column_of(read, name) if name in names else empty for name in COLUMN_NAMES]
         return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
 
-    def minus(self, other: Sampled) -> Floats:
-        """Return the differences (m, M) of the m samples that both have."""
+    def minus(self, other: Sampled) -> Sampled:
+        """Return the differences of the samples that both have."""
         mine, theirs = common_places([self.ids, other.ids])
         with np.errstate(invalid="ignore"):
-            difference: Floats = self.values[mine] - other.values[theirs]
-        return difference
+            return Sampled(self.ids.take(mine), self.values[mine] - other.values[theirs])
 
 
 def attention_rows(
-    condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[Finding]
+    condition: str,
+    sampled: Sampled,
+    clean: Sampled | None,
+    heads: Heads | None,
+    flags: Sequence[Finding],
+    sample_groups: SampleGroups | None = None,
 ) -> Iterator[Figure]:
     """Yield the means; `<metric>_change` is the difference from the clean images, paired by sample."""
     lines = [*flags, *(heads.findings if heads else ())]
-    parts = [("", sampled.values), *([] if clean is None else [("_change", sampled.minus(clean))])]
-    for suffix, values in parts:
-        for place, (value, low, high) in enumerate(_means(values)):
-            yield Figure(value, len(values), low, high, BOOTSTRAP).of(condition, COLUMN_NAMES[place] + suffix, lines)
+    parts = [("", sampled), *([] if clean is None else [("_change", sampled.minus(clean))])]
+    for suffix, part in parts:
+        groups = None if sample_groups is None else sample_groups.of(part.ids)
+        means = _means(part.values) if groups is None else (mean_of(each, groups) for each in part.values.T)
+        for name, figure in zip(COLUMN_NAMES, means, strict=len(part.ids) > 0):
+            yield figure.of(condition, name + suffix, lines)
 
 
-def _means(values: Floats) -> list[tuple[float, float, float]]:
+def _means(values: Floats) -> list[Figure]:
     """Return the mean of each column of (n, M) with its interval, nan for a few samples and for what is not finite."""
     n = len(values)
     if not n:
@@ -236,7 +243,8 @@ def _means(values: Floats) -> list[tuple[float, float, float]]:
     if n >= FEWEST and finite.any():
         columns = values[:, finite]
         bounds[finite] = bootstrap(lambda counts: counts @ columns / n, n, means[finite])
-    return [(float(mean), float(low), float(high)) for mean, (low, high) in zip(means, bounds, strict=True)]
+    ends = zip(means.tolist(), bounds.tolist(), strict=True)
+    return [Figure(mean, n, low, high, BOOTSTRAP) for mean, (low, high) in ends]
 
 
 class AttentionSummary(Summary):
@@ -253,7 +261,7 @@ class AttentionSummary(Summary):
         heads, flags = sums.heads(), reading.findings(condition, table)
         if isinstance(gatherer := reading.gatherers.get(WatchedHeads), WatchedHeads):
             gatherer.put(reading.checkpoint, condition, heads)
-        rows = list(attention_rows(condition, sampled, self.clean, heads, flags))
+        rows = list(attention_rows(condition, sampled, self.clean, heads, flags, reading.sample_groups))
         if under_of(condition) == "clean":
             self.clean = sampled
         return rows

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.figure import Figure
+from ....common.groups import chosen_groups
 from ....common.intervals import Floats, mean_of, share_of
 from ....display.format import MISSING, Cell, count, figure_cell, number, percent
 from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
@@ -40,17 +41,19 @@ class LedgerSummary(Summary):
         if isinstance(kept := self.reading.gatherers.get(LedgerHeads), LedgerHeads):
             unit = self.reading.checkpoint, condition
             kept.put(*unit, heads_of(self.reading.run, *unit, LISTS))
-        return [figure.of(condition, figure.metric, flags) for figure in numbers(readable_rows(table))]
+        return [figure.of(condition, figure.metric, flags) for figure in numbers(readable_rows(table), self.reading)]
 
 
-def numbers(read: pa.Table) -> Iterator[Figure]:
+def numbers(read: pa.Table, reading: RecordReader) -> Iterator[Figure]:
     """Yield each figure, over the samples that have it."""
+    groups = reading.groups(read["sample_id"])
     for metric in METRICS:
         values = column_of(read, metric.name)
-        values = values[np.isfinite(values)]
-        if len(values):
-            is_share = metric in BACK and np.isin(values, (0, 1)).all()
-            yield (share_of(values) if is_share else mean_of(values)).named(metric.name)
+        finite = np.isfinite(values)
+        if finite.any():
+            is_share = metric in BACK and np.isin(values[finite], (0, 1)).all()
+            mean = share_of if is_share else mean_of
+            yield mean(values[finite], chosen_groups(groups, finite)).named(metric.name)
 
 
 class LedgerHeads(WatchedHeads):
