@@ -25,7 +25,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 50_000, 18_500
+MOST_IN_CORE, MOST_IN_SLICES = 50_000, 19_000
 """Lines of all modules. A commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -62,19 +62,19 @@ LATE_MODULES = {
     ("robustkit.cli.app", "robustkit.*"): "only where a command fails",
     ("robustkit.cli.commands.*", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
-    ("robustkit.cli.listing", "*"): "a list loads what it lists",
     ("robustkit.cli.options", "robustkit.common.*"): "only with --config or --plugin",
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a command loads what it runs"
-        for name in ("exports", "index", "inspect", "paper", "predictions", "until_decided")
+        for name in ("exports", "index", "inspect", "listing", "paper", "predictions", "until_decided")
     },
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a reader is asked without torch"
         for name in ("graphs", "open_clip")
     },
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.slices.listing", "*"): "a list loads what it lists",
     ("robustkit.slices.attestation", "robustkit.models.*"): "loads torch, which only a comparison needs",
     ("robustkit.slices.doctor", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",

@@ -14,7 +14,6 @@ SLICES = [path.parent for path in (ROOT / "robustkit" / "slices").glob("*/entry_
 MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if not {*path.parents} & {*SLICES}]
 """Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {
-    "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
     "report/samples.py": "lays a map over its image",

@@ -41,6 +41,8 @@ class Gate:
     init: bool
     every: bool
     details: bool
+    groups: str | None = None
+    groups_from: str | None = None
 
     @property
     def place(self) -> Path:
@@ -83,7 +85,7 @@ def check_run(run: Path, gate: Gate) -> None:
         remedy = f"write one from this run with robustkit check {run} --init"
         raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
-    checked = check(existing, gate.place, gate.baseline)
+    checked = check(existing, gate.place, gate.baseline, gate.groups, gate.groups_from)
     conclude(checked.outcome, existing, checked.baseline, gate)
 
 

@@ -42,14 +42,10 @@ _FIXED = {
 
 
 def _names(option: str, context: click.Context) -> Iterable[str]:
-    """Return the values of an option; of `checkpoint` and `kind`, those of these arguments."""
+    """Return the values of an option; of `checkpoint` and `code`, those of these arguments."""
     command = str(context.info_name)
     task = command if command in built_in("tasks") else {"segment": "segmentation"}.get(command, "classification")
     match option:
-        case "kind":
-            from .listing import LISTINGS
-
-            return LISTINGS
         case "code":
             from ..common.finding import catalogue
 
@@ -125,7 +121,7 @@ def _completer(option: str, files: str = "", several: bool = False) -> Completer
     return complete
 
 
-kinds, codes, checkpoints = _completer("kind"), _completer("code"), _completer("checkpoint", "first")
+codes, checkpoints = _completer("code"), _completer("checkpoint", "first")
 COMPLETERS: dict[str, Completer] = {
     **{option: _completer(option, several=True) for option in ("--attacks", "--corruptions", "--cams")},
     **{option: _completer(option, "else") for option in ("--protocol", "--reference")},

@@ -355,6 +355,8 @@ def _option(each: RequestOption) -> Callable[[F], F]:
     return setting(each.flag, each.name, section=each.heading, **settings)
 
 
+GROUPS = ("groups", "groups_from")
+"""The fields of a request that say which samples belong together."""
 details_option = setting("--details", section="Output", is_flag=True, help="Print all tables, not only the short one.")
 skip_bad_option = setting(
     "--skip-bad", section="Run", is_flag=True, help="Exit 0 even if some images or masks are unreadable."
@@ -421,7 +423,7 @@ PICTURE_KEYS = (
 """The options that `robustkit cam` takes for a user's own pictures."""
 GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")
 GATE_ALONE = ("verify_attestation", "allow_warned", "init", "every")
-GATE = (*GATE_VALUES, *GATE_ALONE, "details")
+GATE = (*GATE_VALUES, *GATE_ALONE, *GROUPS, "details")
 """The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""
 _GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")
 

@@ -35,6 +35,8 @@ class Difference:
     first: float = math.nan
     second: float = math.nan
     test: str = ""
+    groups: int = 0
+    """Groups that the samples are in; 0 where each is taken to be independent."""
 
 
 def of_means(before: Floats, after: Floats, binary: bool, groups: Groups | None = None) -> Difference:
@@ -51,7 +53,7 @@ def of_means(before: Floats, after: Floats, binary: bool, groups: Groups | None 
         mean = grouped_mean(differences, groups)
         p_value = mean.p_value if math.isfinite(mean.p_value) else _mcnemar(groups.count if value else 0, 0)
         low, high = (mean.low, mean.high) if math.isfinite(mean.p_value) else (math.nan, math.nan)
-        return Difference(value, n, low, high, p_value, first, second, test)
+        return Difference(value, n, low, high, p_value, first, second, test, groups.count)
     if binary:
         gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
         return Difference(value, n, *of_outcomes(gained, lost, n), _mcnemar(gained, lost), first, second, test)
@@ -76,10 +78,11 @@ def of_draws(before: Floats, after: Floats, groups: Groups | None = None) -> Dif
         parts = [error_parts(after.mean(axis=1) - before.mean(axis=1), groups)[0], *per_draw]
     error, freedom = error_of_parts(parts)
     value = second - first
+    named = first, second, STUDENT, groups.count if groups else 0
     if not error > 0:
-        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, first, second, STUDENT)
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, *named)
     reach, p_value = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
-    return Difference(value, n, value - reach, value + reach, p_value, first, second, STUDENT)
+    return Difference(value, n, value - reach, value + reach, p_value, *named)
 
 
 def of_ranks(before: Floats, after: Floats, groups: Groups | None = None) -> Difference:
@@ -101,7 +104,7 @@ def of_ranks(before: Floats, after: Floats, groups: Groups | None = None) -> Dif
     if p_value >= 0.05:  # samples without a difference are left out of the test, but not of the interval
         low, high = min(low, 0.0), max(high, 0.0)
     low, high = (end if math.isfinite(end) else math.nan for end in (low, high))
-    return Difference(value, n, low, high, p_value, first, second, WILCOXON)
+    return Difference(value, n, low, high, p_value, first, second, WILCOXON, groups.count if groups else 0)
 
 
 def _signed_rank(differences: Floats, shift: float, groups: Groups | None = None) -> float:
@@ -169,19 +172,20 @@ def of_resamples(
     groups: which were resampled and count in place of samples; Student's t of G - 1 degrees of freedom.
     """
     freedom, test = (math.inf, NORMAL) if groups is None else (groups.count - 1.0, STUDENT)
+    named = before, after, test, groups.count if groups else 0
     with np.errstate(invalid="ignore"):
         value = after - before
     if not math.isfinite(value) or (n if groups is None else groups.count) < fewest:
         finite = value if math.isfinite(value) else math.nan
-        return Difference(finite, n, math.nan, math.nan, math.nan, before, after, test)
+        return Difference(finite, n, math.nan, math.nan, math.nan, *named)
     error = float(resampled[np.isfinite(resampled)].std(ddof=1))
     if not error:
-        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, before, after, test)
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, *named)
     if groups is not None:
         reach, p_value = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
-        return Difference(value, n, value - reach, value + reach, p_value, before, after, test)
+        return Difference(value, n, value - reach, value + reach, p_value, *named)
     p_value = math.erfc(abs(value) / error / math.sqrt(2))
-    return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after, NORMAL)
+    return Difference(value, n, value - Z * error, value + Z * error, p_value, *named)
 
 
 def of_groups(hits: int, n: int, other_hits: int, other_n: int) -> Interval:

@@ -1,17 +1,24 @@
-"""Read a table of metadata: columns of the user's own, by which the samples of a run are divided into slices."""
+"""Read a table of metadata: columns of the user's own, by which the samples of a run are divided into slices, or
+grouped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..common.files import CELL, CELLS, COLUMNS
-from ..errors import DataError
+from ..errors import DataError, ProtocolError, unknown
 from .layouts import PATH_COLUMNS, finder, table_rows
 
 RESERVED = ("class", "difficulty")
 """Columns that every run has without a table."""
+NO_GROUPS = "none"
+"""Given in place of a column of groups, it makes each sample stand for itself again."""
+FROM_IDS = "group"
+"""The column of groups that were found in the ids of samples."""
 _NAMES = ("sample_id", *PATH_COLUMNS)
 _EMPTY = ("", "nan", "null", "n/a", "<na>")
 
@@ -92,3 +99,44 @@ def _columns(table: Path, header: Sequence[str]) -> tuple[int, dict[str, int]]:
     if not 1 < len(header) <= COLUMNS:
         raise DataError(f"{table}: {len(header)} columns; expected one that names samples, and 1 to {COLUMNS - 1} more")
     return key, {name: place for place, name in enumerate(header) if place != key}
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which samples belong together: by a column of metadata, or by what a regular expression finds in their ids."""
+
+    column: str = ""
+    pattern: str = ""
+
+    @classmethod
+    def of(cls, groups: str | None, groups_from: str | None) -> Grouping | None:
+        """Return the grouping that options ask for; None without one. Raises ProtocolError where both are given, or
+        the pattern is none."""
+        if groups and groups_from:
+            raise ProtocolError(f"--groups {groups} and --groups-from {groups_from}: leave one out")
+        try:
+            re.compile(groups_from or "")
+        except re.error as fault:
+            raise ProtocolError(f"--groups-from {groups_from}: {fault}; expected a regular expression") from None
+        return cls(groups or "", groups_from or "") if groups or groups_from else None
+
+    def names(self, ids: Sequence[str], columns: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return the group of each of all samples. Raises DataError where there is none, or no choice of groups."""
+        what = f"--groups-from {self.pattern}" if self.pattern else f"--groups {self.column}"
+        if self.pattern:
+            found = [re.search(self.pattern, name) for name in ids]
+            names = ["" if each is None else "/".join(filter(None, each.groups())) or each[0] for each in found]
+        elif self.column not in columns:
+            why = unknown("column", self.column, columns) if columns else "there is no table of columns"
+            raise DataError(f"{what}: {why}; give it with --metadata FILE.csv, or use --groups-from REGEX")
+        else:
+            names = list(columns[self.column])
+        if lost := [name for name, group in zip(ids, names, strict=True) if not group]:
+            remedy = "match every id" if self.pattern else "fill in the cells"
+            raise DataError(f"{what}: no group for {len(lost)} of {len(ids)} samples, such as {lost[0]!r}; {remedy}")
+        if (count := len({*names})) == 1 and len(ids) > 1:
+            few = f"all {len(ids)} samples are of one group, {names[0]!r}: nothing says how much groups differ"
+            raise DataError(f"{what}: {few}; expected ten groups or more")
+        if count == len(ids):
+            raise DataError(f"{what}: each of the {count} samples is a group of its own; leave it out")
+        return names

@@ -10,6 +10,8 @@ from ..common.figure import Figure
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..common.differences import Difference
+
 
 class Cell(str):
     """The text of a number in a table, which keeps the number.
@@ -70,6 +72,11 @@ def significant(value: float, digits: int = 4) -> Cell:
 def count(value: int, group: str = "") -> Cell:
     """Return a count, `1200`; group: `,` for `1,200`."""
     return Cell(f"{value:{group}}", value)
+
+
+def counted(of: Figure | Difference) -> Cell:
+    """Return how many samples a figure is of: `133`, or `133 in 27 groups`."""
+    return Cell(f"{of.n} in {of.groups} groups" if of.groups else f"{of.n}", of.n)
 
 
 def scaled(value: float | None, scale: float = 100, sign: str = "", digits: int = 3) -> Cell:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..data.metadata import Grouping
 from ..display.html import as_html
 from ..runs.folder import RunFolder
 from . import output
@@ -53,7 +54,11 @@ class Checked:
 
 
 def check(
-    run: RunFolder | str | Path, policy: Policy | str | Path, baseline: RunFolder | str | Path | None = None
+    run: RunFolder | str | Path,
+    policy: Policy | str | Path,
+    baseline: RunFolder | str | Path | None = None,
+    groups: str | None = None,
+    groups_from: str | None = None,
 ) -> Checked:
     r"""Check a run against a policy, from records only. It raises nothing where a rule fails: `passed` says so.
 
@@ -61,6 +66,8 @@ def check(
         run: a run folder.
         policy: a TOML file of rules.
         baseline: the run that rules about a drop compare with.
+        groups: a column of the runs' metadata: samples of one value may resemble each other.
+        groups_from: a regular expression that finds the group of a sample in its id.
 
     Returns:
         A verdict for each rule and checkpoint, and whether all pass.
@@ -76,9 +83,8 @@ def check(
         >>> checked.passed, checked.to_frame().verdict.tolist()
         (True, ['pass'])
     """
-    opened, before = (
-        each if isinstance(each, RunFolder | None) else RunFolder.existing(each) for each in (run, baseline)
-    )
-    assert opened is not None
+    grouping = Grouping.of(groups, groups_from)
+    opened = RunFolder.opened(run, grouping)
+    before = None if baseline is None else RunFolder.opened(baseline, grouping)
     rules = policy if isinstance(policy, Policy) else read_policy(Path(policy))
     return Checked(judge(rules, opened, before), opened, before)

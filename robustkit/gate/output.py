@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree as Tree
 
 from ..common.figure import Figure
-from ..display.format import Cell, count, number, significant
+from ..display.format import Cell, counted, number, significant
 from ..display.table import Table
 from ..display.text import no_commands
 from ..protocol.condition import samples_named
@@ -139,7 +139,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     for place, verdict in enumerate(verdicts):
         statement, figure, value, n = verdict.rule.statement, verdict.figure, "", ""
         if figure is not None and isinstance(statement, Value | Change):
-            value, n = figure_text(figure, statement), "" if _counts(statement) else count(figure.n)
+            value, n = figure_text(figure, statement), "" if _counts(statement) else counted(figure)
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
         rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))

@@ -36,7 +36,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import EVIDENCE, Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
+from .plan import EVIDENCE, Plan, PlannedCheckpoint, plan_corrupted
 from .request import ClassificationRequest, Preset
 
 
@@ -234,7 +234,6 @@ def plan(request: ClassificationRequest) -> Plan:
         extents=extents,
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
-        metadata=sample_metadata(request, dataset),
         unsuited=unsuited,
     )
 

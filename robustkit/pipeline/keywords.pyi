@@ -33,7 +33,6 @@ class AuditOptions(TypedDict, total=False):
     layout: Any
     labels_csv: Any
     real_labels: Any
-    metadata: str | Path | None
     engine: str | None
     transfer: bool
     parity: bool
@@ -51,6 +50,9 @@ class AuditOptions(TypedDict, total=False):
     browse: int
     limit: int | None
     ids: str | Path | None
+    metadata: str | Path | None
+    groups: str | None
+    groups_from: str | None
     variant: str
     frost_dir: str | Path | None
     evaluations: str | Iterable[str] | None
@@ -96,6 +98,9 @@ class SegmentOptions(TypedDict, total=False):
     examples: int
     limit: int | None
     ids: str | Path | None
+    metadata: str | Path | None
+    groups: str | None
+    groups_from: str | None
     variant: str
     frost_dir: str | Path | None
     evaluations: str | Iterable[str] | None

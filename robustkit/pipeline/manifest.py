@@ -117,7 +117,7 @@ def prepare_run(plan: Plan, digest: str) -> list[str]:
     where records differ in plan."""
     lines = [*plan.dataset.odd_note(), *_prepare(plan, digest)]
     if plan.metadata is not None:
-        write_metadata(plan.run, [sample.id for sample in plan.dataset.samples], plan.metadata)
+        write_metadata(plan.run, plan.metadata)
     return lines
 
 

@@ -15,7 +15,7 @@ from ..common.held import PREFIX as IN_MEMORY
 from ..common.held import held_object
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
-from ..data.metadata import read_metadata, rows_in_memory
+from ..data.metadata import Grouping, read_metadata, rows_in_memory
 from ..evaluations.answers import Question, take_answers
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
@@ -26,11 +26,12 @@ from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..report.run import Run
 from ..runs.manifest import CheckpointEntry
+from ..runs.metadata import SampleMetadata
 from ..runs.progress import Progress
 from ..tasks import EVERY_TASK
 from .inputs import plan_attacked
 from .progress import Reporter
-from .request import ClassificationRequest, Request
+from .request import Request
 
 EVIDENCE = "--evidence"
 
@@ -80,8 +81,8 @@ class Plan:
     extents: how far it goes, as the slice `evidence` says; empty where none is taken.
     checks_setup: whether other normalisations are tried first. handed: texts of the attacks whose adversarial
     images are passed on or kept. command: the words of the command of the whole run, where this process was started
-    by another; sequential: whether samples are looked at while they come, and may end it. metadata: columns of the
-    user's own, by name, a text for each sample; None where no table is given. finish: makes summary, report and
+    by another; sequential: whether samples are looked at while they come, and may end it. metadata: of
+    the samples; None where nothing is said about them. finish: makes summary, report and
     pictures once all records are there. write: writes the records where no network here computes them. unsuited: by the
     name of a checkpoint, the texts of conditions that cannot be evaluated on it.
     """
@@ -104,7 +105,7 @@ class Plan:
     handed: frozenset[str] = frozenset()
     command: Sequence[str] = ()
     sequential: bool = False
-    metadata: Mapping[str, Sequence[str]] | None = None
+    metadata: SampleMetadata | None = None
     write: Compute | None = None
     unsuited: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -189,22 +190,23 @@ def plan_corrupted(
     return beneath.conditions, corrupted.conditions, inputs, (*corrupted.lines, *beneath.lines)
 
 
-def sample_metadata(request: ClassificationRequest, dataset: Dataset) -> dict[str, list[str]] | None:
-    """Return the columns of the table of metadata that a request names, for the samples of a data set; None without
-    one. Raises DataError as `read_metadata`."""
-    if request.metadata is None:
-        return None
-    whole = request.limit is None and request.ids is None
-    ids = [sample.id for sample in dataset.samples]
-    rows, place = None, str(request.metadata)
-    if place.startswith(IN_MEMORY):
-        every = getattr(dataset.source, "ids", ()) or ids
-        rows = rows_in_memory(held_object(place), every)
-    return read_metadata(Path(place), ids, dataset.root or dataset.name, whole, rows)
+def sample_metadata(request: Request, dataset: Dataset) -> SampleMetadata | None:
+    """Return what a request says about the samples of a data set; None where it says nothing. Raises DataError as
+    `read_metadata` and `Grouping.names`."""
+    ids, columns = [sample.id for sample in dataset.samples], dict[str, list[str]]()
+    if request.metadata is not None:
+        whole = request.limit is None and request.ids is None
+        rows, place = None, str(request.metadata)
+        if place.startswith(IN_MEMORY):
+            every = getattr(dataset.source, "ids", ()) or ids
+            rows = rows_in_memory(held_object(place), every)
+        columns = read_metadata(Path(place), ids, dataset.root or dataset.name, whole, rows)
+    grouping = Grouping.of(request.groups, request.groups_from)
+    return SampleMetadata.of(ids, columns, grouping) if columns or grouping else None
 
 
 def plan_of(request: Request) -> Plan:
     """Return what `plan` of the task's module here makes, or of a slice's or plug-in's task. Raises RobustkitError."""
     maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)
-    return planned
+    return replace(planned, metadata=sample_metadata(request, planned.dataset))

@@ -225,6 +225,19 @@ class Request:
     corruptions: str | Iterable[str] | None = option("Corruptions", "")
     limit: int | None = option("Data", "At most N samples: class-balanced, determined by the seed.")
     ids: str | Path | None = option("Data", "File with the exact sample ids, one per line.", type=Path)
+    metadata: str | Path | None = option(
+        "Data",
+        "CSV of samples and columns of your own, such as camera, to find weak slices (robustkit report --by).",
+        type=Path,
+    )
+    groups: str | None = option(
+        "Data",
+        "Column of the metadata, such as patient: samples of one value may resemble each other, so that intervals and "
+        "tests are of groups.",
+    )
+    groups_from: str | None = option(
+        "Data", "Regular expression that finds the group in the id of a sample, such as ^(.*)_ for frames of videos."
+    )
     variant: str = option("Corruptions", "Implementation: hendrycks (the benchmark's) or bethgelab.", "hendrycks")
     frost_dir: str | Path | None = option(
         "Corruptions", "Folder of frost's photographs; default: those of imagecorruptions, else our own textures."
@@ -478,11 +491,6 @@ class ClassificationRequest(Request):
         "Corruptions", "Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."
     )
     data: Mapping[str, Any] = option_group(LabelOptions)
-    metadata: str | Path | None = option(
-        "Data",
-        "CSV of samples and columns of your own, such as camera, to find weak slices (robustkit report --by).",
-        type=Path,
-    )
     shuffle: bool = option("Data", "Take samples in a random order, determined by the seed.", False, last=True)
     engine: str | None = option(
         "Attacks", "Run the attacks with pyautoattack or torchattacks instead, as a cross-check."

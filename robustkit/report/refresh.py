@@ -12,18 +12,23 @@ from msgspec.structs import replace
 
 from ..common.files import locked
 from ..common.plugins import plugin_session
-from ..data.metadata import read_metadata
-from ..errors import NothingEvaluated, RunError
+from ..data.metadata import FROM_IDS, Grouping, read_metadata
+from ..errors import DamagedRecord, NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.parts import missing_by_part
-from ..protocol.condition import samples_named
 from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
 from ..runs.merging import gather_parts, refuse_damaged
-from ..runs.metadata import write_metadata
+from ..runs.metadata import (
+    SampleMetadata,
+    columns_of,
+    metadata_of_run,
+    sample_ids,
+    write_metadata,
+)
 from .run import Run
 
 
@@ -38,13 +43,22 @@ def refresh(run: RunFolder, by: Sequence[str] = ()) -> Results:
     return results
 
 
-def report(run: RunFolder | str | Path, metadata: str | Path | None = None, by: str | Sequence[str] = ()) -> Run:
+def report(
+    run: RunFolder | str | Path,
+    metadata: str | Path | None = None,
+    by: str | Sequence[str] = (),
+    groups: str | None = None,
+    groups_from: str | None = None,
+) -> Run:
     """Rebuild summary and report of a run folder from its records, without a model; return the run, which shows both.
 
     Args:
         run: a run folder.
         metadata: a CSV of samples and columns of your own, kept in the run in place of an earlier one.
         by: columns whose slices the page has a table of, such as `["camera", "camera,daylight"]`.
+        groups: a column, such as `patient`, kept in the run: samples of one value may resemble each other, so that
+            intervals and tests are of groups; `none`: each stands for itself.
+        groups_from: a regular expression that finds the group of a sample in its id, likewise.
 
     Returns:
         The run.
@@ -60,32 +74,35 @@ def report(run: RunFolder | str | Path, metadata: str | Path | None = None, by: 
         True
     """
     result = Run.existing(run.path if isinstance(run, RunFolder) else run)
-    if metadata is not None:
-        keep_metadata(result, Path(metadata))
+    keep_metadata(result, None if metadata is None else Path(metadata), Grouping.of(groups, groups_from))
     refresh(result, [by] if isinstance(by, str) else by)
     return result
 
 
-def keep_metadata(run: RunFolder, table: Path) -> None:
-    """Keep the columns of a CSV in a run, in place of earlier ones. Raises DataError as `read_metadata`, RunError where
+def keep_metadata(run: RunFolder, table: Path | None, grouping: Grouping | None = None) -> None:
+    """Keep the columns of a CSV in a run, in place of earlier ones, and how its samples are grouped; what is not given
+    stays. Raises DataError as `read_metadata` and `Grouping.names`, RunError where
     a sample has no record yet."""
-    ids, asked = _sample_ids(run), run.manifest.arguments
-    whole = asked.get("limit") is None and asked.get("ids") is None
-    write_metadata(run, ids, read_metadata(table, ids, str(run.path), whole))
-
-
-def _sample_ids(run: RunFolder) -> list[str]:
-    """Return the ids of all samples of a run, of each shard from the first record that has all its samples."""
-    manifest, ids = run.manifest, list[str]()
-    whole = [unit for unit in run.units() if not samples_named(unit[1])]
-    for shard in range(run.shard_count):
-        unit = next((unit for unit in whole if shard not in run.missing_shards(*unit)), None)
-        if unit is None:
-            raise RunError(f"{run.path}: no record names all samples yet; complete the run, then give --metadata")
-        ids += run.shard(*unit, shard, ["sample_id"])["sample_id"].to_pylist()
-    if len(ids) != manifest.data.n:
-        raise RunError(f"{run.path}: records name {len(ids)} of {manifest.data.n} samples; complete the run first")
-    return ids
+    if table is None and grouping is None:
+        return
+    try:
+        earlier = metadata_of_run(run)
+    except DamagedRecord:
+        if table is None:
+            raise
+        earlier = None
+    ids: list[str] = sample_ids(run) if earlier is None else earlier["sample_id"].to_pylist()
+    columns, groups = ({}, "") if earlier is None else columns_of(earlier)
+    grouped = {groups: columns[groups]} if groups else {}
+    if table is not None:
+        asked = run.manifest.arguments
+        whole = asked.get("limit") is None and asked.get("ids") is None
+        columns = read_metadata(table, ids, str(run.path), whole)
+    if grouping is None and groups:
+        columns, grouping = grouped | columns, Grouping(groups)
+    elif grouping is not None and grouping.pattern and groups == FROM_IDS and table is None:
+        columns.pop(FROM_IDS)
+    write_metadata(run, SampleMetadata.of(ids, columns, grouping))
 
 
 def rebuild_summary(run: RunFolder) -> Results:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.plugins import plugin_session
+from ..data.metadata import Grouping
 from ..display.html import as_html
 from ..display.table import Table
 from ..display.text import finite_json as json_of
@@ -82,6 +83,8 @@ def compare(
     checkpoints: Sequence[str] = (),
     against: str | None = None,
     reference: str | None = None,
+    groups: str | None = None,
+    groups_from: str | None = None,
 ) -> Compared:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
 
@@ -92,20 +95,24 @@ def compare(
         against: the checkpoint of the first run to compare with.
         reference: published figures to show next to them, such as `quest`, a TOML file, or a JSON file of Every Eval
             Ever.
+        groups: a column of the runs' metadata: samples of one value may resemble each other.
+        groups_from: a regular expression that finds the group of a sample in its id.
 
     Returns:
         Tables of paired differences; a notebook shows them.
 
     Raises:
         RunError: no run, runs that cannot be compared, or none of a name.
-        ProtocolError: no such reference.
+        ProtocolError: no such reference, or no regular expression.
+        DataError: samples without a group, or all in one.
 
     Example:
         >>> compared = robustkit.compare("runs/reference", "runs/reference")
         >>> compared.to_frame()[["condition", "metric", "difference"]].values.tolist()[0]
         ['clean', 'top1', 0.0]
     """
-    opened = [each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs]
+    grouping = Grouping.of(groups, groups_from)
+    opened = [RunFolder.opened(each, grouping) for each in runs]
     published = None if reference is None else read_published(reference)
     single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
     if single:  # a checkpoint by itself has nothing to be paired with, and a place among published ones

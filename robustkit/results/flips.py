@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..common.figure import Figure
 from ..common.groups import Groups, chosen_groups
 from ..common.intervals import Floats, share_of
-from ..display.format import count, figure_cell
+from ..display.format import counted, figure_cell
 from ..display.table import Table
 from ..errors import DamagedRecord, RunError
 from ..evaluations.condition import name_of, results_and_singles
@@ -105,7 +105,7 @@ def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> 
     rows = [
         (
             name_of(each.condition, "table", second.manifest),
-            count(each.n),
+            counted(each.kinds[_LISTED].share),
             *(figure_cell(kind.share) for kind in each.kinds.values()),
         )
         for each in flips

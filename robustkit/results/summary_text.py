@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 from ..common.differences import Difference
 from ..common.intervals import Z
-from ..display.format import interval, number, p_equals, percent, scaled
+from ..display.format import counted, interval, number, p_equals, percent, scaled
 from ..display.svg import labels, shorten_name
 from ..display.text import capital
 from ..evaluations.aggregate import Results
@@ -157,7 +157,8 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
     where = name_of(condition, "sentence", results.manifest)
     inside, rest = (percent(each.value) for each in (weak.slice.figure, weak.rest))
     figures = (
-        f"{task.headline_metric.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, n = {weak.slice.figure.n}"
+        f"{task.headline_metric.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, "
+        f"n = {counted(weak.slice.figure)}"
     )
     more = f" {others} more in the report." if others else ""
     text = f"Weakest slice{whose}: {shorten_name(weak.slice.name, 2 * _LONGEST)} {where} ({figures}).{more}"
@@ -222,7 +223,7 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
     those = " and ".join(called) if len(called) == 2 else f"the {len(called)} checkpoints"
     if not tested:
         return f"Too few samples to test any difference between {those}."
-    counted = f"n = {max(row.difference.n for row in tested)}"
+    sizes = f"n = {counted(max((row.difference for row in tested), key=lambda each: each.n))}"
     every, significant = len(tested), sum(row.significant for row in tested)
     by_area = standings(results, tests) if tests.all_pairs else []
     best = dict[tuple[str, ...], list[str]]()
@@ -248,11 +249,11 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
             if few and len(by_area) > 1
             else ""
         )
-        return f"{sentence} ({counted}).{more}"
+        return f"{sentence} ({sizes}).{more}"
     if significant:
         how = "is" if significant == 1 else "are"
-        return f"{significant} of {every} paired tests between {those} {how} significant ({counted})."
-    return f"No significant difference between {those} in {every} paired tests ({counted})."
+        return f"{significant} of {every} paired tests between {those} {how} significant ({sizes})."
+    return f"No significant difference between {those} in {every} paired tests ({sizes})."
 
 
 def listed(texts: Sequence[str], last: str = "and") -> str:
@@ -351,7 +352,7 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
         how = "higher" if row.difference.value > 0 else "lower"
         predicate, figure = f"has a {how} {_noun(row.metric)} than {first}", _size(row)
     begun = f"{where[:-1]}; " if where.endswith(")") else f"{where} ("
-    return _of(row, f"{second} {predicate} {begun}{figure}, {p_equals(row.p_value)}, n = {row.difference.n}).")
+    return _of(row, f"{second} {predicate} {begun}{figure}, {p_equals(row.p_value)}, n = {counted(row.difference)}).")
 
 
 def _of(row: ComparisonRow, text: str) -> Sentence:

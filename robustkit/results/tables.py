@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..common.figure import Figure
-from ..display.format import MISSING, Cell, count, figure_cell, p_value, scaled
+from ..display.format import MISSING, Cell, counted, figure_cell, number, p_value, scaled
 from ..display.table import Table, side_by_side
 from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Results
@@ -51,12 +51,23 @@ def short_tables(results: Results) -> list[Table]:
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
-        title = f"protocol {manifest.protocol.tag}, {manifest.data.n} {manifest.protocol.samples.many}"
+        title = f"protocol {manifest.protocol.tag}, {_samples(results)}"
         return [*([replace(_table(results, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading
     others = [row for row in rows if row.section != headline]
     return [*first, *([_table(results, others)] if others else [])]
+
+
+def _samples(results: Results) -> str:
+    """Return how many samples a run has, and in how many groups; with the design effect of what it is about."""
+    manifest, headline = results.manifest, task_of(results.manifest).headline
+    text = f"{manifest.data.n} {manifest.protocol.samples.many}"
+    effects = [row.effect for row in results if row.metric == headline and math.isfinite(row.effect)]
+    if groups := max((row.groups for row in results), default=0):
+        text += f" in {groups} groups"
+    ends = dict.fromkeys(number(end, 1) for end in (min(effects), max(effects))) if effects else ()
+    return text + (f", design effect {' to '.join(ends)}" if effects else "")
 
 
 def _rows(results: Results) -> Iterator[BriefRow]:
@@ -166,7 +177,7 @@ def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)).followed_by(spreads.get(name, "")) for name in names)
     label = name_of(row.condition, "table", manifest)
-    return (label, metric.label, count(row.n), here, *levels, place)
+    return (label, metric.label, counted(row), here, *levels, place)
 
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
@@ -239,7 +250,7 @@ def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     cell = partial(scaled, scale=metric.scale)
     gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
     label = name_of(row.condition, "table", row.second.manifest)
-    cells = (label, metric.label, count(difference.n), cell(difference.first), cell(difference.second))
+    cells = (label, metric.label, counted(difference), cell(difference.first), cell(difference.second))
     same = row.first.described.attention == row.second.described.attention
     published = MISSING if row.published is None else cell(row.published, sign="" if same else "+")
     figures = (figure_cell(gap, metric.scale, sign="+"), p_value(difference.p_value), p_value(row.p_value), row.verdict)
@@ -310,7 +321,7 @@ def weak_tables(results: Results) -> list[Table]:
 def _weak_cells(weak: WeakSlice, label: str) -> tuple[str, ...]:
     figure, gap = weak.slice.figure, Figure(weak.difference, weak.slice.figure.n, weak.low, weak.high)
     return (
-        *(weak.slice.name, label, count(figure.n), figure_cell(figure), scaled(weak.rest.value)),
+        *(weak.slice.name, label, counted(figure), figure_cell(figure), scaled(weak.rest.value)),
         *(figure_cell(gap), p_value(weak.p_value)),
     )
 
@@ -377,7 +388,7 @@ def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...])
         label, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
         for place, each in enumerate(headline[:_ROWS]):
             cells = (metric.cell(own[place]) for metric, own in zip(metrics, figures, strict=True))
-            rows.append((label, *each.values, count(each.figure.n), *cells))
+            rows.append((label, *each.values, counted(each.figure), *cells))
     headings = ("condition", *names, "n", *(metric.column for metric in metrics))
     title = f"{side.checkpoint}: slices by {', '.join(names)}"
     note = f"The first {_ROWS} slices of each condition; {more} more in Run.slices." if more > 0 else ""

@@ -16,6 +16,7 @@ Each file states what it belongs to (`untrusted`). What disagrees with run.json 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -46,6 +47,8 @@ from .untrusted import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ..data.metadata import Grouping
 
 METADATA = "metadata.parquet"
 OWN = (
@@ -144,6 +147,8 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._read: tuple[tuple[int, int, int], Manifest] | None = None
+        self.grouping: Grouping | None = None
+        """How its samples are grouped, in place of what the folder says."""
         self.made_with: set[tuple[str, str]] = set()
         """The versions of robustkit, torch and timm that the records which were read name, each with its number."""
 
@@ -155,6 +160,15 @@ class RunFolder:
         if not run.manifest_path.is_file():
             raise run._none()
         return run
+
+    @classmethod
+    def opened(cls: type[Folder], run: Folder | str | Path, grouping: Grouping | None = None) -> Folder:
+        """Return a run as it is, or the one in this folder, as `existing`; with its samples in these groups, if any."""
+        found = run if isinstance(run, cls) else cls.existing(run)  # type: ignore[arg-type]
+        if grouping is not None:
+            found = copy.copy(found)
+            found.grouping = grouping
+        return found
 
     @property
     def manifest_path(self) -> Path:
@@ -457,6 +471,8 @@ class RunFolder:
     def summary(self) -> list[Figure]:
         """Return the figures of summary.json as last written; nan for what is not finite. Raises RunError."""
         path = self.path / "summary.json"
+        if self.grouping is not None:
+            raise RunError(f"{path}: its samples are grouped as the run says, not as was asked for")
         try:
             plain = json_in(self.read_text(path))
             digest, rows = plain.pop("digest", None), plain["results"]

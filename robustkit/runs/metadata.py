@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from ..common.files import CELL, CELLS, COLUMNS, first_line
 from ..common.groups import Groups
-from ..errors import DamagedRecord
+from ..data.metadata import FROM_IDS, NO_GROUPS, Grouping
+from ..errors import DamagedRecord, DataError, RunError
+from ..protocol.condition import samples_named
 from .folder import METADATA, RunFolder
 from .manifest import Manifest, digest_of_pages
 from .untrusted import DECODED, PAGES, PROVENANCE, WHOLE, binding_fault, digest_of_run, parquet_bytes, with_texts
@@ -27,14 +29,37 @@ if TYPE_CHECKING:
 REMEDY = "robustkit report RUN --metadata FILE.csv"
 
 
-def write_metadata(run: RunFolder, ids: Sequence[str], columns: Mapping[str, Sequence[str]], groups: str = "") -> None:
-    """Write the metadata of all samples of a run, in place of earlier ones. ids: (n,). columns: by name, (n,) texts,
-    empty where a cell is. groups: the column that says which samples belong together, such as video."""
+@dataclass(frozen=True)
+class SampleMetadata:
+    """ids: of all samples, (n,). columns: by name, (n,) texts, empty where a cell is. groups: the column that says
+    which samples belong together, such as video; empty where each stands for itself."""
+
+    ids: Sequence[str]
+    columns: Mapping[str, Sequence[str]]
+    groups: str = ""
+
+    @classmethod
+    def of(cls, ids: Sequence[str], columns: Mapping[str, Sequence[str]], grouping: Grouping | None) -> SampleMetadata:
+        """Return columns with groups. Raises DataError as `Grouping.names`."""
+        if grouping is None or grouping.column == NO_GROUPS:
+            return cls(ids, columns)
+        names = grouping.names(ids, columns)
+        if not grouping.pattern:
+            return cls(ids, columns, grouping.column)
+        if FROM_IDS in columns:
+            taken = f"--groups-from {grouping.pattern} makes a column {FROM_IDS}, which --metadata has, too"
+            raise DataError(f"{taken}: rename that, or use --groups {FROM_IDS}")
+        return cls(ids, {**columns, FROM_IDS: names}, FROM_IDS)
+
+
+def write_metadata(run: RunFolder, given: SampleMetadata) -> None:
+    """Write the metadata of all samples of a run, in place of earlier ones."""
     import pyarrow as pa
 
-    stated = {PROVENANCE: json.dumps(_provenance(run.manifest) | ({"groups": groups} if groups else {})).encode()}
-    schema = pa.schema([(name, pa.string()) for name in ("sample_id", *columns)], metadata=stated)
-    table = pa.table([pa.array(list(cells), pa.string()) for cells in (ids, *columns.values())], schema=schema)
+    stated = _provenance(run.manifest) | ({"groups": given.groups} if given.groups else {})
+    names, cells = ("sample_id", *given.columns), (given.ids, *given.columns.values())
+    schema = pa.schema([(name, pa.string()) for name in names], metadata={PROVENANCE: json.dumps(stated).encode()})
+    table = pa.table([pa.array(list(each), pa.string()) for each in cells], schema=schema)
     run.write(run.path / METADATA, parquet_bytes(table))
 
 
@@ -56,6 +81,13 @@ def metadata_of_run(run: RunFolder) -> pa.Table | None:
     return table
 
 
+def columns_of(table: pa.Table) -> tuple[dict[str, list[str]], str]:
+    """Return the columns of a run's metadata without the ids, and which of them groups samples."""
+    columns = {name: table[name].cast("string").to_pylist() for name in table.column_names[1:]}
+    groups = json.loads((table.schema.metadata or {}).get(PROVENANCE, b"{}")).get("groups") or ""
+    return columns, groups
+
+
 @dataclass(frozen=True, eq=False)
 class SampleGroups:
     """The group of each sample of a run: samples of one, such as frames of a video, may resemble each other."""
@@ -67,25 +99,53 @@ class SampleGroups:
     """(n,) of the samples, in the order of the names of groups."""
 
     def of(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> Groups | None:
-        """Return the groups of some samples; None where each of these has its own."""
+        """Return the groups of some samples; None where each of these has its own. Raises DamagedRecord for others."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         ids = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids, pa.string())
-        return Groups.numbered(self.codes[pc.index_in(ids, value_set=self.ids).to_numpy(zero_copy_only=False)])
+        places = pc.index_in(ids, value_set=self.ids)
+        if places.null_count:
+            lost = ids.filter(places.is_null())[0]
+            raise DamagedRecord(f"the metadata have no row of {lost}, whose group is {self.column}; {REMEDY}")
+        return Groups.numbered(self.codes[places.to_numpy()])
 
 
 def groups_of_run(run: RunFolder) -> SampleGroups | None:
-    """Return the groups of a run's samples; None where each sample stands for itself. Raises as `metadata_of_run`."""
-    table = metadata_of_run(run)
-    stated = json.loads((table.schema.metadata or {}).get(PROVENANCE, b"{}")) if table is not None else {}
-    if table is None or not (column := stated.get("groups")):
+    """Return the groups of a run's samples, those that `run.grouping` asks for in place of its own; None where each
+    sample stands for itself. Raises as `metadata_of_run`, and DataError as `Grouping.names`."""
+    import pyarrow as pa
+
+    asked, table = run.grouping, metadata_of_run(run)
+    ids: Sequence[str] = [] if table is None else table["sample_id"].to_pylist()
+    columns: Mapping[str, Sequence[str]] = {}
+    groups = ""
+    if table is not None:
+        columns, groups = columns_of(table)
+    if asked is not None:
+        given = SampleMetadata.of(ids or sample_ids(run), {} if asked.pattern else columns, asked)
+        ids, columns, groups = given.ids, given.columns, given.groups
+    if not groups:
         return None
-    if column not in table.column_names[1:]:
-        raise DamagedRecord(f"{run.path / METADATA}: has no column {column}, which groups samples; {REMEDY}")
-    names = table[column].cast("string").to_pylist()
-    codes = np.unique(np.asarray(names, dtype=str), return_inverse=True)[1].astype(np.int64)
-    return SampleGroups(column, table["sample_id"].combine_chunks(), codes)
+    if groups not in columns:
+        raise DamagedRecord(f"{run.path / METADATA}: has no column {groups}, which groups samples; {REMEDY}")
+    codes = np.unique(np.asarray(columns[groups], dtype=str), return_inverse=True)[1].astype(np.int64)
+    return SampleGroups(groups, pa.array(ids, pa.string()), codes)
+
+
+def sample_ids(run: RunFolder) -> list[str]:
+    """Return the ids of all samples of a run, of each shard from the first record that has all its samples. Raises
+    RunError where a sample has no record yet."""
+    manifest, ids = run.manifest, list[str]()
+    whole = [unit for unit in run.units() if not samples_named(unit[1])]
+    for shard in range(run.shard_count):
+        unit = next((unit for unit in whole if shard not in run.missing_shards(*unit)), None)
+        if unit is None:
+            raise RunError(f"{run.path}: no record names all samples yet; complete the run, then give --metadata")
+        ids += run.shard(*unit, shard, ["sample_id"])["sample_id"].to_pylist()
+    if len(ids) != manifest.data.n:
+        raise RunError(f"{run.path}: records name {len(ids)} of {manifest.data.n} samples; complete the run first")
+    return ids
 
 
 def _provenance(manifest: Manifest) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..common.differences import Difference, of_means, of_ranks
 from ..common.figure import Figure
-from ..display.format import MISSING, amount, count
+from ..display.format import MISSING, amount, count, counted
 from ..display.table import Table, side_by_side, with_flags
 from ..errors import ProtocolError, RunError, unknown
 from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
@@ -241,7 +241,7 @@ class ConditionTable:
         none = MISSING if self.manifest.checkpoint(key[0]).is_elsewhere else count(0)  # nobody measured it
         return {
             "condition": key[1],
-            "n": count(self.figures[key][self.task.headline].n),
+            "n": counted(self.figures[key][self.task.headline]),
             **{metric.column: metric.cell(figures.get(metric.name)) for metric in metrics},
             CHANGE: amount(size, norm, self.manifest.protocol.space) if is_finite(size) and size else none,
         }

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from robustkit.cli.app import cli
-from robustkit.cli.listing import listing
 from robustkit.cli.options import SECTIONS
+from robustkit.slices.listing import listing
 
 from .writing import markdown
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from robustkit.cli.listing import listing
+from robustkit.slices.listing import listing
 
 from .writing import markdown
 

@@ -16,8 +16,8 @@ from page_blocks import commands as every_command
 from places import DELETED, ROOT
 
 from robustkit.cli import completion as completing
-from robustkit.cli import listing
 from robustkit.cli.app import cli
+from robustkit.slices import listing
 from scripts.pages import commands as commands_page
 
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
@@ -134,7 +134,6 @@ class TestCompletion:
     @pytest.mark.parametrize(
         ("command", "option", "incomplete", "expected"),
         [
-            ("list", "kinds", "att", ["attacks", "attentions"]),
             ("audit", "checkpoints", "zoo:shapes-vit-que", ["zoo:shapes-vit-quest"]),
             ("segment", "checkpoints", "zoo:shapes-segmenter-q", ["zoo:shapes-segmenter-quest"]),
             ("audit", "checkpoints", "", ["<file>"]),
@@ -188,7 +187,7 @@ class TestCompletion:
         script = (
             "import sys, click; from robustkit.cli import completion as c; import robustkit.cli.app\n"
             "x = click.Context(click.Command('audit'), info_name='audit')\n"
-            "[one(x, None, 'q') for one in [c.kinds, c.checkpoints, *c.COMPLETERS.values()]]\n"
+            "[one(x, None, 'q') for one in [c.checkpoints, *c.COMPLETERS.values()]]\n"
             "assert not {'torch', 'timm', 'pyarrow'} & sys.modules.keys()"
         )
         subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

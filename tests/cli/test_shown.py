@@ -17,13 +17,13 @@ from places import ROOT
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
-from robustkit.cli.listing import LISTINGS, listing
 from robustkit.cli.options import SECTIONS
 from robustkit.common.finding import Finding, entry_of
 from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
+from robustkit.slices.listing import LISTINGS, listing
 from robustkit.tasks.classification import TASK
 from robustkit.tasks.task import ConditionTable
 

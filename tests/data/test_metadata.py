@@ -20,7 +20,7 @@ from robustkit.data.metadata import read_metadata
 from robustkit.errors import DamagedRecord, DataError, RunError
 from robustkit.report.refresh import keep_metadata
 from robustkit.report.run import Run
-from robustkit.runs.metadata import metadata_of_run, write_metadata
+from robustkit.runs.metadata import SampleMetadata, metadata_of_run, write_metadata
 from robustkit.runs.untrusted import parquet_bytes
 
 IDS = ["a/1.png", "a/2.png", "b/3.png"]
@@ -154,6 +154,7 @@ def test_the_file_of_another_run_is_refused(kept: Run, tmp_path: Path) -> None:
 
 def test_an_unfinished_run_has_no_metadata_yet(kept: Run, tmp_path: Path) -> None:
     next(kept.path.glob("records/vit/clean/*.parquet")).unlink()
+    (kept.path / "metadata.parquet").unlink()
     with pytest.raises(RunError, match="no record names all samples yet; complete the run"):
         keep_metadata(kept, tmp_path / "m.csv")
 
@@ -209,7 +210,7 @@ def test_predictions_keep_it(tmp_path: Path) -> None:
 
 def test_two_parts_with_other_tables_are_merged_with_the_first(kept: Run, tmp_path: Path) -> None:
     other = Run(shutil.copytree(kept.path, tmp_path / "copy"))
-    write_metadata(other, [f"{n:03d}.png" for n in range(4)], {"camera": ["z"] * 4})
+    write_metadata(other, SampleMetadata([f"{n:03d}.png" for n in range(4)], {"camera": ["z"] * 4}))
     merged = robustkit.merge([kept.path, other.path], tmp_path / "merged")
     assert cells(merged)["camera"] == ["a", "b", "a", ""]
     flipped(other.path / "metadata.parquet")

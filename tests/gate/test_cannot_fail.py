@@ -150,7 +150,9 @@ def test_a_baseline_of_another_set_up_decides_nothing(tmp_path: Path, run: Run, 
     for place, (path, value, line) in enumerate(OF_CHECKPOINT[some]):
         baseline = other(tmp_path / f"c{place}", entry=lambda entry, at=path, to=value: changed(entry, *at, to=to))
         reported.append((baseline, line, True))
-    reported += [(other(tmp_path / f"r{place}", **more), line, False) for place, (more, line) in enumerate(OF_RUN[some])]
+    reported += [
+        (other(tmp_path / f"r{place}", **more), line, False) for place, (more, line) in enumerate(OF_RUN[some])
+    ]
     for baseline, line, acceptable in reported:
         found = verdict(run, rule, baseline)
         assert (found.state, found.short_of_samples) == (UNDECIDED, False) and line in found.reason, line

@@ -15,11 +15,11 @@ from robustkit.common.differences import of_means
 from robustkit.common.figure import CLUSTERED, Figure
 from robustkit.common.groups import Groups
 from robustkit.common.intervals import calibration_interval, mean_of, share_of
-from robustkit.errors import DamagedRecord, RunError
+from robustkit.errors import DamagedRecord, RobustkitError, RunError
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.results.survey import summary_csv, survey
-from robustkit.runs.metadata import groups_of_run, write_metadata
+from robustkit.runs.metadata import SampleMetadata, groups_of_run, write_metadata
 
 IDS = [f"{place:03}" for place in range(N)]
 VIDEOS = [f"video {place // 3}" for place in range(N)]  # 13 of three frames, and one of one
@@ -38,7 +38,7 @@ def made(folder: Path) -> Run:
 
 
 def grouped(run: Run, names: list[str] = VIDEOS, column: str = "video") -> Run:
-    write_metadata(run, IDS, {"camera": ["a"] * N, column: names}, groups=column)
+    write_metadata(run, SampleMetadata(IDS, {"camera": ["a"] * N, column: names}, column))
     return run
 
 
@@ -121,7 +121,7 @@ def test_every_interval_of_an_audit_is_of_groups(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     ids = run.table("quest", "clean", ["sample_id"])["sample_id"].to_pylist()
     before = figures(run)
-    write_metadata(run, ids, {"pair": [f"{place // 2:02}" for place in range(24)]}, groups="pair")
+    write_metadata(run, SampleMetadata(ids, {"pair": [f"{place // 2:02}" for place in range(24)]}, "pair"))
     after = figures(run)
     assert before.keys() == after.keys()
     assert not [key for key in before if before[key].value != pytest.approx(after[key].value, nan_ok=True)]
@@ -139,6 +139,80 @@ def test_every_interval_of_an_audit_is_of_groups(tmp_path: Path) -> None:
 def test_the_column_of_groups_must_be_there(tmp_path: Path) -> None:
     run = made(tmp_path)
     assert groups_of_run(run) is None
-    write_metadata(run, IDS, {"camera": ["a"] * N}, groups="video")
+    write_metadata(run, SampleMetadata(IDS, {"camera": ["a"] * N}, "video"))
     with pytest.raises(DamagedRecord, match="has no column video, which groups samples"):
         groups_of_run(run)
+    other = ["x", *IDS[1:]]
+    write_metadata(run, SampleMetadata(other, {"video": VIDEOS}, "video"))
+    with pytest.raises(DamagedRecord, match="the metadata have no row of 000, whose group is video; robustkit report"):
+        survey(run)
+
+
+FROM = r"^(\d\d)"  # groups of ten
+
+
+def test_commands_that_read_take_groups_and_write_none(tmp_path: Path) -> None:
+    run, kept = made(tmp_path / "run"), made(tmp_path / "kept")
+    robustkit.report(kept, groups_from=FROM)
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\nrequire = "top1 under clean >= 10 %"\n', "utf-8")
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    asked = {"groups_from": FROM}
+    rows = [robustkit.compare(*given, **more).to_frame() for given, more in (((run,), asked), ((kept,), {}))]
+    assert rows[0].equals(rows[1]) and not rows[0].equals(robustkit.compare(run).to_frame())
+    figure = next(row for row in survey(kept) if (row.condition, row.metric) == ("clean", "top1"))
+    checked = robustkit.check(run.path, policy, **asked).outcome.verdicts[0].figure
+    assert checked == figure and (figure.groups, figure.interval) == (4, CLUSTERED)
+    paper = [robustkit.table(each, columns="clean", **more) for each, more in ((run.path, asked), (kept.path, {}))]
+    assert paper[0].to_latex() == paper[1].to_latex() and "in 4 groups" in paper[0].to_latex()
+    assert files == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_groups_stay_with_another_table_and_go_where_none_is_asked_for(tmp_path: Path) -> None:
+    run, table = grouped(made(tmp_path)), tmp_path / "table.csv"
+    table.write_text("sample_id,lens\n" + "".join(f"{name},x\n" for name in IDS), "utf-8")
+    robustkit.report(run, metadata=table)
+    found = groups_of_run(run)
+    assert found is not None and found.column == "video" and run.summary()[0].groups == 14
+    robustkit.report(run, groups_from=FROM)
+    robustkit.report(run, groups_from=r"(\d)$")  # in place of the others that were found in ids
+    assert run.summary()[0].groups == 10 and set(run.slices(by="lens")["n"]) == {N}
+    robustkit.report(run, groups="video")
+    assert run.summary()[0].groups == 14
+    robustkit.report(run, groups="none")
+    assert groups_of_run(run) is None and run.summary()[0].groups == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({"groups": "patient"}, "--groups patient: unknown column 'patient'"),
+        ({"groups": "camera"}, "--groups camera: all 40 samples are of one group, 'a': nothing says how much"),
+        ({"groups": "own"}, "--groups own: each of the 40 samples is a group of its own; leave it out"),
+        ({"groups": "gaps"}, "--groups gaps: no group for 20 of 40 samples, such as '001'; fill in the cells"),
+        ({"groups_from": "x"}, "--groups-from x: no group for 40 of 40 samples, such as '000'; match every id"),
+        ({"groups_from": "^0[01]"}, "--groups-from ^0[01]: no group for 20 of 40 samples, such as '020'; match every"),
+        ({"groups_from": ".*"}, "--groups-from .*: each of the 40 samples is a group of its own"),
+        ({"groups_from": "^0"}, "--groups-from ^0: all 40 samples are of one group, '0'"),
+        ({"groups_from": "("}, "--groups-from (: missing ), unterminated subpattern at position 0"),
+        ({"groups_from": "a", "groups": "b"}, "--groups b and --groups-from a: leave one out"),
+    ],
+)
+def test_groups_that_make_no_sense_are_refused_in_a_line(tmp_path: Path, asked: dict[str, str], line: str) -> None:
+    run = made(tmp_path)
+    own, gaps = list(IDS), ["" if place % 2 else "a" for place in range(N)]
+    write_metadata(run, SampleMetadata(IDS, {"camera": ["a"] * N, "own": own, "gaps": gaps}))
+    for command in (robustkit.report, robustkit.compare):
+        with pytest.raises(RobustkitError) as caught:
+            command(run, **asked)  # type: ignore[operator]
+        assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_audit_takes_groups(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"limit": 12, "attacks": "none", "setup_check": False, "out": tmp_path / "run"}
+    with pytest.raises(RobustkitError, match="--groups video: there is no table of columns; give it with --metadata"):
+        robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", groups="video", **asked)
+    videos = {"video": [f"{place // 4}" for place in range(12)]}
+    run = robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", metadata=videos, groups="video", **asked)
+    assert {row.groups for row in run.summary() if row.metric == "top1"} == {3}
+    assert "12 in 3 groups" in (run.path / "report.html").read_text("utf-8")

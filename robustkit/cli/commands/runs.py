@@ -13,6 +13,7 @@ from ..options import (
     AT_LEAST_1,
     CONTEXT,
     GATE,
+    GROUPS,
     Command,
     Place,
     TextType,
@@ -34,12 +35,16 @@ run_argument = click.argument("run", type=RUN)
 @click.command(context_settings=CONTEXT)
 @run_argument
 @setting("--metadata", type=Place(), help="CSV of samples and columns of your own, such as camera; kept in the run.")
+@request_options(ClassificationRequest, *GROUPS)
 @setting("--by", multiple=True, help="Show slices by these columns, such as camera,daylight; may be repeated.")
 @setting("--details", is_flag=True, help="Print all tables, not only the short one.")
 @setting("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
-def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool, logs: tuple[str, ...]) -> None:
-    """Rebuild a run's summary and report from its records; needs no model.
+def report(
+    run: Path, metadata: Path | None, by: tuple[str, ...], details: bool, logs: tuple[str, ...], **groups: Any
+) -> None:
+    """Rebuild a run's summary and report from its records; needs no model. Groups are kept in the run; --groups none
+    takes them away.
 
     \b
     robustkit report runs/vit
@@ -47,14 +52,14 @@ def report(run: Path, metadata: Path | None, by: tuple[str, ...], details: bool,
     robustkit report runs/vit --details
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
+    from ...data.metadata import Grouping
     from ...report.refresh import keep_metadata, refresh
     from ...runs.folder import RunFolder
 
     existing = RunFolder.existing(run)
     log = of_slice("logging_to", f"--log {logs[0]}")(logs) if logs else None
     with usable(run):
-        if metadata is not None:
-            keep_metadata(existing, metadata)
+        keep_metadata(existing, metadata, Grouping.of(**groups))
         results = refresh(existing, by)
         say_unfinished([existing])
         show(existing, results, details, by)
@@ -90,6 +95,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 @setting("--against", help="Baseline checkpoint; default: the first.")
 @setting("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
 @setting("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
+@request_options(ClassificationRequest, *GROUPS)
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
@@ -114,6 +120,8 @@ _AUDIT = (
     *(
         "data",
         "ids",
+        "metadata",
+        *GROUPS,
         "model",
         "protocol",
         "browse",

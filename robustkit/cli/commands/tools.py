@@ -1,4 +1,4 @@
-"""The commands without a run: list, explain, completion. Heavy imports happen inside them."""
+"""The commands without a run: explain, completion. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
@@ -8,35 +8,9 @@ import click
 from msgspec.structs import asdict
 
 from ...display.console import print_line, print_tables
-from ...errors import ProtocolError, unknown
-from ..completion import codes, completion_script, kinds
+from ..completion import codes, completion_script
 from ..options import CONTEXT, common, setting
 from ..terminal import console
-
-
-@click.command("list", context_settings=CONTEXT)
-@click.argument("kind", required=False, default="", metavar="[KIND]", shell_complete=kinds)
-@setting("--json", "as_json", is_flag=True, help="Print JSON.")
-@common
-def list_(kind: str, as_json: bool) -> None:
-    """List models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
-
-    \b
-    robustkit list
-    robustkit list attacks
-    robustkit list models --json
-    """
-    from ..listing import LISTINGS, listing, table_of
-
-    if kind and kind not in LISTINGS:
-        raise ProtocolError(unknown("kind", kind, LISTINGS))
-    entries = listing(kind)
-    if as_json:
-        click.echo(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
-    elif entries:
-        print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
-    else:
-        click.echo("no installed package provides plug-ins; docs/how-to/extending.md says how to write one")
 
 
 @click.command(context_settings=CONTEXT)

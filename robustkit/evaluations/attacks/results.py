@@ -15,7 +15,7 @@ import numpy as np
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
-from ...display.format import MISSING, amount, count, figure_cell, number, percent, share
+from ...display.format import MISSING, amount, count, counted, figure_cell, number, percent, share
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
 from ...display.table import Section, Table, side_by_side
 from ...protocol.condition import CLEAN, samples_named
@@ -112,7 +112,7 @@ def stage_rows(results: Results) -> Rows:
 def strength_rows(results: Results) -> Rows:
     for row in results:
         if row.metric == BROKEN.name:
-            yield row.checkpoint, row.condition, (figure_cell(row), count(row.n))
+            yield row.checkpoint, row.condition, (figure_cell(row), counted(row))
 
 
 def _parts_of(rows: Rows, headings: tuple[str, ...], keys: int = 1) -> list[Table]:

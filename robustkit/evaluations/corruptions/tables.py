@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
-from ...display.format import MISSING, count, figure_cell, loss_cell, percent, scaled, share
+from ...display.format import MISSING, counted, figure_cell, loss_cell, percent, scaled, share
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import Section, Table, side_by_side, with_flags
 from ...runs.manifest import Manifest
@@ -144,7 +144,7 @@ def _means(checkpoint: str, definition: str, figures: Cells) -> Table:
         finite = (row if row and row.is_finite else None for row in row_figures)
         cells = (metric.cell(row) for metric, row in zip(metrics, finite, strict=True))
         frost = " (frost: texture=own)" if "texture=own" in of else ""
-        rows.append((f"{name}{only}{frost}", count(figures[text, "mean_error"].n), *cells))
+        rows.append((f"{name}{only}{frost}", counted(figures[text, "mean_error"]), *cells))
     headings = ("mean over", "n", *(metric.column for metric in metrics))
     return Table("", headings, tuple(rows), checkpoint=checkpoint)
 
@@ -183,7 +183,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[Table]:
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
         shares = (scaled(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
         whole = (figure_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
-        means.append((text, count(mine[text, "miou"].n), *whole, *shares, loss_cell(mine.get((text, "nll")))))
+        means.append((text, counted(mine[text, "miou"]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
         yield Table(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...common.figure import Figure
 from ...common.finding import Finding
-from ...display.format import Cell, count, figure_cell
+from ...display.format import Cell, count, counted, figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import Section, Table, side_by_side, with_flags
 from ..aggregate import RecordReader, Results, readable_rows
@@ -255,7 +255,7 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
     cells = [spec.under]
     for group in ("held", "fell"):
         rows = [metrics.get(f"{metric}_{group}") for metric in MOVED]
-        cells += [count(0 if rows[0] is None else rows[0].n), *(figure_cell(row, 1) for row in rows)]
+        cells += [count(0) if rows[0] is None else counted(rows[0]), *(figure_cell(row, 1) for row in rows)]
     return tuple(cells)
 
 
@@ -433,9 +433,9 @@ class ListedPresenter(Presenter):
         columns = [metric for metric in self.words.metrics if metric.name in names or metric not in self.optional]
         rows = []
         for text, figures in conditions.items():
-            n = figures[self.counted.name].n if self.counted.name in figures else 0
+            n = counted(figures[self.counted.name]) if self.counted.name in figures else count(0)
             cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in columns)
-            rows.append((self.words.label(text), count(n), *cells))
+            rows.append((self.words.label(text), n, *cells))
         headings = (self.first, "n", *(metric.short or metric.label for metric in columns))
         title = f"{checkpoint}: {self.section_title[0].lower()}{self.section_title[1:]}"
         return Table(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")

@@ -16,6 +16,7 @@ from PIL import ImageFont
 
 from ...common.figure import Figure
 from ...common.files import check_plain, parse_toml, reason_of, write_whole
+from ...display.format import counted
 from ...display.table import as_markdown
 from ...display.text import Made, code, escape_markdown, fenced
 from ...errors import NothingEvaluated, RunError, unknown
@@ -67,7 +68,7 @@ def headline(manifest: Manifest, rows: Sequence[Figure], gap: str = "") -> tuple
         bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
     flags = "".join(f"; {line}" for line in [*filter(None, [gap]), *map(str, chosen.findings)])
     where = f"under {chosen.condition}" if attacked else f"on clean {task.samples.many}"
-    description = f"{what} {where}: {value}{bounds}, n = {chosen.n}, protocol {chosen.protocol}{flags}"
+    description = f"{what} {where}: {value}{bounds}, n = {counted(chosen)}, protocol {chosen.protocol}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
 
 
@@ -276,7 +277,7 @@ def hub_metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         under = f"on clean {called}" if row.condition == CLEAN.text else f"under {row.condition}"
         yield {
             "type": kind,
-            "name": f"{name} {under} ({row.protocol}, n = {row.n})",
+            "name": f"{name} {under} ({row.protocol}, n = {counted(row)})",
             "value": round(row.value, 6),
             "args": args,
             "verified": False,
@@ -367,7 +368,7 @@ def evidence_of(rows: Sequence[Figure], images: bool = True) -> Iterator[tuple[s
                 end = "lowest" if metric.better > 0 else "highest"
                 among = f", the {end} of {len(some)} conditions" if len(some) > 1 else ""
                 doubts = "".join(f"; flag: {flag}" for flag in doubts_of([worst]))
-                under = f"{worst.condition}, n = {worst.n}{among}{doubts}"
+                under = f"{worst.condition}, n = {counted(worst)}{among}{doubts}"
                 values.append(f"{metric.label or name} {metric.cell(worst)} ({under})")
         if values:
             named = [*part["clauses"], *(part.get("of_images", ()) if images else ())]

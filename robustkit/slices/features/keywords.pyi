@@ -40,6 +40,9 @@ class FeaturesOptions(TypedDict, total=False):
     constants: str
     limit: int | None
     ids: str | Path | None
+    metadata: str | Path | None
+    groups: str | None
+    groups_from: str | None
     variant: str
     frost_dir: str | Path | None
     evaluations: str | Iterable[str] | None

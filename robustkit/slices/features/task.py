@@ -14,7 +14,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, INCOMPLETE, STUDENT, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats, bootstrap, draws_interval, mean_of, share_of
-from ...display.format import amount, count, figure_cell, number, scaled, share
+from ...display.format import amount, count, counted, figure_cell, number, scaled, share
 from ...display.table import CardPart, Section, Table, side_by_side, with_flags
 from ...display.text import Made, code
 from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
@@ -221,7 +221,7 @@ def head_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tu
         largest, moved = finite_or_none(cells, text, f"{norm}_max"), cells.get((text, "moved"))
         rows.append(
             (
-                *(text, count(knn.n), *(figure_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
+                *(text, counted(knn), *(figure_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
                 count(0) if moved is None or not moved.is_finite else number(moved.value),
                 amount(largest, norm, manifest.protocol.space) if largest else count(0),
                 "⚑" if knn.findings else "",

@@ -11,9 +11,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
+from ...cli.options import CONTEXT, GROUPS, Place, SliceCommand, common, request_options, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_as_it_is
+from ...pipeline.request import ClassificationRequest
 
 
 def _complete_axis(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -44,6 +45,7 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
 )
 @setting("--intervals", is_flag=True, help="Show 95 % intervals.")
 @setting("--turned", is_flag=True, help="Swap rows and columns.")
+@request_options(ClassificationRequest, *GROUPS)
 @common
 def print_table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
     """Print a table for a paper: checkpoints by conditions, from records only.

@@ -16,6 +16,7 @@ from ...common.differences import holm
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.plugins import plugin_session
+from ...data.metadata import Grouping
 from ...display.format import Cell, amount, figure_cell
 from ...display.html import as_html
 from ...display.table import Table, as_csv, as_latex, as_markdown
@@ -159,6 +160,8 @@ def table(
     columns: Axis = None,
     intervals: bool = False,
     turned: bool = False,
+    groups: str | None = None,
+    groups_from: str | None = None,
 ) -> PaperTable:
     """Return a table for a paper: the checkpoints of runs by what they were evaluated under.
 
@@ -169,6 +172,8 @@ def table(
         columns: likewise; what the rows are not.
         intervals: with 95 % intervals.
         turned: with rows and columns exchanged.
+        groups: a column of the runs' metadata: samples of one value may resemble each other.
+        groups_from: a regular expression that finds the group of a sample in its id.
 
     Returns:
         A table, which `to_latex` and its siblings write.
@@ -183,7 +188,8 @@ def table(
         (('clean', 'FGSM'), ('shapes-vit-quest',))
     """
     lines, front = list[_Line](), dict[tuple[str, str], Asked]()
-    for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):
+    grouping = Grouping.of(groups, groups_from)
+    for run in (RunFolder.opened(each, grouping) for each in runs):
         check_plugins(run.manifest)
         sides = [Side(run, name) for name in run.manifest.names]
         lines += (_Line(s.checkpoint, s, {(row.condition, row.metric): row for row in s.results}) for s in sides)
@@ -392,13 +398,15 @@ def _caption(
     manifests = [line.side.manifest for line in lines]
     headline, samples = task_of(manifests[0]).headline_metric, manifests[0].protocol.samples
     every = [cell for row in cells for cell in row]
-    counts = sorted({int(cell.figure.n) for cell in every if cell.figure and cell.figure.metric == headline.name})
+    of = [cell.figure for cell in every if cell.figure and cell.figure.metric == headline.name]
+    counts, groups = sorted({int(figure.n) for figure in of}), max((figure.groups for figure in of), default=0)
     n = "–".join(dict.fromkeys(map(str, (counts[0], counts[-1])))) if counts else str(manifests[0].data.n)
     radii, tags = _radii(lines, headings), dict.fromkeys(manifest.protocol.tag for manifest in manifests)
     data = ", ".join(dict.fromkeys(manifest.data.name for manifest in manifests))
     unit = " in %" if headline.scale == 100 else ""
     text = f"{capital(headline.word)}{unit}, or what a heading names, of {data} (n = {n} "
-    text += f"{samples.many}); protocol {', '.join(tags)}{', eps = ' * bool(radii)}{', '.join(radii)}."
+    text += f"{samples.many}{f' in {groups} groups' * bool(groups)}); "
+    text += f"protocol {', '.join(tags)}{', eps = ' * bool(radii)}{', '.join(radii)}."
     if tests.count:
         text += " Best in bold; underlined: not significantly different from the best (paired test, p ≥ .05 after "
         text += f"Holm's correction for {tests.count} pairs)."

@@ -31,7 +31,7 @@ from ...pipeline.classification import PREDICTIONS
 from ...pipeline.inputs import evaluation_condition
 from ...pipeline.manifest import describe
 from ...pipeline.pending import checkpoint_groups, pending_work, units_of
-from ...pipeline.plan import DescribedCheckpoint, Plan, sample_metadata
+from ...pipeline.plan import DescribedCheckpoint, Plan
 from ...pipeline.processes import Ranks
 from ...pipeline.progress import Estimate, Reporter
 from ...pipeline.request import ClassificationRequest
@@ -46,8 +46,18 @@ from ...tasks.labelled.subject import CLASSIFICATION
 from .files import Answers, read_answers
 
 _TAKES = (
-    *("checkpoints", "data_dir", "data", "limit", "ids", "metadata", "protocol", "out", "shard_size", "seed"),
-    *("batch_size", "workers", "device", "browse", "setup_check", "parity"),  # change no record
+    *("checkpoints", "data_dir", "data", "limit", "ids", "metadata", "groups", "groups_from", "protocol"),
+    *(
+        "out",
+        "shard_size",
+        "seed",
+        "batch_size",
+        "workers",
+        "device",
+        "browse",
+        "setup_check",
+        "parity",
+    ),  # change no record
 )
 _SHARD = 1 << 13  # samples in a file of records, unless given
 _TOP = 5
@@ -84,7 +94,6 @@ def plan_predictions(request: ClassificationRequest) -> Plan:
         digest=dataset.digest if request.data_dir else without_images,
         finish=partial(refresh, run),
         lines=(*dataset.notes, *_not_read(by_name), f"{', '.join(by_name)}: {ELSEWHERE}"),
-        metadata=sample_metadata(request, dataset),
         write=partial(_write, by_name),
     )
 

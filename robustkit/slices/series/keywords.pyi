@@ -20,6 +20,9 @@ class SeriesOptions(TypedDict, total=False):
     disturbances: str | Iterable[str] | None
     limit: int | None
     ids: str | Path | None
+    metadata: str | Path | None
+    groups: str | None
+    groups_from: str | None
     evaluations: str | Iterable[str] | None
     protocol: str
     out: str | Path | None

@@ -14,6 +14,9 @@ class TextOptions(TypedDict, total=False):
     perturbations: str | Sequence[str] | None
     limit: int | None
     ids: str | Path | None
+    metadata: str | Path | None
+    groups: str | None
+    groups_from: str | None
     evaluations: str | Iterable[str] | None
     protocol: str
     out: str | Path | None

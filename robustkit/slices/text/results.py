@@ -11,7 +11,7 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats, resampled_figures
-from ...display.format import Cell, count, figure_cell, number
+from ...display.format import Cell, counted, figure_cell, number
 from ...display.table import Table, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
@@ -69,7 +69,7 @@ def result_rows(cells: Cells) -> list[tuple[str, ...]]:
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
         values = (_cell(cells.get((text, name)), scale, digits) for name, _, scale, digits in _COLUMNS)
-        rows.append((text, count(first.n), *values, "⚑" if first.findings else ""))
+        rows.append((text, counted(first), *values, "⚑" if first.findings else ""))
     return rows
 
 

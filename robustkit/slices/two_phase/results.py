@@ -12,7 +12,7 @@ from scipy.special import betaincinv
 
 from ...common.figure import INVERTED, Figure
 from ...common.intervals import Floats, Interval, Z, bootstrapped, share_of, wilson
-from ...display.format import count, figure_cell, share
+from ...display.format import count, counted, figure_cell, share
 from ...display.table import Table, of_tables
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
@@ -171,7 +171,7 @@ class TwoPhasePresenter(Presenter):
                 {
                     "checkpoint": names[row.checkpoint],
                     "attack": name_of(row.condition, "table", results.manifest),
-                    "n": count(row.n),
+                    "n": counted(row),
                     "first phase": phases.first,
                     "drawn": count(0 if right is None else right.n),
                     f"{RIGHT.label} [95 %]": figure_cell(right),

@@ -11,7 +11,7 @@ from ...common.differences import Difference, holm, of_means
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
-from ...display.format import count, figure_cell, p_equals, percent, scaled
+from ...display.format import counted, figure_cell, p_equals, percent, scaled
 from ...display.table import Table
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import in_means, name_of, shows, takes_images, words_of
@@ -94,7 +94,7 @@ def parity_tables(results: Results) -> list[Table]:
         rows = tuple(
             (
                 name_of(text, "table", manifest),
-                count(agreed[text].n),
+                counted(agreed[text]),
                 figure_cell(agreed[text]),
                 *(_accuracy(results, each, text) for each in (first, name)),
                 "⚑" if _differs(agreed[text]) else "",

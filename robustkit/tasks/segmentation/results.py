@@ -21,7 +21,7 @@ from ...common.figure import FEWEST, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats
-from ...display.format import count, percent, scaled
+from ...display.format import count, counted, percent, scaled
 from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
 from ...display.table import CardPart, Table
 from ...display.text import capital, code
@@ -285,7 +285,7 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[Table]:
     for metric in names:
         fractions = [finite_or_none(cells, condition, metric) for condition in columns]
         first = cells.get((columns[0], metric))
-        rows.append((metric[4:-1], count(0 if first is None else first.n), *map(scaled, fractions)))
+        rows.append((metric[4:-1], count(0) if first is None else counted(first), *map(scaled, fractions)))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {columns[0]}"
     yield Table(title, ("class", "images", *columns), tuple(rows), checkpoint=checkpoint, shaded=tuple(columns))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ....common.figure import Figure
 from ....common.groups import chosen_groups
 from ....common.intervals import Floats, mean_of, share_of
-from ....display.format import MISSING, Cell, count, figure_cell, number, percent
+from ....display.format import MISSING, Cell, count, counted, figure_cell, number, percent
 from ....display.svg import Plot, labels, legend, shorten_name, space_panels, style
 from ....display.table import Section, Table
 from ....evaluations.aggregate import Gatherer, RecordReader, Results, column_of, readable_rows
@@ -75,7 +75,7 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Figure]], mani
         changed = figures.get(METRICS[-1].name)
         cells = [figure_cell(figures.get(m.name), m.scale, m in (CHANGE, *BACK), digits=2) for m in METRICS]
         label = name_of(under, "table", manifest)
-        rows.append((label, *cells[:4], count(changed.n if changed else 0), *cells[4:]))
+        rows.append((label, *cells[:4], counted(changed) if changed else count(0), *cells[4:]))
     headings = ("condition", *(m.label for m in METRICS[:4]), "changed", *(m.label for m in METRICS[4:]))
     n = max(row.n for figures in conditions.values() for row in figures.values())
     title, places = f"{checkpoint}: logit ledger, n = {n}", ("terminal", "page")

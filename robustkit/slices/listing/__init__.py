@@ -1,4 +1,7 @@
-"""What `robustkit list KIND` shows: an entry for each name, with the same keys for all of a kind."""
+"""List what can be asked for, by name: models, attacks, corruptions, presets and more.
+
+An entry for each name, with the same keys for all of a kind. What is needed is imported when the command runs.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cam.registry import CONTROLS
+import click
+from click.shell_completion import CompletionItem
 
-from .commands import EVERY_COMMAND
+from ...cli.commands import EVERY_COMMAND
+from ...cli.options import CONTEXT, SliceCommand, common, setting
+from ...cli.terminal import console
+from ...display.console import print_tables
+from ...errors import ProtocolError, unknown
 
 if TYPE_CHECKING:
-    from ..display.table import Table
+    from ...display.table import Table
 
 LISTINGS = {
     "models": "embedded checkpoints, for CHECKPOINT",
@@ -34,8 +42,8 @@ Entry = Mapping[str, Any]  # a name and what belongs to it: texts, lists of name
 
 
 def table_of(title: str, entries: Sequence[Entry]) -> Table:
-    from ..display.format import Cell
-    from ..display.table import Table
+    from ...display.format import Cell
+    from ...display.table import Table
 
     headings = tuple(entries[0])
 
@@ -64,8 +72,8 @@ _SCORES = {"miou": ("mIoU {:.1f} %", 100), "accuracy": ("top-1 {:.1f} %", 100), 
 def _models() -> list[Entry]:
     from safetensors import safe_open
 
-    from ..errors import CheckpointError
-    from ..models.specs import embedded, embedded_file
+    from ...errors import CheckpointError
+    from ...models.specs import embedded, embedded_file
 
     rows: list[Entry] = []
     for name in embedded(None):
@@ -101,7 +109,7 @@ def _models() -> list[Entry]:
 def _families() -> list[Entry]:
     from cam.registry import METHODS
 
-    from ..models.families import supported
+    from ...models.families import supported
 
     methods = {name: METHODS[name] for name in ("agcam", "agcam-full", "legrad", "chefer", "rollout", "grad-cam")}
     rows: list[Entry] = []
@@ -125,9 +133,9 @@ def _input(metadata: dict[str, str]) -> str:
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
-    from ..evaluations.attacks import EVERY_ATTACK, EVERY_DENSE_ATTACK
-    from ..evaluations.attacks.evaluate import parse_condition
-    from ..protocol.card import card_names, load_card
+    from ...evaluations.attacks import EVERY_ATTACK, EVERY_DENSE_ATTACK
+    from ...evaluations.attacks.evaluate import parse_condition
+    from ...protocol.card import card_names, load_card
 
     rows: list[Entry] = []
     tables: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
@@ -147,7 +155,7 @@ def _attacks() -> list[Entry]:
 
 
 def _corruptions() -> list[Entry]:
-    from ..evaluations.corruptions import EVERY_CORRUPTION, SETS, category_of
+    from ...evaluations.corruptions import EVERY_CORRUPTION, SETS, category_of
 
     sets = list[Entry]()
     for name, some in SETS.items():
@@ -161,9 +169,9 @@ def _corruptions() -> list[Entry]:
 
 
 def _presets() -> list[Entry]:
-    from ..pipeline.progress import preset_cost
-    from ..pipeline.request import OPTIONS, preset_of
-    from ..tasks.task import task_named
+    from ...pipeline.progress import preset_cost
+    from ...pipeline.request import OPTIONS, preset_of
+    from ...tasks.task import task_named
 
     return [
         {
@@ -182,8 +190,10 @@ def _sentence(text: str) -> str:
 
 
 def _cams() -> list[Entry]:
-    from ..evaluations.maps import EVERY_EXPLAINER, OPTIONS, method_names
-    from ..protocol.card import format_number
+    from cam.registry import CONTROLS
+
+    from ...evaluations.maps import EVERY_EXPLAINER, OPTIONS, method_names
+    from ...protocol.card import format_number
 
     every = dict(EVERY_EXPLAINER.usable())
     return [
@@ -201,8 +211,8 @@ def _cams() -> list[Entry]:
 
 
 def _attentions() -> list[Entry]:
-    from ..attention.formulas import FAMILIES, value_text
-    from ..attention.registry import EVERY_FORMULA
+    from ...attention.formulas import FAMILIES, value_text
+    from ...attention.registry import EVERY_FORMULA
 
     entries: list[Entry] = []
     for name, formula in EVERY_FORMULA.usable():
@@ -213,15 +223,15 @@ def _attentions() -> list[Entry]:
 
 
 def _protocols() -> list[Entry]:
-    from ..protocol.card import card_names, load_card
+    from ...protocol.card import card_names, load_card
 
     return [{"name": card.tag, "what it is": card.summary} for card in map(load_card, card_names())]
 
 
 def _plugins() -> list[Entry]:
-    from ..common.plugins import GROUPS, every_plugin
-    from ..errors import PluginError
-    from ..pipeline.manifest import registries
+    from ...common.plugins import GROUPS, every_plugin
+    from ...errors import PluginError
+    from ...pipeline.manifest import registries
 
     rows, by_group = list[Entry](), {**registries(), "commands": EVERY_COMMAND}
     for plugin in every_plugin():
@@ -238,8 +248,8 @@ def _plugins() -> list[Entry]:
 
 
 def _datasets() -> list[Entry]:
-    from ..data.dataset import EMBEDDED, LAYOUTS
-    from ..data.scenes import LAYOUTS as SCENES
+    from ...data.dataset import EMBEDDED, LAYOUTS
+    from ...data.scenes import LAYOUTS as SCENES
 
     rows: list[Entry] = [
         {"option": "--data-dir", "name": name, "for": each.commands, "what it is": each.what}
@@ -252,3 +262,35 @@ def _datasets() -> list[Entry]:
             if name != "embedded"
         )
     return rows
+
+
+def _complete_kind(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in LISTINGS if name.startswith(incomplete)]
+
+
+@click.command(
+    "list",
+    cls=SliceCommand,
+    context_settings=CONTEXT,
+    short_help="list models, attacks, corruptions and more",
+)
+@click.argument("kind", required=False, default="", metavar="[KIND]", shell_complete=_complete_kind)
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
+@common
+def list_(kind: str, as_json: bool) -> None:
+    """List models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
+
+    \b
+    robustkit list
+    robustkit list attacks
+    robustkit list models --json
+    """
+    if kind and kind not in LISTINGS:
+        raise ProtocolError(unknown("kind", kind, LISTINGS))
+    entries = listing(kind)
+    if as_json:
+        click.echo(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
+    elif entries:
+        print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
+    else:
+        click.echo("no installed package provides plug-ins; docs/how-to/extending.md says how to write one")
