@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betainc, betaincinv, gammaln, stdtr, stdtrit
 
-from .figure import CLUSTERED
 from .groups import Groups, grouped_mean
 from .intervals import Floats, Interval, Z, error_of_parts, error_parts, wilson
 
 MCNEMAR, STUDENT, NORMAL = "McNemar's exact test", "Student's t", "a normal approximation"
-WILCOXON = "Wilcoxon's signed-rank test"
+WILCOXON, CLUSTER_TEST = "Wilcoxon's signed-rank test", "a cluster-robust test"
 _ROUNDING = 1e-12  # a standard error, relative to the mean, that sums of equal numbers can have
 _HALVINGS = 60  # which find an end of an interval to a float's precision
 
@@ -42,7 +41,7 @@ class Difference:
 def of_means(before: Floats, after: Floats, binary: bool, groups: Groups | None = None) -> Difference:
     """Return how the means of two (n,) figures differ; nan where some are not finite. binary: right or wrong. groups:
     samples of one may resemble each other, so that `grouped_mean` tests and bounds the differences."""
-    n, test = len(before), CLUSTERED if groups else MCNEMAR if binary else STUDENT
+    n, test = len(before), CLUSTER_TEST if groups else MCNEMAR if binary else STUDENT
     with np.errstate(invalid="ignore"):
         differences: Floats = after - before
         first, second = float(before.mean()), float(after.mean())

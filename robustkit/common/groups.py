@@ -10,13 +10,16 @@ whole groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import chdtrc, stdtr, stdtrit
+
+from .figure import FEWEST
 
 _Floats = NDArray[np.float64]
 FEW, MANY = 6, 50
@@ -24,6 +27,9 @@ FEW, MANY = 6, 50
 EXACT = 15
 """Groups up to which all signs are tried; of more, `_SIGNS` drawn ones."""
 _SIGNS = 4096
+_CHANCE, _SHUFFLES = 1e-4, 1000
+_DEPTH, _DIGITS = 4, 4
+_END = r"(?:\.\w+)?$"
 _HALVINGS = 40
 _ROUNDING = 1e-12
 
@@ -149,6 +155,52 @@ class _Wild:
             middle = (near + far) / 2
             near, far = (middle, far) if self.p_value(middle) >= 0.05 else (near, middle)
         return near
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Samples that may belong together. pattern: a regular expression that finds their groups in ids. effect: the
+    design effect."""
+
+    pattern: str
+    groups: int
+    effect: float
+
+
+def suspected_groups(ids: Sequence[str], outcomes: _Floats, labels: NDArray[np.int64] | None) -> Suspicion | None:
+    """Return how the outcomes (n,) of samples are significantly alike where their ids are: in folders, in sequences
+    with a common stem, in stretches of one. Of several groupings that with the largest design effect counts, of those
+    with enough groups for an interval, if there are any. labels: (n,); what classes explain is taken out first."""
+    left = outcomes - outcomes.mean()
+    if labels is not None:
+        _, classes = np.unique(labels, return_inverse=True)
+        left = outcomes - (np.bincount(classes, outcomes) / np.bincount(classes))[classes]
+    found = []
+    for pattern, groups in _groupings(ids):
+        effect = float(np.square(groups.sums(left)).sum() / np.square(left).sum()) if left.any() else 1.0
+        freedom = len(ids) ** 2 / float(groups.sizes @ groups.sizes)
+        if chdtrc(freedom, effect * freedom) < _CHANCE and _is_rare(left, groups):
+            found.append(Suspicion(pattern, groups.count, effect))
+    enough = [each for each in found if each.groups >= FEWEST]
+    return max(enough or found, key=lambda each: each.effect, default=None)
+
+
+def _groupings(ids: Sequence[str]) -> Iterator[tuple[str, Groups]]:
+    """Yield expressions that find a group in every id, and the groups: at most half as many as samples."""
+    folders = [f"^(?:[^/]*/){{{depth}}}" for depth in range(1, _DEPTH + 1)]
+    stretches = [rf"^(.*\d){digits}{_END}" for digits in (r"\d" * count for count in range(1, _DIGITS + 1))]
+    for pattern in (*folders, rf"^(.*\D)\d+{_END}", *stretches):
+        found = [re.search(pattern, name) for name in ids]
+        if all(found):
+            groups = Groups.of([each[each.re.groups] for each in found if each])
+            if groups is not None and 1 < groups.count <= len(ids) / 2:
+                yield pattern, groups
+
+
+def _is_rare(left: _Floats, groups: Groups) -> bool:
+    """Whether no shuffle of what is left makes groups differ as much: few errors are far from normal."""
+    generator, most = np.random.Generator(np.random.PCG64(0)), np.square(groups.sums(left)).sum()
+    return not any(np.square(groups.sums(generator.permutation(left))).sum() >= most for _ in range(_SHUFFLES))
 
 
 @lru_cache(maxsize=4)

@@ -273,13 +273,16 @@ class Dataset:
         """Return the samples in the order in which `limit` takes them: the first are class-balanced, however many."""
         return replace(self, samples=tuple(_balanced(self.samples, len(self.samples), seed)))
 
-    def shuffled(self, seed: int) -> Dataset:
-        """Return the samples in the order of a hash of (seed, id): the first are a random part, however many."""
+    def shuffled(self, seed: int, groups: Sequence[str] | None = None) -> Dataset:
+        """Return the samples in the order of a hash of (seed, id): the first are a random part, however many. groups:
+        of the samples, (n,), which are taken one after another, in the order of a hash of (seed, name)."""
 
-        def place(sample: Sample) -> tuple[bytes, str]:
-            return hashlib.sha256(f"order\0{seed}\0{sample.id}".encode("utf-8", "surrogatepass")).digest(), sample.id
+        def place(name: str) -> tuple[bytes, str]:
+            return hashlib.sha256(f"order\0{seed}\0{name}".encode("utf-8", "surrogatepass")).digest(), name
 
-        return replace(self, samples=tuple(sorted(self.samples, key=place)))
+        named = zip(groups or [""] * len(self.samples), self.samples, strict=True)
+        ordered = sorted(named, key=lambda pair: (place(pair[0]), place(pair[1].id)))
+        return replace(self, samples=tuple(sample for _, sample in ordered))
 
     def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
         """Return the ids, at most one more than could name a sample, by id, name or stem."""

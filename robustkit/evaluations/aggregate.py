@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.figure import Figure
+from ..common.figure import FEWEST, Figure
 from ..common.finding import Finding
-from ..common.groups import Groups
+from ..common.groups import Groups, suspected_groups
 from ..common.intervals import Floats
 from ..display.format import amount
 from ..protocol.condition import CLEAN, samples_named
@@ -111,6 +111,19 @@ class RecordReader:
         """The groups of the run's samples."""
         return groups_of_run(self.run)
 
+    def dependence(
+        self, condition: str, ids: pa.Array | pa.ChunkedArray, outcomes: Floats, labels: Floats | None = None
+    ) -> list[Finding]:
+        """Return a finding where samples seem to belong together, and no groups are given. outcomes: how well each is
+        predicted on clean images, (n,). labels: (n,), where each has one."""
+        finite = np.isfinite(outcomes)
+        if self.sample_groups is not None or condition != CLEAN.text or not finite.any():
+            return []
+        classes = None if labels is None else labels[finite].astype(np.int64)
+        names = [name for name, counts in zip(ids.to_pylist(), finite, strict=True) if counts]
+        found = suspected_groups(names, outcomes[finite], classes)
+        return [] if found is None else [Finding.of("data/suspected-groups", **asdict(found))]
+
     def findings(self, condition: str, table: pa.Table, claimed: str = "") -> list[Finding]:
         """Return a condition's findings that do not depend on the family, from `table`.
         claimed: the attack whose claim its records must keep, if not its own.
@@ -124,6 +137,8 @@ class RecordReader:
         if described.weights.endswith("in part"):
             raised.append(Finding.of("model/partial-weights"))
         raised += manifest.data.findings("labels")
+        if (grouped := self.sample_groups) is not None and grouped.count < FEWEST:
+            raised.append(Finding.of("data/few-groups", count=grouped.count, column=grouped.column))
         claim = manifest.claims.get(claimed or condition)
         changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
         if claim and len(changes):

@@ -36,7 +36,7 @@ from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe
-from .plan import EVIDENCE, Plan, PlannedCheckpoint, plan_corrupted
+from .plan import EVIDENCE, Plan, PlannedCheckpoint, plan_corrupted, sample_metadata
 from .request import ClassificationRequest, Preset
 
 
@@ -284,7 +284,9 @@ def _open(
         chosen = request.limit, request.ids, request.seed
         try:
             dataset = labelled_data(place, identity, request.data, *chosen, unlabelled=unlabelled)
-            dataset = dataset.shuffled(request.seed) if request.shuffle else dataset
+            if request.shuffle:
+                given = sample_metadata(request, dataset)
+                dataset = dataset.shuffled(request.seed, given.group_names if given else None)
         except DataError as fault:
             raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
         preprocessing, line = request.card.preprocess(identity.preprocessing)

@@ -37,7 +37,7 @@ _LISTED = "negative"
 _ROWS = 20  # flipped samples of a condition that a page lists
 NOTE = (
     "Negative flip: right before, wrong now. Positive flip: the reverse. Churn: another predicted class. Shares of the "
-    "samples that both have, with Wilson's 95 % intervals."
+    "samples that both have, with 95 % intervals."
 )
 
 

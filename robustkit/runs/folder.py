@@ -144,11 +144,12 @@ _REMEDY = "rerun the same audit command to compute it again"
 class RunFolder:
     """A run folder: its files, each read with a check that it is what was written for this run. No model is needed."""
 
+    grouping: Grouping | None = None
+    """How its samples are grouped, in place of what the folder says."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._read: tuple[tuple[int, int, int], Manifest] | None = None
-        self.grouping: Grouping | None = None
-        """How its samples are grouped, in place of what the folder says."""
         self.made_with: set[tuple[str, str]] = set()
         """The versions of robustkit, torch and timm that the records which were read name, each with its number."""
 

@@ -38,6 +38,11 @@ class SampleMetadata:
     columns: Mapping[str, Sequence[str]]
     groups: str = ""
 
+    @property
+    def group_names(self) -> Sequence[str] | None:
+        """The group of each sample, (n,); None where each stands for itself."""
+        return self.columns[self.groups] if self.groups else None
+
     @classmethod
     def of(cls, ids: Sequence[str], columns: Mapping[str, Sequence[str]], grouping: Grouping | None) -> SampleMetadata:
         """Return columns with groups. Raises DataError as `Grouping.names`."""
@@ -97,6 +102,10 @@ class SampleGroups:
     ids: pa.Array
     codes: NDArray[np.int64]
     """(n,) of the samples, in the order of the names of groups."""
+
+    @property
+    def count(self) -> int:
+        return int(self.codes.max()) + 1
 
     def of(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> Groups | None:
         """Return the groups of some samples; None where each of these has its own. Raises DamagedRecord for others."""

@@ -9,7 +9,7 @@ import pytest
 from betting_oracles import capitals, verdict
 
 from robustkit.common.intervals import Floats, wilson
-from robustkit.slices.until_decided.sequential import BETS, SHARES, Capital, SequentialTest
+from robustkit.slices.until_decided.sequential import BETS, SHARES, Capital, SequentialTest, WholeGroups
 from scripts.studies.statistics.until_decided import Taken, changes, decided, ends, fixed, peeked
 
 MADE = np.random.default_rng(3)
@@ -105,3 +105,38 @@ def test_what_is_decided_stays_so() -> None:
 def test_values_out_of_range_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match=r"expected values in \[0, 1\]"):
         SequentialTest(0.5, 0.05).take(np.array([0.5, value]))
+
+
+def grouped_stream(stream: np.random.Generator) -> tuple[list[str], dict[str, str], dict[str, float]]:
+    """Ids of 60 groups of 1 to 12 samples, one group after another, all of a group right or wrong with even odds."""
+    sizes = stream.integers(1, 13, 60)
+    groups = {f"{group}/{place}": str(group) for group, size in enumerate(sizes) for place in range(size)}
+    right = stream.integers(0, 2, 60).astype(float)
+    return list(groups), groups, {name: right[int(group)] for name, group in groups.items()}
+
+
+def test_whole_groups_keep_the_error_where_samples_do_not() -> None:
+    stream, wrong = np.random.default_rng(4), {"samples": 0, "groups": 0}
+    for _ in range(300):
+        ids, groups, values = grouped_stream(stream)
+        for kind in wrong:
+            test = SequentialTest(0.5, 0.05)
+            if kind == "samples":
+                test.take(np.array(list(values.values())))
+            else:
+                WholeGroups(test, groups).take(ids, values)
+            wrong[kind] += test.decision == 1
+    assert wrong["groups"] / 300 <= 0.05 < 0.2 < wrong["samples"] / 300
+
+
+def test_a_group_is_looked_at_once_all_of_it_came() -> None:
+    groups = {"a1": "a", "a2": "a", "a3": "a", "b1": "b", "c1": "c"}
+    test = SequentialTest(0.4, 0.05)
+    whole, alone = WholeGroups(test, groups), SequentialTest(0.4, 0.05)
+    whole.take(["a1", "a2"], {"a1": 1.0, "a2": 0.0})
+    assert (test.taken, whole.taken) == (0, 0) and math.isnan(whole.mean)
+    whole.take(["a3", "b1"], {"b1": 1.0})  # a3 could not be read
+    alone.take(np.array([0.4 + (1.0 - 2 * 0.4) / 3, 0.4 + (1 - 0.4) / 3]))
+    assert (test.taken, test.total) == (2, alone.total) and (whole.taken, whole.mean) == (3, 2 / 3)
+    whole.take(["c1"], {})  # nothing of it counts
+    assert (test.taken, whole.taken) == (2, 3)

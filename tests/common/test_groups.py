@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from robustkit.common.differences import of_draws, of_means, of_ranks
+from robustkit.common.differences import CLUSTER_TEST, of_draws, of_means, of_ranks
 from robustkit.common.figure import CLUSTERED, Figure
-from robustkit.common.groups import EXACT, FEW, MANY, Groups, cluster_variance, grouped_mean
+from robustkit.common.groups import EXACT, FEW, MANY, Groups, cluster_variance, grouped_mean, suspected_groups
 from robustkit.common.intervals import (
     Floats,
     bootstrap,
@@ -153,7 +155,7 @@ def test_differences_of_groups() -> None:
     mean = grouped_mean(after - values, groups)
     difference = of_means(values, after, False, groups)
     assert (difference.ci_low, difference.ci_high, difference.p_value) == (mean.low, mean.high, mean.p_value)
-    assert difference.test == CLUSTERED == of_means(1.0 * (values > 0), 1.0 * (after > 0), True, groups).test
+    assert difference.test == CLUSTER_TEST == of_means(1.0 * (values > 0), 1.0 * (after > 0), True, groups).test
     alike = of_means(np.zeros(len(values)), np.ones(len(values)), True, groups)  # all differ alike: one sign each
     assert alike.p_value == 2 * 0.5**30 and of_means(values, values, False, groups).p_value == 1.0
     draws = values[:, None] + np.arange(3.0) / 1000
@@ -165,6 +167,62 @@ def test_ranks_of_groups_of_one_sample_are_ranks_of_samples() -> None:
     values, groups = drawn(40, 9)
     after = values + np.random.default_rng(2).standard_normal(len(values)) + 0.1
     alone = Groups(np.arange(len(values)), len(values))
-    assert of_ranks(values, after, alone) == of_ranks(values, after)
+    assert replace(of_ranks(values, after, alone), groups=0) == of_ranks(values, after)
     together = values + groups.codes / 40 - 0.4  # each group moves as one
     assert of_ranks(values, together, groups).p_value > 10 * of_ranks(values, together).p_value > 0
+
+
+def alike(count: int, size: int, seed: int) -> Floats:
+    """Right or wrong, of groups of `size` samples one after another, each with a share of its own."""
+    stream = np.random.default_rng(seed)
+    return (stream.random((count, size)) < stream.beta(0.6, 0.4, (count, 1))).astype(np.float64).ravel()
+
+
+IN_FOLDERS = [f"ward/p{group:02}/slice{place}.png" for group in range(30) for place in range(8)]
+FRAMES = [f"drive{drive}_{30 * frame:05}.png" for drive in range(2) for frame in range(120)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "outcomes", "pattern", "count"),
+    [
+        (IN_FOLDERS, alike(30, 8, 0), r"^(?:[^/]*/){2}", 30),
+        ([name.replace("/slice", "_") for name in IN_FOLDERS], alike(30, 8, 0), r"^(.*\D)\d+(?:\.\w+)?$", 30),
+        (FRAMES, alike(12, 20, 1), r"^(.*\d)\d\d(?:\.\w+)?$", 72),
+        (FRAMES, alike(2, 120, 7), r"^(.*\D)\d+(?:\.\w+)?$", 2),
+        (IN_FOLDERS, (np.random.default_rng(3).random(240) < 0.8).astype(np.float64), "", 0),
+        (IN_FOLDERS, np.ones(240), "", 0),
+        (IN_FOLDERS, np.concatenate([[0.0, 0.0], np.ones(238)]), "", 0),  # two errors in one folder may be chance
+        (["one.png"], np.ones(1), "", 0),
+        ([f"{hash(str(place)):x}" for place in range(240)], alike(30, 8, 0), "", 0),  # no id says which are alike
+    ],
+)
+def test_samples_that_are_alike_are_found_where_their_ids_say_which(
+    ids: list[str], outcomes: Floats, pattern: str, count: int
+) -> None:
+    found = suspected_groups(ids, outcomes, None)
+    assert (found.pattern, found.groups) == (pattern, count) if found else not pattern
+    order = np.random.default_rng(0).permutation(len(ids))
+    again = suspected_groups([ids[place] for place in order], outcomes[order], None)
+    assert (again and (again.pattern, again.groups)) == (found and (found.pattern, found.groups))
+    if found is not None:
+        matches = [re.search(found.pattern, name) for name in ids]
+        groups = Groups.of([each[each.re.groups] for each in matches if each])
+        left = outcomes - outcomes.mean()
+        assert groups is not None and groups.count == count
+        assert found.effect == pytest.approx(np.square(groups.sums(left)).sum() / (left @ left))
+
+
+def test_what_classes_explain_is_no_dependence() -> None:
+    stream = np.random.default_rng(5)
+    labels = np.repeat(np.arange(12), 20)
+    outcomes = (stream.random(240) < np.linspace(0.1, 0.95, 12)[labels]).astype(np.float64)
+    ids = [f"n{label:02}/{place:03}.png" for place, label in enumerate(labels)]
+    assert suspected_groups(ids, outcomes, labels) is None
+    found = suspected_groups(ids, outcomes, None)
+    assert found is not None and found.groups == 12
+
+
+def test_independent_samples_are_seldom_suspected() -> None:
+    stream = np.random.default_rng(6)
+    said = [suspected_groups(FRAMES, (stream.random(240) < share).astype(float), None) for share in (0.5, 0.9) * 100]
+    assert sum(each is not None for each in said) <= 1

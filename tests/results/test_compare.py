@@ -129,7 +129,7 @@ def test_what_cannot_be_paired_is_refused(run: Run) -> None:
 class Recorded:
     """Stands for a run: tables by checkpoint."""
 
-    path = Path("somewhere")
+    path, grouping = Path("somewhere"), None
     manifest: ClassVar[Manifest] = whole({"checkpoints": [{"name": "a"}]})
 
     def __init__(self, tables: dict[str, list[dict[str, Any]]]) -> None:

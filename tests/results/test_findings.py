@@ -163,7 +163,8 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
 
 
 def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "one", {(HOSTILE, "clean"): right(30)})
+    rows = [row | {"sample_id": f"{7 * place % 40:03}"} for place, row in enumerate(right(30))]  # not one after another
+    run = run_of(tmp_path / "one", {(HOSTILE, "clean"): rows})
     first, last = summary_sentences(of(run))
     assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
     assert "\n" not in first and "\u202e" not in first and len(first) < 140

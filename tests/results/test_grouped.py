@@ -11,7 +11,7 @@ import pytest
 from compared_runs import FOG, NAMES, PGD, N, rows_of, run_of
 
 import robustkit
-from robustkit.common.differences import of_means
+from robustkit.common.differences import CLUSTER_TEST, of_means
 from robustkit.common.figure import CLUSTERED, Figure
 from robustkit.common.groups import Groups
 from robustkit.common.intervals import calibration_interval, mean_of, share_of
@@ -85,17 +85,17 @@ def test_pairs_are_tested_by_groups(tmp_path: Path) -> None:
     difference = paired_difference(sides[0], sides[1], "clean")
     before, after = (columns(run, name, "clean")["correct"] for name in NAMES)
     expected = of_means(before, after, True, Groups.of(VIDEOS))
-    assert difference.test == CLUSTERED and math.isfinite(difference.p_value)
+    assert difference.test == CLUSTER_TEST and math.isfinite(difference.p_value)
     assert vars(difference) == pytest.approx(vars(expected), abs=1e-12)
 
 
 def test_one_side_may_know_the_groups_and_both_must_agree(tmp_path: Path) -> None:
     one, other = made(tmp_path / "one"), grouped(made(tmp_path / "other"))
     pair = Side(one, "plain"), Side(other, "other")
-    assert paired_difference(*pair, "clean").test == CLUSTERED
+    assert paired_difference(*pair, "clean").test == CLUSTER_TEST
     grouped(one, [name.replace("video", "clip") for name in VIDEOS], "clip")  # the same groups by other names
     pair = Side(one, "plain"), Side(other, "other")
-    assert paired_difference(*pair, "clean").test == CLUSTERED
+    assert paired_difference(*pair, "clean").test == CLUSTER_TEST
     grouped(one, [f"{place // 4}" for place in range(N)], "clip")
     with pytest.raises(RunError, match=r"clip of .*one and video of .*other group the common samples in other ways"):
         paired_difference(Side(one, "plain"), Side(other, "other"), "clean")
@@ -216,3 +216,21 @@ def test_an_audit_takes_groups(tmp_path: Path) -> None:
     run = robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", metadata=videos, groups="video", **asked)
     assert {row.groups for row in run.summary() if row.metric == "top1"} == {3}
     assert "12 in 3 groups" in (run.path / "report.html").read_text("utf-8")
+
+
+def test_dependence_is_suspected_until_groups_are_named_and_few_groups_are_said(tmp_path: Path) -> None:
+    rows = [row | MORE for row in rows_of(0)]
+    for place, row in enumerate(rows):
+        row["correct"] = row["sample_id"][1] in "02"  # tens of frames are right or wrong together
+        rows[place] = row
+    run = run_of(tmp_path, {("plain", "clean"): rows})
+    codes = {finding.code: finding.text for row in survey(run) for finding in row.findings}
+    assert codes["data/suspected-groups"].startswith(
+        r"samples whose ids agree in ^(.*\d)\d(?:\.\w+)?$ are right or wrong"
+    )
+    assert r"report RUN --groups-from '^(.*\d)\d(?:\.\w+)?$'" in codes["data/suspected-groups"]
+    robustkit.report(run, groups_from=r"^(.*\d)\d(?:\.\w+)?$")
+    codes = {finding.code: finding.text for row in run.summary() for finding in row.findings}
+    assert "data/suspected-groups" not in codes and codes["data/few-groups"].startswith(
+        "samples are in 4 groups by group"
+    )

@@ -88,3 +88,10 @@ def drafted(run: Run, every: bool = False) -> str:
 
 def right(hits: int, n: int) -> list[int]:
     return [1] * hits + [0] * (n - hits)
+
+
+def spread(hits: int, n: int) -> list[int]:
+    """Outcomes that lie evenly among the samples, so that neighbours are not alike; those of fewer hits among those of
+    more."""
+    order = sorted(range(n), key=lambda place: place * 0.6180339887 % 1)
+    return [int(place in order[:hits]) for place in range(n)]

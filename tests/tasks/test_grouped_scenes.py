@@ -89,7 +89,7 @@ def test_a_difference_is_of_resampled_groups() -> None:
 class Recorded:
     """Stands for a run of one checkpoint, whose images are in groups or not."""
 
-    path = Path("somewhere")
+    path, grouping = Path("somewhere"), None
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows

@@ -225,7 +225,7 @@ def test_the_order_of_records_and_the_unreadable_change_nothing() -> None:
 class Recorded:
     """Stands for a run: tables by checkpoint and condition."""
 
-    path = Path("somewhere")
+    path, grouping = Path("somewhere"), None
     manifest: ClassVar[Manifest] = whole(
         {"protocol": {"task": "segmentation"}, "checkpoints": [{"name": "a"}, {"name": "b"}]}
     )

@@ -281,7 +281,7 @@ def median_interval(values: Floats) -> tuple[float, float]:
 _NOTE = (
     "Accuracy at a radius counts the samples whose nearest adversarial example found is further away; samples "
     "misclassified when clean have distance 0."
-    " 95 % intervals: of the median by order statistics, of accuracies Wilson's."
+    " 95 % intervals in brackets."
 )
 _OF_SLOPES = (
     " Slope correlation: Spearman's, of distance and softmax slope on the clean image, over the samples that are "

@@ -10,6 +10,7 @@ Clean and corrupted images are 8-bit, as the checkpoint is shown them. Adversari
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -43,6 +44,7 @@ from ...protocol.condition import CLEAN
 from ...runs.folder import RunFolder
 from ...runs.kept_images import ADVERSARIALS, read_adversarials
 from ...runs.manifest import CheckpointEntry, Manifest
+from ...runs.metadata import sample_ids
 from ...runs.untrusted import digest_of_run
 
 _SHOWN = ("input_size", "interpolation", "crop_pct", "crop_mode")
@@ -80,7 +82,7 @@ def export_data(
     entry = _checkpoint(manifest, text, checkpoint)
     if out.exists() and (not out.is_dir() or next(out.iterdir(), None)):
         raise RunError(f"{out} is not empty; choose a new or empty folder with --out")
-    dataset = _dataset(manifest, entry, data_dir)
+    dataset = _dataset(run, entry, data_dir)
     temporary = out.parent / f".{out.name}.{secrets.token_hex(8)}.tmp"
     try:
         done = _write(run, text, entry, dataset, temporary)
@@ -131,15 +133,20 @@ def _checkpoint(manifest: Manifest, text: str, name: str | None) -> CheckpointEn
     return chosen
 
 
-def _dataset(manifest: Manifest, entry: CheckpointEntry, data_dir: str | None) -> Dataset:
+def _dataset(run: RunFolder, entry: CheckpointEntry, data_dir: str | None) -> Dataset:
     """Return the samples of a run in its order. DataError where they are not there, or have changed."""
-    asked = manifest.arguments
+    manifest, asked = run.manifest, run.manifest.arguments
     place = str(data_dir or asked.get("data_dir") or "")
     options, limit, ids = asked.get("data") or {}, asked.get("limit"), asked.get("ids")
     dataset = labelled_data(place, entry, options, limit, ids, manifest.seed)
     if dataset.digest() != manifest.data.digest:
         raise DataError(f"{place}: not the images and labels of the run; give the folder that has them with --data-dir")
-    return dataset.shuffled(manifest.seed) if asked.get("shuffle") else dataset
+    if not asked.get("shuffle"):
+        return dataset
+    if not {"--groups", "--groups-from"} & {*(asked.get("options") or {})}:
+        return dataset.shuffled(manifest.seed)
+    by_id = {sample.id: sample for sample in dataset.samples}
+    return dataclasses.replace(dataset, samples=tuple(by_id[name] for name in sample_ids(run)))
 
 
 def _write(run: RunFolder, text: str, entry: CheckpointEntry, dataset: Dataset, folder: Path) -> Exported:

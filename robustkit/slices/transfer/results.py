@@ -121,7 +121,7 @@ _NOTE = (
     "Rows: the checkpoint that the adversarial images were found for; columns: the checkpoint that is scored; "
     "diagonal: its own attack. Images shown to other checkpoints are rounded to 16 bits. Verdicts kept: the share of "
     "samples whose verdict survives this rounding on the checkpoint's own images."
-    " 95 % intervals: Wilson's."
+    " 95 % intervals in brackets."
 )
 
 

@@ -30,7 +30,8 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     withdraw(gate.files.values())
     policy = read_policy(gate.place)
     baseline = None if gate.baseline is None else RunFolder.existing(gate.baseline)
-    request = audit_request({"checkpoints": tuple(checkpoints), "data_dir": data_dir, **options})
+    asked = {"data_dir": data_dir, "groups": gate.groups, "groups_from": gate.groups_from}
+    request = audit_request({"checkpoints": tuple(checkpoints), **asked, **options})
     from .sequential import until_decided
 
     side = console(stderr=True)

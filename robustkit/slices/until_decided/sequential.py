@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -107,6 +108,35 @@ class SequentialTest:
         return self.total / self.taken if self.taken else math.nan
 
 
+class WholeGroups:
+    """Samples that come in whole groups, and a value of each group for a test of the mean over samples. The sum of what
+    the samples of a group are above the bound has the sign of the mean's distance from it, whatever their number; over
+    the size of the largest group, and on top of the bound, it lies in [0, 1]. groups: the group of each id of the run.
+    """
+
+    def __init__(self, test: SequentialTest, groups: Mapping[str, str]) -> None:
+        self.test, self.groups, self.sizes = test, groups, Counter(groups.values())
+        self.most = max(self.sizes.values(), default=1)
+        self.taken, self.total, self._seen = 0, 0.0, Counter[str]()
+        self._values: dict[str, list[float]] = {}
+
+    def take(self, ids: Sequence[str], values: Mapping[str, float]) -> None:
+        """Take samples as they come. values: of those that count. A group is looked at once all of it came."""
+        for name in ids:
+            group = self.groups[name]
+            self._seen[group] += 1
+            held = self._values.setdefault(group, [])
+            held += [values[name]] if name in values else []
+            if self._seen[group] == self.sizes[group] and held and not self.test.decision:
+                above = sum(held) - self.test.bound * len(held)
+                self.test.take(np.array([self.test.bound + above / self.most]))
+                self.taken, self.total = self.taken + len(held), self.total + sum(held)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.taken if self.taken else math.nan
+
+
 @dataclass(frozen=True)
 class _OfShard(CheckpointRecords):
     shard: int = 0
@@ -119,7 +149,7 @@ class _OfShard(CheckpointRecords):
 class Question:
     """A rule about one checkpoint, which samples decide. metric: a mean over samples. needs: the conditions whose
     records it takes. before: figures of the baseline, by sample; None for a value. test: of the figure, or of a change,
-    of which -1 to 1 become 0 to 1."""
+    of which -1 to 1 become 0 to 1. groups: in which samples come, if in any."""
 
     rule: Rule
     checkpoint: str
@@ -128,6 +158,7 @@ class Question:
     needs: tuple[str, ...]
     before: Mapping[str, float] | None
     test: SequentialTest
+    groups: WholeGroups | None = None
 
     @property
     def state(self) -> str:
@@ -137,16 +168,25 @@ class Question:
 
     @property
     def value(self) -> float:
-        return self.test.mean if self.before is None else 2 * self.test.mean - 1
+        mean = (self.groups or self.test).mean
+        return mean if self.before is None else 2 * mean - 1
+
+    @property
+    def taken(self) -> int:
+        """How many samples were looked at."""
+        return (self.groups or self.test).taken
 
     def take(self, run: RunFolder, task: Task, shard: int, ids: Sequence[str]) -> None:
         """Take samples of a shard, by id, as they come; unreadable ones are left out. Raises RunError."""
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
         names = [name for name in ids if name in after and (self.before is None or name in self.before)]
-        values = np.array([self._share(after[name], name) for name in names], np.float64)
+        values = {name: self._share(after[name], name) for name in names}
         try:
-            self.test.take(values)
+            if self.groups is None:
+                self.test.take(np.array(list(values.values()), np.float64))
+            else:
+                self.groups.take(ids, values)
         except ValueError as fault:
             raise RunError(f"{run.path}: {self.metric} under {self.condition}: {fault}") from None
 
@@ -188,7 +228,7 @@ def bound_statement(rule: Rule) -> Value | Change:
 
 
 def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Verdict:
-    rule, name, taken, every = question.rule, question.checkpoint, question.test.taken, subject.manifest.data.n
+    rule, name, taken, every = question.rule, question.checkpoint, question.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
     row = subject.cells[name].get((question.condition, question.metric))
     flags = [] if row is None else [each for each in row.findings if each.code not in (INCOMPLETE, "run/stopped-early")]
@@ -198,7 +238,8 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
         flags += verdicts.differences(
             (before, checkpoint), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted
         )
-    figure = Figure(question.value, taken, findings=tuple(flags)) if taken else None
+    of_groups = 0 if question.groups is None else question.test.taken
+    figure = Figure(question.value, taken, findings=tuple(flags), groups=of_groups) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
@@ -274,9 +315,15 @@ def _why_not(statement: Statement) -> str:
 
 
 def trial_of(
-    policy: Policy, names: Sequence[str], conditions: Sequence[Condition], task: Task, baseline: Figures | None
+    policy: Policy,
+    names: Sequence[str],
+    conditions: Sequence[Condition],
+    task: Task,
+    baseline: Figures | None,
+    groups: Mapping[str, str] | None = None,
 ) -> Trial:
     """Return what samples decide; the error is shared among rules and checkpoints. names, conditions: of the run.
+    groups: of its samples, by id, which come in whole groups.
     Raises ProtocolError where a rule fits no checkpoint, several conditions, or one that needs all samples."""
     numbers = list[tuple[Rule, str, str, tuple[str, ...], str]]()
     for rule in policy.rules:
@@ -296,7 +343,9 @@ def trial_of(
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
             if why := verdicts.out_of_reach(rule.statement, sum(before.values()) / max(len(before), 1), metric):
                 raise _refused(policy, rule, why)
-        questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
+        test = SequentialTest(bound, error)
+        of_groups = None if groups is None else WholeGroups(test, groups)
+        questions.append(Question(rule, name, text, metric, needs, before, test, of_groups))
     return Trial(policy, tuple(questions))
 
 
@@ -395,7 +444,10 @@ def until_decided(
         before = (
             None if baseline is None else baseline_of(baseline, describe_plan(plan, digest, plan.run.read_manifest()))
         )
-        trial = trial_of(policy, names, plan.conditions, task_named(request.card.task), before)
+        given, groups = plan.metadata, None
+        if given is not None and given.group_names is not None:
+            groups = dict(zip(given.ids, given.group_names, strict=True))
+        trial = trial_of(policy, names, plan.conditions, task_named(request.card.task), before, groups)
         ids = [sample.id for sample in plan.dataset.samples][:at_most]
         carry_out(plan, progress, say, partial(_compute, trial, ids))
         return plan.run, trial.outcome(plan.run, baseline)
@@ -442,7 +494,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
                 question.take(run, task, shard, some)
                 if question.state != UNDECIDED:
                     status = f"{question.rule.name}: {question.state}"
-                    say(f"{name}: {status} after {question.test.taken} of {len(ids)} samples")
+                    say(f"{name}: {status} after {question.taken} of {len(ids)} samples")
         for text in work.doubted:
             worker.take_evidence(name, text)
     worker.rest()

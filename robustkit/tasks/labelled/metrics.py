@@ -43,7 +43,7 @@ METRICS = (
 )
 
 
-_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "tied", "linf", "l2"}
+_READ = {"sample_id", "error", "label", "correct", "top5", "nll", "confidence", "tied", "linf", "l2"}
 
 
 def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
@@ -66,6 +66,10 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             taker.take(reading.checkpoint, condition, read)
         figures, findings = family.aggregator.extras(reading, condition, read)
         flags = [*reading.findings(condition, table), *notes, *findings]
+        if len(read) and "label" in read.column_names:
+            flags += reading.dependence(
+                condition, read["sample_id"], column_of(read, "correct"), column_of(read, "label")
+            )
         early, extras = reading.manifest.stops_early(condition), figures if len(read) else []
         groups = reading.groups(read["sample_id"])
         figures = [*_classification(read, early, groups), *checked_figures(family, condition, extras)]

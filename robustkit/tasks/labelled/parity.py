@@ -115,8 +115,8 @@ def _listed_conditions(agreed: dict[str, Figure]) -> tuple[list[str], str]:
     """Return the conditions of a table, of many single corruptions those with the lowest agreement; and its note."""
     note = (
         "Under an attack each checkpoint has its own adversarial images, under transfer both have those found for one. "
-        "Agreement with Wilson's intervals; accuracies in %; ⚑: they differ significantly (McNemar's test, corrected "
-        "by Holm for all conditions)."
+        "Agreement with 95 % intervals; accuracies in %; ⚑: they differ significantly (paired test, corrected by "
+        "Holm for all conditions)."
     )
     singles = [text for text in agreed if in_means(text) and not words_of(text).in_results]
     lowest = sorted(singles, key=lambda text: agreed[text].value)[:_SINGLES]

@@ -85,6 +85,8 @@ class Segmentation(Task):
             table, notes = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
             flags = [*reading.findings(condition, table), *notes]
             counts = Counts.of(table, flags, reading.sample_groups).of_classes(judged)
+            flags += reading.dependence(condition, counts.ids, counts.accuracies)
+            counts = replace(counts, flags=tuple(flags))
             runs = [each.of_classes(judged) for each in counts_of_runs(table, reading.sample_groups)]
             rows += reading.figures(scene_rows(condition, counts, names))
             rows += reading.figures(worst_rows(condition, counts, runs, names))

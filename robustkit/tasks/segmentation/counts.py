@@ -129,6 +129,13 @@ class Counts:
         counts: NDArray[np.int64] = np.count_nonzero((self.predicted > 0) | (self.labelled > 0), axis=0)
         return counts
 
+    @property
+    def accuracies(self) -> Floats:
+        """The share of pixels that are right, of each image; nan without any that counts. (n,)"""
+        pixels = self.labelled.sum(axis=1).astype(np.float64)
+        accuracies: Floats = self.intersections.sum(axis=1) / np.where(pixels > 0, pixels, np.nan)
+        return accuracies
+
     @cached_property
     def values(self) -> Floats:
         return np.asarray(self.figures(np.ones((1, len(self.ids))))[0])

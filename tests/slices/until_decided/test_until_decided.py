@@ -320,3 +320,25 @@ def test_records_of_the_first_shards_are_those_of_an_audit(
     some, every = pages(tmp_path / "a"), pages(whole.path)
     records = {name: digest for name, digest in some.items() if name.startswith("records")}
     assert 0 < len(records) < N // 16 and records.items() <= every.items()
+
+
+def group_of(name: str) -> str:
+    return name.rpartition("/")[2][:2]
+
+
+def test_whole_groups_come_one_after_another(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, report = tmp_path / "run", tmp_path / "verdicts.json"
+    more = ("--groups-from", r"/(\d\d)", "--json", str(report), "--at-most", "200")
+    assert call(monkeypatch, words(many, out, [CLEAN_RULE], *more)) == 0
+    (found,) = json.loads(report.read_text())["verdicts"]
+    dataset = open_dataset(many / "images", num_classes=3)
+    dataset = dataset.shuffled(0, [group_of(sample.id) for sample in dataset.samples])
+    names = [group_of(sample.id) for sample in dataset.samples]
+    starts = [names.index(name) for name in dict.fromkeys(names)]
+    assert all(names[start:][:10] == names[start : start + 1] * 10 for start in starts)  # one group after another
+    outcomes = right(out, "clean", dataset)
+    groups = [outcomes[start:][:10] for start in starts][: found["n"] // 10]
+    assert found["verdict"] == "pass" and found["n"] == sum(map(len, groups)) <= len(outcomes) < 200
+    said, taken = ends(np.array([0.6 + (each - 0.6).sum() / 10 for each in groups]), 0.6, 0.05)
+    assert (said, taken) == (1, len(groups)) and found["value"] == pytest.approx(np.concatenate(groups).mean())
+    assert {row.groups for row in Run(out).summary() if row.metric == "top1"} == {-(-len(outcomes) // 10)}
