@@ -60,15 +60,16 @@ def bootstrapped(
     return replace(figure, low=low, high=high, interval=BOOTSTRAP)
 
 
-def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None) -> Figure:
+def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None, together: int = 1) -> Figure:
     """Return the share of (n,) samples that are hits, with Wilson's interval. Of groups, with that of `grouped_mean`,
     widened to Wilson's of as many independent samples as say as much, with Student's t (Korn and Graubard 1998), since
-    rare outcomes are skewed; where groups agree, each counts as one sample."""
+    rare outcomes are skewed; where groups agree, each counts as one sample. together: how many intervals hold at once
+    with 95 % (Bonferroni)."""
     if groups is None or not len(hits):
-        return proportion(int(hits.sum()), len(hits))
+        return proportion(int(hits.sum()), len(hits), simultaneous_z(together))
     mean = grouped_mean(hits.astype(np.float64), groups)
     samples = len(hits) / mean.effect if mean.effect > 0 else float(groups.count)
-    score = wilson(mean.value * samples, samples, float(stdtrit(max(groups.count - 1, 1), 1 - _TAIL)))
+    score = wilson(mean.value * samples, samples, float(stdtrit(max(groups.count - 1, 1), 1 - _TAIL / together)))
     low, high = (min(mean.low, score[0]), max(mean.high, score[1])) if math.isfinite(mean.low) else score
     return grouped_figure(mean.value, len(hits), (max(0.0, low), min(1.0, high)), groups, mean.effect, CLUSTERED)
 
@@ -80,9 +81,9 @@ def grouped_figure(
     return Figure(value, n, *ends, interval, groups=groups.count, effect=effect)
 
 
-def proportion(count: int, n: int) -> Figure:
+def proportion(count: int, n: int, z: float = Z) -> Figure:
     """Return the share of a count among n samples, with Wilson's interval; nan where n is 0."""
-    return Figure(count / n, n, *wilson(count, n), WILSON) if n else Figure(math.nan, 0)
+    return Figure(count / n, n, *wilson(count, n, z), WILSON) if n else Figure(math.nan, 0)
 
 
 def simultaneous_z(count: int) -> float:

@@ -50,8 +50,13 @@ class Gatherer:
     It keeps figures, not records: those of all samples would not fit into memory.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
+    def __init__(self, run: RunFolder) -> None:
+        self.run, self.manifest = run, run.manifest
+
+    @cached_property
+    def sample_groups(self) -> SampleGroups | None:
+        """The groups of the run's samples; None where each stands for itself."""
+        return groups_of_run(self.run)
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         """Whether it takes the records of a checkpoint under a condition, which come in the order of the run."""
@@ -64,11 +69,11 @@ class Gatherer:
         """Take the rows of samples that could be read, with at least the columns that it needs."""
         raise NotImplementedError
 
-    def read(self, run: RunFolder) -> None:
+    def read(self) -> None:
         """Take everything it wants from the records, where no summary has read them for it."""
-        for checkpoint, condition in run.units():
+        for checkpoint, condition in self.run.units():
             if self.wants(checkpoint, condition):
-                self.take(checkpoint, condition, readable_rows(run.table(checkpoint, condition, self.needs)))
+                self.take(checkpoint, condition, readable_rows(self.run.table(checkpoint, condition, self.needs)))
 
 
 @dataclass
@@ -238,7 +243,7 @@ class Results(Sequence[Figure]):
         """Return what a section gathered from the records; they are read now if the summary did not gather it."""
         gatherer = self.gatherers.get(kind)
         if gatherer is None:
-            gatherer = self.gatherers[kind] = kind(self.manifest)
-            gatherer.read(self.run)
+            gatherer = self.gatherers[kind] = kind(self.run)
+            gatherer.read()
         assert isinstance(gatherer, kind)
         return gatherer

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.differences import holm, hypergeometric_tail, of_groups
-from ..common.figure import WILSON, Figure
-from ..common.intervals import Floats, Z, mean_of, simultaneous_z, wilson
+from ..common.figure import Figure
+from ..common.groups import Groups
+from ..common.intervals import Floats, mean_of, proportion, share_of
 from ..errors import DamagedRecord, RunError, unknown
 from ..evaluations.aggregate import Gatherer
 from ..evaluations.condition import results_and_singles, shows
@@ -226,7 +227,7 @@ def slices_of(
 ) -> list[Slice]:
     """Return the figures of all slices by the cross of some columns, in the order of their values.
 
-    Of what is right or wrong the interval is Wilson's, of others as `mean_of` makes it. together: the intervals of all
+    Intervals are those of `share_of` for what is right or wrong, else of `mean_of`. together: the intervals of all
     slices hold at once with 95 % (Bonferroni), of what is right or wrong only. Raises RunError for an unknown column, a
     metric that is no mean over samples, or missing records.
     """
@@ -237,9 +238,13 @@ def slices_of(
         raise RunError(f"there is no column {strange!r}; there are {', '.join(by_name)}; {REMEDY} adds others")
     values, codes = _crossed([by_name[name] for name in by], len(figures))
     order = np.argsort(codes, kind="stable")
-    parts = np.split(figures[order], np.cumsum(np.bincount(codes, minlength=len(values)))[:-1])
-    z = simultaneous_z(len(values)) if together else Z
-    return [Slice(tuple(by), one, _estimate(part, binary, z)) for one, part in zip(values, parts, strict=True)]
+    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(values)))[:-1])
+    groups = None if side.sample_groups is None else side.sample_groups.of(side.samples(condition, ["label"]).ids)
+    slices = []
+    for one, part in zip(values, parts, strict=True):
+        mine = None if groups is None else Groups.numbered(groups.codes[part])
+        slices.append(Slice(tuple(by), one, _estimate(figures[part], binary, len(values) if together else 1, mine)))
+    return slices
 
 
 def divisible(task: Task) -> bool:
@@ -283,15 +288,11 @@ def _crossed(columns: Sequence[Attribute], n: int) -> tuple[list[tuple[str, ...]
     return values, codes.astype(np.int64)
 
 
-def _estimate(figures: Floats, binary: bool, z: float) -> Figure:
+def _estimate(figures: Floats, binary: bool, together: int, groups: Groups | None) -> Figure:
     if not binary:
         with np.errstate(invalid="ignore"):  # infinite losses have no interval
-            return mean_of(figures)
-    return _share(int(figures.sum()), len(figures), z)
-
-
-def _share(hits: int, n: int, z: float = Z) -> Figure:
-    return Figure(hits / n, n, *wilson(hits, n, z), WILSON)
+            return mean_of(figures, groups)
+    return share_of(figures, groups, together)
 
 
 # The search for weak slices
@@ -461,25 +462,34 @@ class Searched:
         n, size, total = self.search.n, int(self.search.sizes[number]), int(self.wrong.sum())
         hits, rest = (size - wrong, size), (n - size - total + wrong, n - size)
         low, high = of_groups(*hits, *rest)
-        return WeakSlice(Slice(*self.search.names[number], _share(*hits)), _share(*rest), low, high, p_value)
+        return WeakSlice(Slice(*self.search.names[number], proportion(*hits)), proportion(*rest), low, high, p_value)
 
 
 def searched(side: CheckpointRecords, columns: Columns, condition: str) -> Searched:
     """Search weak slices by the task's headline. Raises RunError where samples are not right or wrong."""
     task = task_of(side.manifest)
+    if (grouped := side.sample_groups) is not None:
+        raise RunError(f"{side.run.path}: {not_searched(grouped.count)}")
     figures = _figures(task, side, condition, task.headline)
     return Searched(side.checkpoint, condition, columns.search_in(side, condition), figures == 0)
 
 
-class WeakSlices(Gatherer):
-    """What was found for each checkpoint under each of `shown_conditions`. run: what is gathered is of."""
+def not_searched(groups: int) -> str:
+    """Return why weak slices are not searched."""
+    why = f"samples are in {groups} groups, and the test of weak slices takes samples as independent"
+    return f"{why}: name columns (--by), whose slices have intervals of groups"
 
-    def __init__(self, manifest: Manifest, run: RunFolder | None = None) -> None:
-        super().__init__(manifest)
+
+class WeakSlices(Gatherer):
+    """What was found for each checkpoint under each of `shown_conditions`; nothing where samples are in groups, since
+    the test takes them as independent."""
+
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run)
         self.searches: list[Searched] = []
-        self._run, self._columns = run, list[Columns]()
-        task = task_of(manifest)
-        self._needed = ("label", task.paired[task.headline]) if divisible(task) else ()
+        self._columns = list[Columns]()
+        task = task_of(self.manifest)
+        self._needed = ("label", task.paired[task.headline]) if divisible(task) and not self.sample_groups else ()
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         return bool(self._needed) and condition in shown_conditions(self.manifest.conditions)
@@ -488,16 +498,14 @@ class WeakSlices(Gatherer):
         return column in ("sample_id", *self._needed)
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
-        assert self._run is not None
         if len(read):
-            side = CheckpointRecords(self._run, checkpoint)
+            side = CheckpointRecords(self.run, checkpoint)
             side.keep(condition, read, self._needed)
             self._search(side, condition)
 
-    def read(self, run: RunFolder) -> None:
-        self._run = run
+    def read(self) -> None:
         for name in self.manifest.names if self._needed else ():
-            side = CheckpointRecords(run, name)
+            side = CheckpointRecords(self.run, name)
             for condition in shown_conditions(side.conditions):
                 self._search(side, condition)
 

@@ -31,9 +31,8 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
     task = task_of(manifest)
     collected: Parts = ([], [], [])
     unread: dict[str, str] = {}
-    gatherers = {kind: kind(manifest) for kind in (task.gatherers(manifest) if for_page else ())}
-    if for_page:
-        gatherers[WeakSlices] = WeakSlices(manifest, run)
+    kinds = (*task.gatherers(manifest), WeakSlices) if for_page else ()
+    gatherers = {kind: kind(run) for kind in kinds}
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         parts = task.rows(
             RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]

@@ -18,6 +18,7 @@ from robustkit.common.intervals import calibration_interval, mean_of, share_of
 from robustkit.errors import DamagedRecord, RobustkitError, RunError
 from robustkit.report.run import Run
 from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.slices import Columns, slices_of
 from robustkit.results.survey import summary_csv, survey
 from robustkit.runs.metadata import SampleMetadata, groups_of_run, write_metadata
 
@@ -234,3 +235,24 @@ def test_dependence_is_suspected_until_groups_are_named_and_few_groups_are_said(
     assert "data/suspected-groups" not in codes and codes["data/few-groups"].startswith(
         "samples are in 4 groups by group"
     )
+
+
+def test_slices_are_of_groups_and_weak_ones_are_not_searched(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    lenses = ["wide" if place < 24 else "long" for place in range(N)]  # frames of a video share a lens
+    write_metadata(run, SampleMetadata(IDS, {"lens": lenses, "video": VIDEOS}, "video"))
+    side, read = Side(run, "plain"), columns(run, "plain", "clean")["correct"]
+    for together in (False, True):
+        for part in slices_of(side, Columns(run), "clean", "top1", ["lens"], together):
+            mine = np.array([lens == part.values[0] for lens in lenses])
+            groups = Groups.of([video for video, inside in zip(VIDEOS, mine, strict=True) if inside])
+            assert part.figure == share_of(read[mine], groups, 2 if together else 1) and part.figure.groups in (8, 6)
+    whole = share_of(read, Groups.of(VIDEOS))
+    wider = share_of(read, Groups.of(VIDEOS), 10)
+    assert wider.low < whole.low and whole.high < wider.high
+    robustkit.report(run, by="lens")
+    page = (run.path / "report.html").read_text("utf-8")
+    why = "samples are in 14 groups, and the test of weak slices takes samples as independent"
+    assert f"Weak slices are not searched: {why}" in page
+    with pytest.raises(RunError, match=why):
+        run.slices(condition="clean")

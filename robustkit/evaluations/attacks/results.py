@@ -64,8 +64,8 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
 class Stages(Gatherer):
     """What stands after each stage of the attacks of a run: samples and stages by checkpoint and condition."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(manifest)
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run)
         self.by_unit: dict[tuple[str, str], tuple[int, list[StageCounts]]] = {}
 
     def wants(self, checkpoint: str, condition: str) -> bool:

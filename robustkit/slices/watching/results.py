@@ -167,8 +167,8 @@ class WatchedHeads(Gatherer):
     kind: ClassVar[str] = "attention"
     lists: ClassVar[Sequence[str]] = LISTS
 
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(manifest)
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run)
         self.by_unit: dict[tuple[str, str], Heads] = {}
 
     def wants(self, checkpoint: str, condition: str) -> bool:
@@ -178,10 +178,10 @@ class WatchedHeads(Gatherer):
         if heads is not None:
             self.by_unit[checkpoint, condition] = heads
 
-    def read(self, run: RunFolder) -> None:
-        for checkpoint, condition in run.units():
+    def read(self) -> None:
+        for checkpoint, condition in self.run.units():
             if under_of(condition, self.kind) is not None:
-                self.put(checkpoint, condition, heads_of(run, checkpoint, condition, self.lists))
+                self.put(checkpoint, condition, heads_of(self.run, checkpoint, condition, self.lists))
 
 
 def heads_of(run: RunFolder, checkpoint: str, condition: str, lists: Sequence[str] = LISTS) -> Heads | None:

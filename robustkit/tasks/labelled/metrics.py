@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, INVERTED, Figure
 from ...common.groups import Groups
-from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of, wilson
+from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of
 from ...display.format import Cell, count, figure_cell, scaled
 from ...display.table import Table
 from ...errors import PluginError
@@ -27,7 +27,9 @@ from .parity import AGREEMENT, agreement_results
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...runs.manifest import Manifest
+    from ...runs.folder import RunFolder
+    from ...runs.metadata import SampleGroups
+
 
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
 LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
@@ -189,6 +191,12 @@ class ClassTally:
         n = np.bincount(self.label, minlength=classes)
         return n, np.bincount(self.label[self.correct], minlength=len(n))
 
+    def share(self, label: int, groups: SampleGroups | None) -> Cell:
+        """Return the share of a class that is right. groups: of the run's samples."""
+        mine = self.label == label
+        theirs = None if groups is None else groups.of(self.ids.take(np.flatnonzero(mine)))
+        return figure_cell(share_of(self.correct[mine], theirs))
+
     def mistaken(self, label: int) -> list[tuple[int, int]]:
         """Return what samples of a class are mistaken for and how often, most often first."""
         taken = self.prediction[(self.label == label) & ~self.correct]
@@ -199,11 +207,11 @@ class ClassTally:
 class WeakClasses(Gatherer):
     """One table per checkpoint on clean images, and one per attack; none where nothing is wrong."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(manifest)
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run)
         self.tables: list[Table] = []
         self._clean: dict[str, ClassTally] = {}
-        self._names = manifest.data.class_names or ()
+        self._names = self.manifest.data.class_names or ()
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         return condition == CLEAN.text or condition in self.manifest.claims
@@ -215,18 +223,19 @@ class WeakClasses(Gatherer):
         tally, table = ClassTally.of(read), None
         if condition == CLEAN.text:
             self._clean = {checkpoint: tally}  # the others are no longer needed
-            table = _lowest(checkpoint, tally, self._names)
+            table = _lowest(checkpoint, tally, self._names, self.sample_groups)
         elif checkpoint in self._clean:
-            table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].shared(tally), self._names)
+            both = self._clean[checkpoint].shared(tally)
+            table = _largest_drops(checkpoint, condition, *both, self._names, self.sample_groups)
         self.tables += [] if table is None else [table]
 
 
-def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> Table | None:
+def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str], groups: SampleGroups | None) -> Table | None:
     n, right = tally.counts(int(tally.label.max(initial=-1)) + 1)
     judged = np.flatnonzero((n >= FEWEST) & (right < n))
     order = judged[np.argsort(right[judged] / n[judged], kind="stable")][:MOST].tolist()
     rows = tuple(
-        (class_name_of(place, names), count(n[place]), _share(right[place], n[place]), _taken(tally, place, names))
+        (class_name_of(place, names), count(n[place]), tally.share(place, groups), _taken(tally, place, names))
         for place in order
     )
     headings = ("class", "n", "right % [95 %]", "most often mistaken for")
@@ -236,7 +245,12 @@ def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> Table |
 
 
 def _largest_drops(
-    checkpoint: str, condition: str, clean: ClassTally, attacked: ClassTally, names: Sequence[str]
+    checkpoint: str,
+    condition: str,
+    clean: ClassTally,
+    attacked: ClassTally,
+    names: Sequence[str],
+    groups: SampleGroups | None,
 ) -> Table | None:
     classes = int(clean.label.max(initial=-1)) + 1  # on the same samples as attacked
     n, before = clean.counts(classes)
@@ -247,7 +261,7 @@ def _largest_drops(
     rows = tuple(
         (
             *(class_name_of(place, names), count(n[place]), scaled(before[place] / n[place])),
-            *(_share(after[place], n[place]), scaled((after[place] - before[place]) / n[place])),
+            *(attacked.share(place, groups), scaled((after[place] - before[place]) / n[place])),
             _taken(attacked, place, names),
         )
         for place in order
@@ -260,10 +274,6 @@ def _largest_drops(
 
 def class_name_of(label: int, names: Sequence[str]) -> str:
     return str(names[label]) if 0 <= label < len(names) else str(label)
-
-
-def _share(right: int, n: int) -> Cell:
-    return figure_cell(Figure(right / n, int(n), *wilson(int(right), int(n))))
 
 
 def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.figure import Figure
-from ...common.intervals import calibration_error, calibration_gaps, proportion
+from ...common.groups import Groups, chosen_groups
+from ...common.intervals import calibration_error, calibration_gaps, share_of
 from ...display.format import percent
 from ...display.svg import INK, Plot, Style, dots, shorten_name, space_panels
 from ...display.table import Table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.manifest import Manifest
+    from ...runs.folder import RunFolder
 
 
 def stacked_grids(tables: Sequence[Table]) -> list[Table]:
@@ -45,7 +46,7 @@ def stacked_grids(tables: Sequence[Table]) -> list[Table]:
 @dataclass(frozen=True)
 class Reliability:
     """The reliability under a condition, by bin of the calibration error. confidence: means, nan without samples.
-    accuracy: with Wilson's interval. error: calibration error. left_out: samples of no finite confidence.
+    accuracy: with its interval. error: calibration error. left_out: samples of no finite confidence.
     """
 
     checkpoint: str
@@ -57,8 +58,9 @@ class Reliability:
     left_out: int
 
 
-def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability | None:
-    """Return the reliability on the samples that could be read; None if none of them has a label and a confidence."""
+def reliability(checkpoint: str, condition: str, read: pa.Table, groups: Groups | None = None) -> Reliability | None:
+    """Return the reliability on the samples that could be read; None if none of them has a label and a confidence.
+    groups: theirs."""
     if not len(read) or read["correct"].null_count:
         return None
     confidence, correct = (
@@ -71,9 +73,9 @@ def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability 
     # A gap of 1 counts a sample where the calibration error bins it.
     counts = calibration_gaps(sure, sure - 1).sum(axis=0).round().astype(int).tolist()
     total = calibration_gaps(sure, np.zeros_like(sure)).sum(axis=0)
-    hits = (total - calibration_gaps(sure, right).sum(axis=0)).round().astype(int).tolist()
     means = [float(share) / n if n else math.nan for share, n in zip(total, counts, strict=True)]
-    accuracy = map(proportion, hits, counts)
+    groups, bins = chosen_groups(groups, finite), calibration_gaps(sure, sure - 1).T > 0
+    accuracy = (share_of(right[inside], chosen_groups(groups, inside)) for inside in bins)
     error, left_out = calibration_error(sure, right), int((~finite).sum())
     return Reliability(checkpoint, condition, tuple(counts), tuple(means), tuple(accuracy), error, left_out)
 
@@ -81,8 +83,8 @@ def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability 
 class Reliabilities(Gatherer):
     """The reliability of every checkpoint, clean and under the first attack whose losses mean something."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(manifest)
+    def __init__(self, run: RunFolder) -> None:
+        super().__init__(run)
         self.entries: list[Reliability] = []
         self._attacked: set[str] = set()
 
@@ -92,12 +94,13 @@ class Reliabilities(Gatherer):
         return condition == CLEAN.text or (whole and checkpoint not in self._attacked)
 
     def needs(self, column: str) -> bool:
-        return column in ("correct", "confidence", "error")
+        return column in ("sample_id", "correct", "confidence", "error")
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
         if condition != CLEAN.text:
             self._attacked.add(checkpoint)
-        if (entry := reliability(checkpoint, condition, read)) is not None:
+        groups = None if self.sample_groups is None else self.sample_groups.of(read["sample_id"])
+        if (entry := reliability(checkpoint, condition, read, groups)) is not None:
             self.entries.append(entry)
 
 
