@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compared_runs import FOG, NAMES, PGD, N, rows_of, run_of
+from page_runs import page_of
 
 import robustkit
 from robustkit.common.differences import CLUSTER_TEST, of_means
@@ -251,7 +252,7 @@ def test_slices_are_of_groups_and_weak_ones_are_not_searched(tmp_path: Path) -> 
     wider = share_of(read, Groups.of(VIDEOS), 10)
     assert wider.low < whole.low and whole.high < wider.high
     robustkit.report(run, by="lens")
-    page = (run.path / "report.html").read_text("utf-8")
+    page = page_of(run).text()
     why = "samples are in 14 groups, and the test of weak slices takes samples as independent"
     assert f"Weak slices are not searched: {why}" in page
     with pytest.raises(RunError, match=why):
