@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -234,7 +234,18 @@ def display_name(name: str) -> str:
 
 
 def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
-    """Give a checkpoint that shares its name with an earlier one, in any case, a number of its own, in place."""
+    """Give names to checkpoints that share one, in any case, in place: the parts in which the folders of their paths
+    differ, such as `quest-s0` for `quest-s0/checkpoint.pth`, else a number. Where several names are shared, they
+    follow: `quest-s0-last`."""
+    by_name = dict[str, list[Classifier]]()
+    for each in classifiers:
+        by_name.setdefault(each.identity.name.lower(), []).append(each)
+    shared = [some for some in by_name.values() if len(some) > 1]
+    for some in shared:
+        parts = differing_parts([each.identity.spec for each in some])
+        for each, name in zip(some, parts, strict=False):
+            named = f"{name}-{each.identity.name}" if len(shared) > 1 else name
+            each.identity = replace(each.identity, name=display_name(named))
     taken: set[str] = set()
     originals = {classifier.identity.name.lower() for classifier in classifiers}
     for classifier in classifiers:
@@ -245,6 +256,17 @@ def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
         taken.add(name.lower())
         classifier.identity = replace(identity, name=name)
     return classifiers
+
+
+def differing_parts(paths: Sequence[str]) -> list[str]:
+    """Return for each of several paths the names of the folders in which they differ, counted from the file, joined by
+    `-`. An empty list where these do not tell all apart."""
+    folders = [PurePath(path).parts[:-1][::-1] for path in paths]
+    depth = max(map(len, folders))
+    padded = [(*each, *[""] * (depth - len(each))) for each in folders]
+    places = [place for place in range(depth) if len({each[place] for each in padded}) > 1]
+    names = ["-".join(filter(None, (each[place] for place in reversed(places)))) for each in padded]
+    return names if len({name.lower() for name in names} - {""}) == len(paths) else []
 
 
 def without_head(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,11 +15,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.transforms import Normalize
 
+import robustkit
 from robustkit.attention import get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
 from robustkit.models.claims import guess, rename_layer_scale
 from robustkit.models.classifier import load
+from robustkit.models.identity import differing_parts, distinct_names
 
 VIT = "vit_tiny_patch16_224"
 SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
@@ -573,3 +575,35 @@ def test_own_factories_fail_in_one_line(
     with pytest.raises((ModelError, CheckpointError), match=words) as caught:
         load(own / f"{weights}.pth", arch=f"{own}/{arch}", **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["quest-s0/c.pth", "quest-s1/c.pth", "standard-s0/c.pth"], ["quest-s0", "quest-s1", "standard-s0"]),
+        (["/runs/quest/s0/best/c.pth", "/runs/quest/s1/best/c.pth"], ["s0", "s1"]),
+        (["/runs/quest/s0/best/c.pth", "/runs/standard/s0/best/c.pth"], ["quest", "standard"]),
+        (["a/s0/c.pth", "a/s1/c.pth", "b/s0/c.pth"], ["a-s0", "a-s1", "b-s0"]),
+        (["old/a/c.pth", "a/c.pth"], []),  # one differs in nothing that it has
+        (["x/old/c.pth", "x/c.pth"], ["x-old", "x"]),
+        (["a/c.pth", "a/c.pth"], []),
+        (["a/c.pth", "A/c.pth"], []),
+        (["c.pth", "c.pth"], []),
+    ],
+)
+def test_files_of_one_name_are_called_by_what_differs_in_their_paths(paths: list[str], names: list[str]) -> None:
+    assert differing_parts(paths) == names
+    assert differing_parts(paths[::-1]) == names[::-1]
+
+
+def test_checkpoints_of_one_name_get_others(tmp_path: Path) -> None:
+    source = Path(robustkit.__file__).parent / "embedded" / "shapes-vit-quest.safetensors"
+    places = [tmp_path / folder / name for folder in ("s0", "s1") for name in ("c.safetensors", "d.safetensors")]
+    for place in places:
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(source)
+    specs = [*map(str, places[:3]), str(places[0]), "zoo:shapes-vit-quest"]
+    models = distinct_names([robustkit.load(spec) for spec in specs])
+    assert [model.identity.name for model in models] == ["c", "d", "c-2", "c-3", "shapes-vit-quest"]  # one given twice
+    models = distinct_names([robustkit.load(str(place)) for place in places])
+    assert [model.identity.name for model in models] == ["s0-c", "s0-d", "s1-c", "s1-d"]

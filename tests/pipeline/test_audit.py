@@ -275,7 +275,7 @@ def test_checkpoints_of_one_name_in_any_case_stay_apart(place: Path, tmp_path: P
     paths = [tmp_path / f"{name}.pth" for name in ("a/NET", "b/net", "a/net-2")]
     model = {"arch": f"{place / 'net.py'}:build"}
     run = robustkit.audit(paths, data_dir=place / "images", attacks="", out=tmp_path / "run", model=model, device="cpu")
-    assert [c.name for c in run.manifest.checkpoints] == ["NET", "net-3", "net-2"]
+    assert [c.name for c in run.manifest.checkpoints] == ["a", "b", "net-2"]
     assert [c.path for c in run.manifest.checkpoints] == [str(path) for path in paths]
     alone = [
         robustkit.audit([p], data_dir=place / "images", attacks="", out=tmp_path / f"{i}", model=model, device="cpu")
