@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, features
+from PIL import Image, ImageFile, ImageFont, TiffImagePlugin, UnidentifiedImageError, features
 
 from ..common.files import bytes_of
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
@@ -553,3 +553,23 @@ def _check_image(image: Image.Image, data: bytes) -> None:
     scans = data.count(b"\xff\xda") if image.info.get("progressive") else 1
     if scans * width * height > _SCANNED:
         raise Refused(f"a JPEG of {width} x {height} pixels in {scans} scans; save it again")
+
+
+# Sheets of pictures: colours, fonts
+
+PAPER, INK, FAINT, RULE = (255, 255, 255), (24, 27, 33), (110, 116, 126), (216, 219, 224)
+
+
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def fit_text(text: str, size: int, width: int) -> str:
+    """Return the text, with its middle left out where it would be wider."""
+    face = font(size)
+    keep = len(text)
+    short = text
+    while face.getlength(short) > width and keep > 8:
+        keep -= 1
+        short = f"{text[: keep // 2]}...{text[len(text) - (keep - keep // 2) :]}"
+    return short

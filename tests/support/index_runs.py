@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gate_runs import PGD, make, right
+from gate_runs import PGD, make, spread
 from page_runs import HOSTILE
 
 from robustkit.report.run import Run
@@ -19,7 +19,7 @@ from robustkit.runs.untrusted import digest_of_run
 def audited(path: Path, name: str, hits: tuple[int, int], day: int, of: int = 50, **changes: Any) -> Run:
     """A run of one checkpoint, so many of whose samples are right, clean and under PGD. changes: in its run.json."""
     changes = {"started": f"2026-01-{day:02d}T08:00:00+00:00"} | changes
-    run = make(path, {name: {"clean": right(hits[0], of), PGD: right(hits[1], of)}}, **changes)
+    run = make(path, {name: {"clean": spread(hits[0], of), PGD: spread(hits[1], of)}}, **changes)
     write_summary(run)
     return run
 

@@ -21,9 +21,8 @@ from PIL import Image, ImageDraw
 from cam.overlay import blend, cividis
 
 from ...common.files import write_whole
-from ...data.images import open_picture
+from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font, open_picture
 from ...display.html import ENLARGE, LOOK, policy, shared
-from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.text import finite_json
 from ...errors import ProtocolError, RunError
 from ...runs.folder import RunFolder, refuse_link

@@ -15,9 +15,8 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from ...common.files import bytes_of, reason_of, write_whole
-from ...data.images import open_picture, read_image, to_pixels
+from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font, open_picture, read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES
-from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...errors import BadImageError, ProtocolError, RunError
 from ...evaluations.corruptions import FROST, asked_texture, categories, expand
 from ...evaluations.corruptions.plan import choose_texture, texture_digest

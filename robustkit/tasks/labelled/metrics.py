@@ -45,7 +45,7 @@ METRICS = (
 )
 
 
-_READ = {"sample_id", "error", "label", "correct", "top5", "nll", "confidence", "tied", "linf", "l2"}
+_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "tied", "linf", "l2"}
 
 
 def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
@@ -62,7 +62,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             rows += reading.figures(summary.add(condition))
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, takers)))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, condition, takers)))
         read = readable_rows(table)
         for taker in takers:
             taker.take(reading.checkpoint, condition, read)
@@ -99,9 +99,11 @@ def checked_figures(family: AnyFamily, condition: str, figures: Iterable[Figure]
         yield figure
 
 
-def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bool:
+def _is_wanted(family: AnyFamily, condition: str, takers: Sequence[Gatherer], column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
     of_family = isinstance(family, Family) and column in family.columns
+    if column == "label" and condition == CLEAN.text:  # what classes explain is no dependence
+        return True
     return column in _READ or is_stage_column(column) or of_family or any(taker.needs(column) for taker in takers)
 
 

@@ -17,9 +17,9 @@ from PIL import Image, ImageDraw
 
 from ...common.files import bytes_of
 from ...data.dataset import Sample
+from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font
 from ...data.scenes import LabelledScenes
 from ...display.format import number
-from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...errors import BadImageError
 from ...evaluations.condition import words_of
 from ...evaluations.family import family_of
