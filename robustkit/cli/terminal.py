@@ -19,6 +19,7 @@ import click
 
 from ..common.figure import Figure
 from ..common.names import nothing
+from ..common.plugins import of_slice
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
@@ -186,11 +187,23 @@ def after_part(part: RunPart, run: RunFolder) -> str:
     return f"part {part} is done; when all are: robustkit merge {run.path}"
 
 
-def compare_runs(runs: Sequence[Path], *, json_file: Path | None = None, console: Console, **options: Any) -> None:
-    """Print paired differences of checkpoints of runs, as `compare` finds them; write them to a file if asked."""
+def compare_runs(
+    runs: Sequence[Path],
+    *,
+    json_file: Path | None = None,
+    console: Console,
+    methods: Sequence[str] = (),
+    **options: Any,
+) -> None:
+    """Print paired differences of checkpoints of runs, as `compare` finds them, or of methods; write them to a file if
+    asked."""
     from ..results.compared import compare
 
-    compared = compare(*runs, **options)
+    if methods:
+        compared = of_slice("compare_methods", "--method")(runs, methods, **options)
+        print_line(console, compared.sentence)
+    else:
+        compared = compare(*runs, **options)
     print_tables(console, compared.tables, "the --json file")
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")

@@ -93,6 +93,12 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @setting("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
 @setting("--against", help="Baseline checkpoint; default: the first.")
+@setting(
+    "--method",
+    "methods",
+    multiple=True,
+    help="NAME=CHECKPOINTS, such as quest=quest-s*: compare methods, each of several trainings, with the first.",
+)
 @setting("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
 @setting("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @request_options(ClassificationRequest, *GROUPS)
@@ -108,6 +114,7 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     robustkit compare runs/zoo
     robustkit compare runs/release-1 runs/release-2 --json differences.json
     robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
+    robustkit compare runs/seeds --method "standard=standard-s*" --method "quest=quest-s*"
     """
     from ...runs.folder import RunFolder
 

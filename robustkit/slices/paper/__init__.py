@@ -44,10 +44,13 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
     shell_complete=_complete_axis,
 )
 @setting("--intervals", is_flag=True, help="Show 95 % intervals.")
+@setting(
+    "--method", "named", multiple=True, help="NAME=CHECKPOINTS, such as quest=quest-s*: rows are means over trainings."
+)
 @setting("--turned", is_flag=True, help="Swap rows and columns.")
 @request_options(ClassificationRequest, *GROUPS)
 @common
-def print_table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
+def print_table(runs: tuple[Path, ...], format: str, named: tuple[str, ...], **options: Any) -> None:
     """Print a table for a paper: checkpoints by conditions, from records only.
 
     The best of each figure is bold, and underlined is what no paired test tells from it, with Holm's correction over
@@ -58,14 +61,16 @@ def print_table(runs: tuple[Path, ...], format: str, **options: Any) -> None:
     robustkit table runs/zoo > zoo.tex
     robustkit table runs/standard runs/quest --columns quest --intervals
     robustkit table runs/zoo --rows clean,pgd,in-c:mce --format markdown
+    robustkit table runs/seeds --method "standard=standard-s*" --method "quest=quest-s*" --intervals
     """
     from ...evaluations.presenting import unfinished_line
     from ...runs.folder import RunFolder
+    from .methods import read_methods
     from .table import table as table_of
 
     with usable(*runs):
         opened = [RunFolder.existing(path) for path in runs]
-        made = table_of(*opened, **options)
+        made = table_of(*opened, methods=read_methods(named), **options)
         unfinished = [f"{run.path}: {line}" for run in opened if (line := unfinished_line(run))]
     print_as_it_is(console(stderr=True), *(f"⚑ {line}" for line in (*unfinished, *made.flags)))
     print_as_it_is(console(), *made.to(format).splitlines())

@@ -33,6 +33,7 @@ from ...results.pairing import Side, comparison_findings, paired_difference, ref
 from ...runs.folder import RunFolder
 from ...tasks import metric_of, metrics
 from ...tasks.task import task_of
+from .methods import Method, methods_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,11 +141,18 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class _Line:
-    """A checkpoint, and its results by condition and metric."""
+    """A checkpoint, and its results by condition and metric; or a method, with one of its trainings."""
 
     name: str
     side: Side
     rows: Mapping[tuple[str, str], Figure]
+    method: Method | None = None
+
+    @classmethod
+    def of_method(cls, method: Method) -> _Line:
+        keys = dict.fromkeys(row.key for row in method.sides[0].results)
+        rows = {key: row for key in keys if (row := method.figure(key)) is not None}
+        return cls(method.name, method.sides[0], rows, method)
 
     def doubts(self, key: tuple[str, str]) -> tuple[Finding, ...]:
         return tuple(each for each in self.rows[key].findings if each.counts) if key in self.rows else ()
@@ -162,6 +170,7 @@ def table(
     turned: bool = False,
     groups: str | None = None,
     groups_from: str | None = None,
+    methods: Mapping[str, str | Sequence[str]] | None = None,
 ) -> PaperTable:
     """Return a table for a paper: the checkpoints of runs by what they were evaluated under.
 
@@ -174,6 +183,7 @@ def table(
         turned: with rows and columns exchanged.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
+        methods: as of `robustkit.compare_methods`: rows are methods, means over their trainings.
 
     Returns:
         A table, which `to_latex` and its siblings write.
@@ -195,6 +205,9 @@ def table(
         lines += (_Line(s.checkpoint, s, {(row.condition, row.metric): row for row in s.results}) for s in sides)
         results = Results(run, [row for side in sides for row in side.results])
         front = {entry.key: entry for entry in asked_results(results)} | front
+    if methods:
+        opened = list({id(line.side.run): line.side.run for line in lines}.values())
+        lines = [_Line.of_method(method) for method in methods_of(opened, methods)]
     several = [line.name for line in lines]
     lines = [
         replace(line, name=f"{line.name} ({line.side.run.path.name})") if several.count(line.name) > 1 else line
@@ -305,6 +318,8 @@ class _Tests:
 def _p_value(first: _Line, second: _Line, key: tuple[str, str]) -> float:
     """Return the p-value of a difference; nan where its samples cannot be paired."""
     try:
+        if first.method is not None and second.method is not None:
+            return second.method.less(first.method, key).p_value
         return paired_difference(first.side, second.side, *key).p_value
     except DamagedRecord:
         raise
@@ -346,6 +361,9 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
     flags = [flag.line for flag in raised_once(flagged, dict(zip(names, names, strict=True)))]
     headings = _headings(lines, figures)
     caption = _caption(lines, headings, tests, cells, intervals)
+    if trainings := {len(line.method.sides) for line in lines if line.method is not None}:
+        counts = " to ".join(map(str, sorted({min(trainings), max(trainings)})))
+        caption += f" Means over {counts} trainings; intervals and tests are for other images and other trainings."
     whole = tuple((name, *row) for name, row in zip(names, cells, strict=True))
     return PaperTable(
         Table(caption, ("checkpoint", *headings.values()), whole, (*(doubt for doubt, _ in apart), *flags)), intervals

@@ -1,0 +1,432 @@
+"""Compare methods, each of several trainings: whether another seed and other images would say the same.
+
+The figure of a method is the mean over its trainings. Its variance has that of images and that of trainings, which are
+crossed: every training is asked about the same images (`intervals.error_parts`); Student's t has the degrees of freedom
+of both (Satterthwaite 1946), near those of trainings where these spread. Figures that are no mean over images, such as
+mIoU, add the spread over trainings to the error of their images. Where the trainings of two methods have the same
+seeds, they are paired by seed as well as by image.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from ...common.differences import STUDENT, Difference, holm, of_draws
+from ...common.figure import STUDENT as OF_STUDENT
+from ...common.figure import Figure
+from ...common.intervals import Floats, draws_interval, error_of_parts
+from ...common.plugins import plugin_session
+from ...data.metadata import Grouping
+from ...display.format import counted, figure_cell, p_equals, p_value, scaled
+from ...display.html import as_html
+from ...display.table import Table
+from ...display.text import finite_json
+from ...errors import DamagedRecord, ProtocolError, RunError, unknown
+from ...evaluations.condition import name_of
+from ...evaluations.metrics import is_finite
+from ...evaluations.records import align, common_groups, common_ids
+from ...protocol.condition import split_list
+from ...results.comparison import LEVEL, compare_sides
+from ...results.pairing import Side, paired_difference, refuse_incomparable
+from ...runs.folder import RunFolder
+from ...tasks import metric_of
+from ...tasks.task import task_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Key = tuple[str, str]
+"""A condition and a metric."""
+_SEED = re.compile(r"(?:^|[-_./ ])(?:seed|s)[-_=]?(\d+)(?=$|[-_./ ])", re.IGNORECASE)
+_NORMAL = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method and its trainings, one or more checkpoints."""
+
+    name: str
+    sides: tuple[Side, ...]
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...] | None:
+        """The seed of each training; None where one has none, or two have the same."""
+        found = [_seed_of(side) for side in self.sides]
+        named = tuple(seed for seed in found if seed is not None)
+        return named if len({*named}) == len(self.sides) else None
+
+    def ordered(self) -> Method:
+        """Return it with its trainings in the order of their seeds."""
+        if self.seeds is None:
+            return self
+        order = sorted(range(len(self.sides)), key=self.seeds.__getitem__)
+        return Method(self.name, tuple(self.sides[place] for place in order))
+
+    def row(self, side: Side, key: Key) -> Figure | None:
+        return next((row for row in side.results if row.key == key), None)
+
+    def values(self, key: Key) -> list[float]:
+        """Return the figure of each training, nan where one has none."""
+        rows = [self.row(side, key) for side in self.sides]
+        return [math.nan if row is None else row.value for row in rows]
+
+    def figure(self, key: Key) -> Figure | None:
+        """Return the mean over trainings, with an interval for other images and other trainings; that of one training
+        is its own. None where a training has no such figure."""
+        rows = [row for side in self.sides if (row := self.row(side, key)) is not None]
+        if len(rows) < len(self.sides):
+            return None
+        if len(rows) == 1:
+            return rows[0]
+        findings = tuple(dict.fromkeys(finding for row in rows for finding in row.findings))
+        mean = replace(rows[0], value=float(np.mean([row.value for row in rows])), low=math.nan, high=math.nan)
+        mean = replace(mean, checkpoint=self.name, findings=findings, interval=OF_STUDENT, effect=math.nan)
+        if (columns := _columns(self.sides, key)) is not None:
+            values, groups = columns
+            low, high = draws_interval(values, groups)
+            return replace(mean, value=float(values.mean()), n=len(values), low=low, high=high)
+        errors = [(row.high - row.low) / 2 / _NORMAL for row in rows if row.has_interval]
+        if len(errors) < len(rows):
+            return mean
+        error, freedom = error_of_parts(
+            [_spread(self.values(key)), (float(np.mean(np.square(errors))), rows[0].n - 1.0)]
+        )
+        reach = float(stdtrit(freedom, 0.975)) * error if error else 0.0
+        return replace(mean, low=mean.value - reach, high=mean.value + reach)
+
+    def less(self, other: Method, key: Key) -> Difference:
+        """Return how its figure differs from another method's. Raises RunError where the two cannot be paired."""
+        paired = other.seeds is not None and self.seeds is not None and sorted(other.seeds) == sorted(self.seeds)
+        first, second = (other.ordered(), self.ordered()) if paired else (other, self)
+        if len(first.sides) == len(second.sides) == 1:
+            return paired_difference(first.sides[0], second.sides[0], *key)
+        if (columns := _columns((*first.sides, *second.sides), key)) is not None:
+            values, groups = columns
+            return of_draws(values[:, : len(first.sides)], values[:, len(first.sides) :], groups, paired)
+        pairs = [(one, two) for one in first.sides for two in second.sides]
+        if paired:
+            pairs = list(zip(first.sides, second.sides, strict=True))
+        found = [paired_difference(one, two, *key) for one, two in pairs]
+        errors = [(each.ci_high - each.ci_low) / 2 / _NORMAL for each in found]
+        spreads = (
+            [_spread([each.value for each in found])] if paired else [_spread(m.values(key)) for m in (first, second)]
+        )
+        before, after = (float(np.mean(method.values(key))) for method in (first, second))
+        error, freedom = error_of_parts([*spreads, (float(np.mean(np.square(errors))), found[0].n - 1.0)])
+        value, named = after - before, (before, after, STUDENT, found[0].groups)
+        if not error > 0:
+            return Difference(value, found[0].n, math.nan, math.nan, math.nan, *named)
+        reach, p = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
+        return Difference(value, found[0].n, value - reach, value + reach, p, *named)
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return the squared error of a mean of trainings, and its degrees of freedom."""
+    return float(np.var(values, ddof=1)) / len(values), len(values) - 1.0
+
+
+def _columns(sides: Sequence[Side], key: Key) -> tuple[Floats, Any] | None:
+    """Return the figure of each sample of each training, (n, T), and the groups of samples; None where the figure is no
+    mean over samples, or not finite."""
+    condition, metric = key
+    task = task_of(sides[0].manifest)
+    try:
+        read = [task.per_sample(side, condition, metric) for side in sides]
+    except DamagedRecord:
+        raise
+    except RunError:
+        return None
+    ids = common_ids([each for each, _ in read])
+    if not len(ids):
+        return None
+    values = np.stack([align(each, figures, ids) for each, figures in read], axis=1)
+    return (values, common_groups(sides[0], sides[-1], ids)) if np.isfinite(values).all() else None
+
+
+def _seed_of(side: Side) -> int | None:
+    stated = side.described.to_plain()["metadata"].get("seed")
+    if isinstance(stated, int | str) and str(stated).isdecimal():
+        return int(stated)
+    found = _SEED.findall(f"{side.run.path.name}/{side.checkpoint}")
+    return int(found[-1]) if found else None
+
+
+def read_methods(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the patterns by method of `quest=quest-s*,other`. Raises ProtocolError for another form."""
+    methods: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, patterns = text.partition("=")
+        some = [each.strip() for each in patterns.split(",") if each.strip()]
+        if not (equals and name.strip() and some):
+            raise ProtocolError(f"--method {text}: expected NAME=CHECKPOINTS, such as quest=quest-s*")
+        methods.setdefault(name.strip(), []).extend(some)
+    return methods
+
+
+def methods_of(runs: Sequence[RunFolder], given: Mapping[str, str | Sequence[str]]) -> list[Method]:
+    """Return methods of the checkpoints of runs. given: by name, patterns for names of checkpoints, or of their run
+    folders. Raises ProtocolError where a pattern fits none, a checkpoint is in two methods, a file twice in one, or
+    trainings are of one method only."""
+    every = [Side(run, name) for run in runs for name in run.manifest.names]
+    taken: dict[int, str] = {}
+    methods = []
+    for name, patterns in given.items():
+        chosen: dict[int, Side] = {}
+        for pattern in split_list(patterns):
+            fitting = {id(side): side for side in every if _fits(side, pattern)}
+            if not fitting:
+                names = dict.fromkeys(side.checkpoint for side in every)
+                raise ProtocolError(f"--method {name}: {unknown('checkpoint', pattern, names)}")
+            chosen |= fitting
+        for key, side in chosen.items():
+            if taken.setdefault(key, name) != name:
+                raise ProtocolError(f"{side.checkpoint} is of {taken[key]} and of {name}; expected one method")
+        _refuse_same_file(name, [*chosen.values()])
+        methods.append(Method(name, tuple(chosen.values())))
+    single = [method.name for method in methods if len(method.sides) == 1]
+    if single and len(single) < len(methods):
+        several = next(method for method in methods if len(method.sides) > 1)
+        what = f"{single[0]} has one training and {several.name} {len(several.sides)}"
+        raise ProtocolError(f"{what}: how much trainings of {single[0]} differ is unknown; give two or more of each")
+    return methods
+
+
+def _fits(side: Side, pattern: str) -> bool:
+    path = side.run.path.as_posix()
+    return any(fnmatchcase(text, pattern) for text in (side.checkpoint, path, f"{path}/{side.checkpoint}"))
+
+
+def _refuse_same_file(name: str, sides: Sequence[Side]) -> None:
+    seen: dict[tuple[str | None, ...], Side] = {}
+    for side in sides:
+        digest = side.described.sha256, side.described.code_sha256, str(side.described.attention)
+        other = seen.setdefault(digest, side)
+        if digest[0] and other is not side:
+            both = f"{other.checkpoint} and {side.checkpoint} of {name}"
+            raise ProtocolError(f"{both} are the same file, which is no second training; leave one out")
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """How a method differs from the first. p_value: Holm's, over all rows."""
+
+    first: Method
+    second: Method
+    key: Key
+    difference: Difference
+    p_value: float = math.nan
+
+    @property
+    def verdict(self) -> str:
+        """`better` or `worse` where it is significant, `higher` or `lower` for metrics that are neither; else ''."""
+        if not self.p_value < LEVEL:
+            return ""
+        words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("lower", "higher")}[metric_of(self.key[1]).better]
+        return words[self.difference.value > 0]
+
+
+@dataclass(frozen=True)
+class ComparedMethods:
+    """Methods and how all differ from the first. unpaired: lines on what could not be compared."""
+
+    methods: tuple[Method, ...]
+    rows: tuple[MethodRow, ...]
+    unpaired: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Which method is better under what, and whether seeds are part of it."""
+        found = [row for row in self.rows if row.verdict]
+        if all(len(method.sides) == 1 for method in self.methods):
+            return "One training of each method: a difference may be one of seeds."
+        if not found:
+            names = " and ".join(method.name for method in self.methods)
+            return f"No significant difference between {names} in {len(self.rows)} tests over trainings and images."
+        row = min(found, key=lambda each: each.p_value)
+        metric, manifest = metric_of(row.key[1]), row.second.sides[0].manifest
+        size = scaled(abs(row.difference.value), metric.scale)
+        where = name_of(row.key[0], "sentence", manifest)
+        rest = f"; {len(found)} of {len(self.rows)} tests are significant" if len(found) > 1 else ""
+        unit = " points" if metric.scale == 100 else ""
+        what = f"{metric.word} {size}{unit}, {p_equals(row.p_value)}"
+        return f"{row.second.name} is {row.verdict} than {row.first.name} {where} ({what}){rest}."
+
+    @property
+    def tables(self) -> list[Table]:
+        """A table of differences for each method but the first, and one of all trainings."""
+        base, *others = self.methods
+        headings = (
+            "condition",
+            "figure",
+            "n",
+            base.name,
+            "value [95 %]",
+            "difference [95 %]",
+            "p",
+            "p (Holm)",
+            "at 0.05",
+        )
+        tables = []
+        for method in others:
+            rows = tuple(_cells(row) for row in self.rows if row.second is method)
+            title = f"{method.name} against {base.name}: {_trainings(base, method)}"
+            tables.append(Table(title, headings, rows, (), _NOTE, method.name, ("p", "n", "p (Holm)")).said_once("n"))
+        keys = dict.fromkeys(row.key for row in self.rows)
+        every = tuple(row for key in keys for row in self._trainings_of(key))
+        return [
+            *tables,
+            Table("Trainings", ("condition", "figure", "method", "mean [95 %]", "trainings"), every, keys=2),
+        ]
+
+    def _trainings_of(self, key: Key) -> Iterator[tuple[str, ...]]:
+        manifest, metric = self.methods[0].sides[0].manifest, metric_of(key[1])
+        for method in self.methods:
+            each = ", ".join(scaled(value, metric.scale) if is_finite(value) else "–" for value in method.values(key))
+            cell = figure_cell(method.figure(key), metric.scale)
+            yield name_of(key[0], "table", manifest), metric.label or metric.name, method.name, cell, each
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the file of `robustkit compare --method … --json` holds."""
+        return {
+            "methods": {
+                m.name: [{"run": str(s.run.path), "checkpoint": s.checkpoint} for s in m.sides] for m in self.methods
+            },
+            "rows": [_plain(row) for row in self.rows],
+            "sentence": self.sentence,
+            "unpaired": list(self.unpaired),
+        }
+
+    def to_json(self) -> str:
+        """Return the same as JSON."""
+        return finite_json(self.to_dict())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each difference."""
+        import pandas as pd
+
+        return pd.DataFrame([_plain(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        return as_html(self.tables, (self.sentence, *self.unpaired))
+
+
+_NOTE = (
+    "Means over trainings; intervals and tests are for other images and other trainings (crossed, Student's t). The "
+    "difference is value minus the first method's, in points where they are in %. Holm's p corrects for all rows."
+)
+
+
+def _trainings(base: Method, method: Method) -> str:
+    counts = (
+        f"{len(method.sides)} and {len(base.sides)} trainings"
+        if len(base.sides) != len(method.sides)
+        else (f"{len(base.sides)} training{'s' * (len(base.sides) > 1)} each")
+    )
+    paired = base.seeds is not None and method.seeds is not None and sorted(base.seeds) == sorted(method.seeds)
+    return f"{counts}, paired by image{' and by seed' if paired and len(base.sides) > 1 else ''}"
+
+
+def _cells(row: MethodRow) -> tuple[str, ...]:
+    metric, difference = metric_of(row.key[1]), row.difference
+    gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
+    label = name_of(row.key[0], "table", row.second.sides[0].manifest)
+    figures = figure_cell(row.second.figure(row.key), metric.scale), figure_cell(gap, metric.scale, sign="+")
+    tested = p_value(difference.p_value), p_value(row.p_value), row.verdict
+    return (
+        label,
+        metric.label or metric.name,
+        counted(difference),
+        scaled(difference.first, metric.scale),
+        *figures,
+        *tested,
+    )
+
+
+def _plain(row: MethodRow) -> dict[str, Any]:
+    d = row.difference
+    named = {
+        "first": row.first.name,
+        "second": row.second.name,
+        "condition": row.key[0],
+        "metric": row.key[1],
+        "n": d.n,
+    }
+    figures = {"first_value": d.first, "second_value": d.second, "difference": d.value, "ci_low": d.ci_low}
+    figures |= {"ci_high": d.ci_high, "p": d.p_value, "p_holm": row.p_value}
+    finite = {name: value if is_finite(value) else None for name, value in figures.items()}
+    return named | finite | {"verdict": row.verdict}
+
+
+@plugin_session()
+def compare_methods(
+    *runs: RunFolder | str | Path,
+    methods: Mapping[str, str | Sequence[str]],
+    groups: str | None = None,
+    groups_from: str | None = None,
+) -> ComparedMethods:
+    """Compare methods, each of several trainings, on the same images: from records only.
+
+    Args:
+        *runs: run folders that hold the checkpoints.
+        methods: by name, the names of its checkpoints, or patterns for them or for their run folders, such as
+            `{"quest": "quest-s*", "standard": ["standard-s0", "standard-s1"]}`. All differ from the first.
+        groups: a column of the runs' metadata: samples of one value may resemble each other.
+        groups_from: a regular expression that finds the group of a sample in its id.
+
+    Returns:
+        Tables of differences and of all trainings; a notebook shows them.
+
+    Raises:
+        ProtocolError: a pattern that fits no checkpoint, one method, or trainings of one method only.
+        RunError: no run, or runs that cannot be compared.
+
+    Example:
+        >>> files = ["zoo:shapes-vit-standard", "zoo:shapes-vit-quest"]
+        >>> options = dict(attacks="none", limit=8, setup_check=False, out="runs/pair")
+        >>> run = robustkit.audit(files, "embedded:shapes", **options)
+        >>> robustkit.compare_methods(run, methods={"standard": "*-standard", "quest": "*-quest"}).sentence
+        'One training of each method: a difference may be one of seeds.'
+    """
+    grouping = Grouping.of(groups, groups_from)
+    opened = [RunFolder.opened(each, grouping) for each in runs]
+    found = methods_of(opened, methods)
+    if len(found) < 2:
+        raise ProtocolError(f"{len(found)} method; expected two or more: give --method again")
+    base, rows, left_out = found[0], list[MethodRow](), dict[str, None]()
+    for method in found[1:]:
+        for side in (*base.sides[1:], *method.sides):
+            refuse_incomparable(
+                base.sides[0], side, [text for text in base.sides[0].conditions if text in side.conditions]
+            )
+        for key in _keys(base.sides[0], method.sides[0]):
+            try:
+                rows.append(MethodRow(base, method, key, method.less(base, key)))
+            except DamagedRecord:
+                raise
+            except RunError as fault:
+                left_out[str(fault)] = None
+    adjusted = holm([row.difference.p_value for row in rows])
+    tested = tuple(replace(row, p_value=p) for row, p in zip(rows, adjusted, strict=True))
+    return ComparedMethods(tuple(found), tested, tuple(left_out))
+
+
+def _keys(first: Side, second: Side) -> list[Key]:
+    """Return what a comparison of two checkpoints has rows of."""
+    return [(row.condition, row.metric) for row in compare_sides([(first, second)], None).pairs[0].rows]
+
+
+def compare_named(runs: Sequence[Path], texts: Sequence[str], **options: Any) -> ComparedMethods:
+    """Compare the methods of `robustkit compare --method`. Raises ProtocolError for an option that means nothing."""
+    if idle := [f"--{name}" for name in ("checkpoints", "against", "reference") if options.pop(name)]:
+        raise ProtocolError(f"{', '.join(idle).replace('checkpoints', 'checkpoint')} with --method: leave one out")
+    return compare_methods(*runs, methods=read_methods(texts), **options)
