@@ -1,10 +1,15 @@
-"""Names as people type them: case and separators do not matter."""
+"""Names as people type them, whose case and separators do not matter; and `memory:NAME`, an object of the calling
+program that a run takes in place of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any
 
-from ..errors import ProtocolError
+from ..errors import ModelError, ProtocolError
 
 NONE = "none"
 NORMS: Mapping[str, str] = {"inf": "linf", "infinity": "linf", "2": "l2", "1": "l1", "0": "l0"}
@@ -48,3 +53,26 @@ def nothing(asked: object, option: str = "") -> bool:
         where = f"--{option.replace('_', '-')} " if option else ""
         raise ProtocolError(f"{where}{text}: none cannot be combined with others; leave out none, or the others")
     return names == [NONE]
+
+
+IN_MEMORY = "memory:"
+_HELD: ContextVar[Mapping[str, Any]] = ContextVar("held", default=MappingProxyType({}))
+
+
+@contextmanager
+def hold(objects: Mapping[str, Any]) -> Iterator[None]:
+    """Let `memory:NAME` mean an object inside."""
+    token = _HELD.set({**_HELD.get(), **objects})
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+def held_object(spec: str) -> Any:
+    """Return the object that `memory:NAME` means. Raises ModelError where nothing has that name, as elsewhere."""
+    try:
+        return _HELD.get()[spec.removeprefix(IN_MEMORY)]
+    except KeyError:
+        why = "it is in the memory of the program that started the run, not of this process"
+        raise ModelError(f"{spec}: {why}; call robustkit from there, without ray or torchrun") from None

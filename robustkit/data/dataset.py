@@ -16,8 +16,7 @@ import numpy as np
 from PIL import Image
 
 from ..common.files import lines_of, reason_of
-from ..common.held import PREFIX as IN_MEMORY
-from ..common.held import held_object
+from ..common.names import IN_MEMORY, held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import CIFAR10, WNID, Naming, first_names, number_classes, order_assumed, places_by_name

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..common.files import TEXT, reason_of, text_of
-from ..common.held import PREFIX, held_object
+from ..common.names import IN_MEMORY, held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import first_names, printable
@@ -351,7 +351,7 @@ def open_scenes(
     if layout not in (None, *LAYOUTS):
         raise DataError(unknown("layout", layout, LAYOUTS))
     first, ignored = (FIRST, (*range(FIRST), *ignore)) if reduce_zero_label else (0, ignore)
-    if str(data_dir).startswith(PREFIX):
+    if str(data_dir).startswith(IN_MEMORY):
         if masks or layout:
             raise DataError(f"{data_dir} has its own masks; leave out {'masks' if masks else 'layout'}")
         scenes = _in_memory(str(data_dir), ignored, num_classes, first, Path(classes) if classes else None)

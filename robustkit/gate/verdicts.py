@@ -18,8 +18,8 @@ from typing import NamedTuple
 from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
 from ..common.figure import INCOMPLETE, Figure
 from ..common.finding import Finding
-from ..common.held import PREFIX
 from ..common.intervals import Z, simultaneous_z
+from ..common.names import IN_MEMORY
 from ..common.plugins import plugin_session
 from ..display.text import no_controls
 from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
@@ -72,7 +72,7 @@ def missing_command(manifest: Manifest, name: str, pattern: ConditionPattern, ou
     if not isinstance(options, dict) or not isinstance(specs, list):  # of another version, or altered
         return ""
     options = dict(options)
-    if any(str(text).startswith(PREFIX) for text in (spec, *options.values())):
+    if any(str(text).startswith(IN_MEMORY) for text in (spec, *options.values())):
         return manifest.command
     words = [*vocabulary_of(pattern.name).command(pattern, pattern_of), "--"]
     for flag, value in pairwise(words):

@@ -15,8 +15,7 @@ from torch import nn
 
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
-from ..common.held import PREFIX as IN_MEMORY
-from ..common.held import held_object
+from ..common.names import IN_MEMORY, held_object
 from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE, LOGITS
 from ..errors import CheckpointError, ModelError

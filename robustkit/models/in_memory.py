@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..attention.apply import attention_kind
-from ..common.held import PREFIX
+from ..common.names import IN_MEMORY
 from ..errors import ModelError
 from .checkpoint import digest_of_tensors
 from .identity import Classifier, ModelIdentity, display_name
@@ -63,7 +63,7 @@ def described(network: nn.Module, name: str, options: InputOptions) -> ModelIden
     preprocessing, sources, notes = resolve_preprocessing(network, options, {}, name, config_of="published")
     return ModelIdentity(
         name=display_name(name),
-        spec=f"{PREFIX}{name}",
+        spec=f"{IN_MEMORY}{name}",
         path=None,
         sha256=digest_of_tensors(network.state_dict()) if network.state_dict() else None,
         arch=str(config.get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}"),

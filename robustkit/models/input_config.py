@@ -12,7 +12,7 @@ from typing import Any
 from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
 
-from ..common.held import PREFIX
+from ..common.names import IN_MEMORY
 from ..common.preprocessing import ASSUMED, INTERPOLATIONS, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
 from ..errors import ModelError, unknown
 from .architecture import is_factory, probed_size
@@ -49,7 +49,7 @@ def refuse_output(spec: str | Path | nn.Module, options: InputOptions, features:
     if options.output is None:
         return
     chosen = (
-        isinstance(spec, nn.Module) or str(spec).startswith(PREFIX) or "output" in (reader_options(str(spec)) or ())
+        isinstance(spec, nn.Module) or str(spec).startswith(IN_MEMORY) or "output" in (reader_options(str(spec)) or ())
     )
     if features or not (chosen or is_factory(options.arch or "")):
         label = type(spec).__name__ if isinstance(spec, nn.Module) else spec

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
-from ..common.held import PREFIX, held_object
+from ..common.names import IN_MEMORY, held_object
 from ..common.preprocessing import LARGEST_SIDE, PROBABILITIES, Preprocessing
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
@@ -131,7 +131,7 @@ def load_segmenter(
     if isinstance(spec, nn.Module):
         return _in_memory(spec, type(spec).__name__, options, tiling)
     spec = str(spec)
-    if spec.startswith(PREFIX):
+    if spec.startswith(IN_MEMORY):
         return _in_memory(held_object(spec).network, held_object(spec).name, options, tiling)
     if attention is not None:
         find_formula(attention)

@@ -9,7 +9,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ..common.held import PREFIX, hold
+from ..common.names import IN_MEMORY, hold
 from ..common.options import Option, options_of
 from ..data.in_memory import open_held, open_held_scenes
 from ..display.progress import progress_shown
@@ -181,7 +181,7 @@ def carried_out(
     """Carry out a request. Raises TypeError for an option that it does not have."""
     values, tables = grouped(kind, options), dict[str, Any]()
     if hasattr(values.get("metadata"), "keys"):  # a DataFrame, or a dict of columns
-        tables, values["metadata"] = {_TABLE: values["metadata"]}, f"{PREFIX}{_TABLE}"
+        tables, values["metadata"] = {_TABLE: values["metadata"]}, f"{IN_MEMORY}{_TABLE}"
     with (
         hold(tables),
         in_memory(kind, checkpoints, data_dir, values.get("model") or {}) as (specs, place),
@@ -252,9 +252,9 @@ def in_memory(
         name = display_name(names[number] if names else type(network).__name__)
         name = name if name not in objects else f"{name}-{number + 1}"
         objects[name] = HeldNetwork(network, name, size)
-        specs.append(f"{PREFIX}{name}")
+        specs.append(f"{IN_MEMORY}{name}")
     place = "data" if "data" not in objects else "images"
     objects |= {} if held is None else {place: held}
     networks = [each.network for each in objects.values() if isinstance(each, HeldNetwork)]
     with hold(objects), as_it_was(networks):
-        yield specs, data if isinstance(data, str | Path) else f"{PREFIX}{place}"
+        yield specs, data if isinstance(data, str | Path) else f"{IN_MEMORY}{place}"

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..common.held import PREFIX as IN_MEMORY
-from ..common.held import held_object
+from ..common.names import IN_MEMORY, held_object
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..data.metadata import Grouping, read_metadata, rows_in_memory

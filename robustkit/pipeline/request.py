@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
-from ..common.held import PREFIX
-from ..common.names import norm_name, nothing
+from ..common.names import IN_MEMORY, norm_name, nothing
 from ..common.options import (
     Option,
     check_paths,
@@ -184,7 +183,7 @@ def _word(each: Option, value: Any) -> Any:
     if each.annotation == "bool":
         return value != each.default  # the flag of what is on by default takes it away
     if not isinstance(value, _PLAIN):  # an object of Python's, which no command can name
-        return None if value is None else f"{PREFIX}{type(value).__name__}"
+        return None if value is None else f"{IN_MEMORY}{type(value).__name__}"
     return text_of_value(value, each.read)
 
 

@@ -29,7 +29,7 @@ from torch.utils.data import (
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import RandomGrayscale, RandomHorizontalFlip, ToTensor
 
-from robustkit.common.held import hold
+from robustkit.common.names import hold
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import read_image
 from robustkit.data.in_memory import image_pixels, open_held, open_held_scenes

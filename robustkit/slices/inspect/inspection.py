@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...attention.fingerprint import Fit
 from ...common.figure import Figure
-from ...common.held import PREFIX
+from ...common.names import IN_MEMORY
 from ...common.plugins import of_slice
 from ...common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ...data.dataset import Dataset
@@ -257,7 +257,7 @@ def look_into(
     where = pick_device(device)
     names = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in names}
-    segments = segments or (not checkpoint.startswith(PREFIX) and is_segmenter(checkpoint))
+    segments = segments or (not checkpoint.startswith(IN_MEMORY) and is_segmenter(checkpoint))
     opened = load_segmenter(checkpoint, **of_segmenter) if segments else load(checkpoint, **model)
     yield from _facts(opened)
     setup = _Setup.of(opened)
@@ -353,7 +353,7 @@ def _stated(
     stated |= {} if segments else {"crop_pct": f"{p.crop_pct:.6g}", "interpolation": p.interpolation}
     settings |= {} if segments else {"crop_pct": p.crop_pct, "interpolation": p.interpolation}
     settings = {name: value for name, value in settings.items() if value not in (None, False, ())}
-    if checkpoint.startswith(PREFIX) or data_dir.startswith(PREFIX):
+    if checkpoint.startswith(IN_MEMORY) or data_dir.startswith(IN_MEMORY):
         return Stated(settings, "", tuple(setup.unsure))
     words = ["robustkit", "segment" if segments else "audit", checkpoint, "--data-dir", data_dir]
     for name, value in {**options, **stated}.items():
@@ -384,7 +384,7 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "SHA-256", str(identity.sha256)
     if identity.code_sha256:
         yield "config or code", f"SHA-256 {identity.code_sha256}"
-    read = "" if identity.spec.startswith(PREFIX) else "; read without running code"
+    read = "" if identity.spec.startswith(IN_MEMORY) else "; read without running code"
     yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters{read}"
     yield "architecture", f"{identity.arch}, {identity.num_classes} classes"
     source = f"{identity.attention} (from {identity.attention_source})"
