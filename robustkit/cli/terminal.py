@@ -24,7 +24,7 @@ from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
-from .options import loading, refuse_for_pictures, refuse_idle_parts, request_of, take_entries
+from .options import GROUPS, loading, refuse_for_pictures, refuse_idle_parts, request_of, take_entries
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,10 +193,11 @@ def compare_runs(
     json_file: Path | None = None,
     console: Console,
     methods: Sequence[str] = (),
+    plan: float | None = None,
     **options: Any,
 ) -> None:
     """Print paired differences of checkpoints of runs, as `compare` finds them, or of methods; write them to a file if
-    asked."""
+    asked. plan: points, whose plan is printed, too."""
     from ..results.compared import compare
 
     if methods:
@@ -207,6 +208,10 @@ def compare_runs(
     print_tables(console, compared.tables, "the --json file")
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")
+    if plan is not None:
+        grouped = {name: options.get(name) for name in GROUPS}
+        planned = of_slice("plan", "--plan")(runs, methods, difference=plan, **grouped)
+        print_tables(console, planned.tables, "the notebook")
     if json_file is None:
         return
     text = json.dumps(compared.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)

@@ -1,6 +1,6 @@
-"""Make tables for papers from finished runs.
+"""What a paper needs: tables of finished runs, comparisons of methods, and a plan of how much to run.
 
-This module has the command, and imports what it needs when it runs.
+This module has the commands, and imports what it needs when they run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from ...cli.options import CONTEXT, GROUPS, Place, SliceCommand, common, request_options, setting
 from ...cli.terminal import console, usable
-from ...display.console import print_as_it_is
+from ...display.console import print_as_it_is, print_tables
 from ...pipeline.request import ClassificationRequest
 
 
@@ -74,3 +74,32 @@ def print_table(runs: tuple[Path, ...], format: str, named: tuple[str, ...], **o
         unfinished = [f"{run.path}: {line}" for run in opened if (line := unfinished_line(run))]
     print_as_it_is(console(stderr=True), *(f"⚑ {line}" for line in (*unfinished, *made.flags)))
     print_as_it_is(console(), *made.to(format).splitlines())
+
+
+@click.command(
+    "plan",
+    cls=SliceCommand,
+    context_settings=CONTEXT,
+    after="compare",
+    short_help="say how many images or trainings show a difference",
+)
+@click.argument("runs", nargs=-1, required=True, type=Place(file_okay=False), metavar="RUN...")
+@setting("--difference", type=float, required=True, help="Difference to show, in points: 2 of accuracy or error.")
+@setting("--power", type=float, default=80.0, help="How often it is to be shown, in per cent.")
+@setting("--method", "named", multiple=True, help="NAME=CHECKPOINTS, twice: plan the trainings of two methods.")
+@request_options(ClassificationRequest, *GROUPS)
+@common
+def print_plan(runs: tuple[Path, ...], named: tuple[str, ...], power: float, **options: Any) -> None:
+    """Say how many images, groups or trainings show a difference, and what they cost, from a pilot of two checkpoints.
+
+    The pilot is any run, of 100 images or more, as robustkit compare takes it. For right and wrong the power is that of
+    McNemar's exact test.
+
+    \b
+    robustkit plan runs/pilot --difference 2
+    robustkit plan runs/seeds --difference 1 --method "standard=standard-s*" --method "quest=quest-s*"
+    """
+    from .plan import plan_named
+
+    with usable(*runs):
+        print_tables(console(), plan_named(runs, named, power=power / 100, **options).tables, "the notebook")

@@ -91,7 +91,7 @@ class Method:
         findings = tuple(dict.fromkeys(finding for row in rows for finding in row.findings))
         mean = replace(rows[0], value=float(np.mean([row.value for row in rows])), low=math.nan, high=math.nan)
         mean = replace(mean, checkpoint=self.name, findings=findings, interval=OF_STUDENT, effect=math.nan)
-        if (columns := _columns(self.sides, key)) is not None:
+        if (columns := sample_columns(self.sides, key)) is not None:
             values, groups = columns
             low, high = draws_interval(values, groups)
             return replace(mean, value=float(values.mean()), n=len(values), low=low, high=high)
@@ -110,7 +110,7 @@ class Method:
         first, second = (other.ordered(), self.ordered()) if paired else (other, self)
         if len(first.sides) == len(second.sides) == 1:
             return paired_difference(first.sides[0], second.sides[0], *key)
-        if (columns := _columns((*first.sides, *second.sides), key)) is not None:
+        if (columns := sample_columns((*first.sides, *second.sides), key)) is not None:
             values, groups = columns
             return of_draws(values[:, : len(first.sides)], values[:, len(first.sides) :], groups, paired)
         pairs = [(one, two) for one in first.sides for two in second.sides]
@@ -135,7 +135,7 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
     return float(np.var(values, ddof=1)) / len(values), len(values) - 1.0
 
 
-def _columns(sides: Sequence[Side], key: Key) -> tuple[Floats, Any] | None:
+def sample_columns(sides: Sequence[Side], key: Key) -> tuple[Floats, Any] | None:
     """Return the figure of each sample of each training, (n, T), and the groups of samples; None where the figure is no
     mean over samples, or not finite."""
     condition, metric = key
