@@ -64,13 +64,13 @@ def of_means(before: Floats, after: Floats, binary: bool, groups: Groups | None 
     return Difference(value, n, value - reach, value + reach, p_value, first, second, test)
 
 
-def of_draws(before: Floats, after: Floats, groups: Groups | None = None, paired: bool = True) -> Difference:
+def of_draws(before: Floats, after: Floats, groups: Groups | None = None) -> Difference:
     """Return how the mean of (n, D) figures differs from that of (n, E) others, where each column is of its own random
     draw. The interval is of other samples and other draws: Student's t with both errors. As many draws on both sides
-    are paired, unless told otherwise. groups: of the samples.
+    are paired. groups: of the samples.
     """
     n, first, second = len(before), float(before.mean()), float(after.mean())
-    if paired and before.shape == after.shape:
+    if before.shape == after.shape:
         parts = error_parts(after - before, groups)
     else:
         per_draw = [part for side in (before, after) for part in error_parts(side)[1:]]

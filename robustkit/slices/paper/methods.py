@@ -1,10 +1,11 @@
 """Compare methods, each of several trainings: whether another seed and other images would say the same.
 
-The figure of a method is the mean over its trainings. Its variance has that of images and that of trainings, which are
-crossed: every training is asked about the same images (`intervals.error_parts`); Student's t has the degrees of freedom
-of both (Satterthwaite 1946), near those of trainings where these spread. Figures that are no mean over images, such as
-mIoU, add the spread over trainings to the error of their images. Where the trainings of two methods have the same
-seeds, they are paired by seed as well as by image.
+The figure of a method is the mean over its trainings. Trainings and images are both samples of more of their kind, and
+crossed: every training is asked about the same images. So variances come from the mean squares of a table without
+replication, and Student's t has the degrees of freedom of Hillis (2007, Statistics in Medicine 26), as for readers and
+cases in radiology: near those of trainings where these spread. Figures that are no mean over images, such as mIoU, add
+the spread over trainings to the error of their images. Where the trainings of two methods have the same seeds, they are
+paired by seed as well as by image.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from ...common.differences import STUDENT, Difference, holm, of_draws
+from ...common.differences import STUDENT, Difference, holm
 from ...common.figure import STUDENT as OF_STUDENT
 from ...common.figure import Figure
-from ...common.intervals import Floats, draws_interval, error_of_parts
+from ...common.groups import Groups, cluster_variance
+from ...common.intervals import Floats, error_of_parts
 from ...common.plugins import plugin_session
 from ...data.metadata import Grouping
 from ...display.format import counted, figure_cell, p_equals, p_value, scaled
@@ -93,8 +95,11 @@ class Method:
         mean = replace(mean, checkpoint=self.name, findings=findings, interval=OF_STUDENT, effect=math.nan)
         if (columns := sample_columns(self.sides, key)) is not None:
             values, groups = columns
-            low, high = draws_interval(values, groups)
-            return replace(mean, value=float(values.mean()), n=len(values), low=low, high=high)
+            error, freedom = crossed_error([values], groups)
+            value, reach = float(values.mean()), float(stdtrit(freedom, 0.975)) * error
+            least, most = metric_of(key[1]).ends
+            ends = max(least, value - reach), min(most, value + reach)
+            return replace(mean, value=value, n=len(values), low=ends[0], high=ends[1])
         errors = [(row.high - row.low) / 2 / _NORMAL for row in rows if row.has_interval]
         if len(errors) < len(rows):
             return mean
@@ -112,7 +117,7 @@ class Method:
             return paired_difference(first.sides[0], second.sides[0], *key)
         if (columns := sample_columns((*first.sides, *second.sides), key)) is not None:
             values, groups = columns
-            return of_draws(values[:, : len(first.sides)], values[:, len(first.sides) :], groups, paired)
+            return crossed(values[:, : len(first.sides)], values[:, len(first.sides) :], groups, paired)
         pairs = [(one, two) for one in first.sides for two in second.sides]
         if paired:
             pairs = list(zip(first.sides, second.sides, strict=True))
@@ -128,6 +133,38 @@ class Method:
             return Difference(value, found[0].n, math.nan, math.nan, math.nan, *named)
         reach, p = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
         return Difference(value, found[0].n, value - reach, value + reach, p, *named)
+
+
+def crossed_error(parts: Sequence[Floats], groups: Groups | None = None) -> tuple[float, float]:
+    """Return the standard error of a mean over images and trainings, and its degrees of freedom. parts: (n, T), of the
+    same images; of two, the error of the second mean less the first. groups: of the images."""
+    n, seeds, rests, freedoms = len(parts[0]), list[float](), list[float](), list[float]()
+    for part in parts:
+        count = part.shape[1]
+        by_image, by_training = part.mean(axis=1), part.mean(axis=0)
+        rest = np.square(part - by_image[:, None] - by_training + part.mean()).sum() / ((n - 1) * (count - 1))
+        of_seeds = max(n * float(by_training.var(ddof=1)), float(rest))  # no variance of trainings is below 0
+        seeds.append(of_seeds / (n * count))
+        rests.append(float(rest) / (n * count))
+        freedoms.append(count - 1.0)
+    image = parts[0].mean(axis=1) if len(parts) == 1 else parts[1].mean(axis=1) - parts[0].mean(axis=1)
+    of_images = float(image.var(ddof=1)) / n if groups is None else cluster_variance(image, groups)
+    squared = sum(seeds) + max(of_images - sum(rests), 0.0)
+    below = sum(each**2 / freedom for each, freedom in zip(seeds, freedoms, strict=True))
+    return math.sqrt(squared), squared**2 / below if below else math.inf
+
+
+def crossed(before: Floats, after: Floats, groups: Groups | None, paired: bool) -> Difference:
+    """Return how the mean of figures (n, T) differs from that of others, (n, U), of the same images; paired: by
+    training, too."""
+    parts = [after - before] if paired else [before, after]
+    error, freedom = crossed_error(parts, groups)
+    means = float(before.mean()), float(after.mean())
+    value, named = means[1] - means[0], (*means, STUDENT, groups.count if groups else 0)
+    if not error > 0:
+        return Difference(value, len(before), math.nan, math.nan, math.nan if value else 1.0, *named)
+    reach, p = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
+    return Difference(value, len(before), value - reach, value + reach, p, *named)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:

@@ -296,10 +296,8 @@ def _of_trainings(first: Method, second: Method, difference: float, power: float
             continue
         values, groups = columns
         before, after = values[:, : len(first.sides)], values[:, len(first.sides) :]
-        if paired:
-            by_training = float((after - before).mean(axis=0).var(ddof=1))
-        else:
-            by_training = sum(float(side.mean(axis=0).var(ddof=1)) for side in (before, after))
+        parts = [after - before] if paired else [before, after]
+        by_training = sum(float(part.mean(axis=0).var(ddof=1)) for part in parts)
         by_image, freedom = error_parts(after.mean(axis=1) - before.mean(axis=1), groups)[0]
         needed = trainings_needed(by_image, by_training, freedom, difference, power)
         yield Need(key, called, len(values), math.sqrt(by_training), (needed, None, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Sequence
@@ -16,11 +17,12 @@ from scipy.stats import t
 
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.common.differences import of_draws
-from robustkit.common.intervals import Floats, draws_interval
+from robustkit.common.intervals import Floats
 from robustkit.errors import ProtocolError, RobustkitError
 from robustkit.report.run import Run
-from robustkit.slices.paper.methods import ComparedMethods, compare_methods
+from robustkit.slices.paper.methods import ComparedMethods, compare_methods, crossed, crossed_error
+from scripts.studies.quest_tables.trainings import Trainings
+from scripts.studies.quest_tables.trainings import crossed as crossed_of_study
 
 N = 200
 NAMES = ("standard-s0", "standard-s1", "standard-s2", "quest-s0", "quest-s1", "quest-s2")
@@ -69,16 +71,13 @@ def test_figures_and_differences_are_of_images_and_trainings(run: Run) -> None:
     for row, (condition, metric) in zip(found.rows, keys, strict=True):
         column = {"top1": "correct", "nll": "nll"}[metric]
         before, after = (columns(run, method, column, condition) for method in ("standard", "quest"))
-        assert row.difference == of_draws(before, after)  # the seeds are the same, so they are paired
+        theirs = crossed_of_study(before.T, after.T)  # the seeds are the same, so they are paired
+        for name in ("value", "ci_low", "ci_high", "p_value", "first", "second"):
+            assert getattr(row.difference, name) == pytest.approx(getattr(theirs, name), abs=1e-12)
         figure = found.methods[1].figure(row.key)
-        assert figure is not None and (figure.low, figure.high) == draws_interval(after)
-        assert figure.value == pytest.approx(after.mean()) and figure.n == N
-    by_image = (after - before).mean(axis=1)
-    by_seed = (after - before).mean(axis=0)
-    squared = by_image.var(ddof=1) / N + by_seed.var(ddof=1) / 3
-    freedom = squared**2 / ((by_image.var(ddof=1) / N) ** 2 / (N - 1) + (by_seed.var(ddof=1) / 3) ** 2 / 2)
-    reach = t.ppf(0.975, freedom) * math.sqrt(squared)
-    assert found.rows[-1].difference.ci_high == pytest.approx(by_image.mean() + reach)
+        own = crossed_of_study(np.zeros_like(after.T), after.T)
+        assert figure is not None and figure.n == N and figure.value == pytest.approx(after.mean())
+        assert (figure.low, figure.high) == pytest.approx((own.ci_low, min(own.ci_high, 1 if metric == "top1" else 9)))
     assert found.rows[0].verdict == "better" and found.sentence.startswith("quest is better than standard ")
     assert [row.p_value for row in found.rows] != [row.difference.p_value for row in found.rows]
 
@@ -89,10 +88,14 @@ def test_trainings_without_the_same_seeds_are_not_paired_by_seed(run: Run) -> No
     before = np.stack([figures(run, name, "correct") for name in some["standard"]], axis=1)
     after = np.stack([figures(run, name, "correct") for name in some["quest"]], axis=1)
     assert row.difference.value == pytest.approx(after.mean() - before.mean())
-    parts = [(after.mean(axis=1) - before.mean(axis=1)).var(ddof=1) / N]
-    parts += [side.mean(axis=0).var(ddof=1) / 2 for side in (before, after)]
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (N - 1) + parts[1] ** 2 + parts[2] ** 2)
-    reach = t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    rests = [
+        np.square(s - s.mean(axis=0) - s.mean(axis=1, keepdims=True) + s.mean()).sum() / (N - 1) / (2 * N)
+        for s in (before, after)
+    ]
+    seeds = [max(s.mean(axis=0).var(ddof=1) / 2, rest) for s, rest in zip((before, after), rests, strict=True)]
+    images = max(0, (after.mean(axis=1) - before.mean(axis=1)).var(ddof=1) / N - sum(rests))
+    freedom = (sum(seeds) + images) ** 2 / (seeds[0] ** 2 + seeds[1] ** 2)
+    reach = t.ppf(0.975, freedom) * math.sqrt(sum(seeds) + images)
     assert row.difference.ci_high == pytest.approx(row.difference.value + reach)
     turned = compare_methods(run, methods={"standard": "standard-s*", "quest": ["quest-s2", "quest-s0", "quest-s1"]})
     assert turned.rows[0].difference == compare_methods(run, methods=BOTH).rows[0].difference  # in the order of seeds
@@ -179,14 +182,48 @@ def test_words_of_another_form_are_refused(run: Run, text: str) -> None:
 
 
 def test_level_and_coverage_of_crossed_trainings() -> None:
-    stream, wrong, outside, rounds = np.random.default_rng(2), 0, 0, 400
+    stream, wrong, outside, rounds = np.random.default_rng(2), 0, 0, 600
     for _ in range(rounds):
         image, seeds = stream.normal(0, 1, (60, 1)), stream.normal(0, 0.2, (2, 1, 4))
         before, after = image + seeds + stream.normal(0, 1, (2, 60, 4))
-        wrong += of_draws(before, after, None, paired=False).p_value < 0.05
-        low, high = draws_interval(before / 20 + 0.5)
-        outside += not low <= 0.5 <= high
-    assert wrong / rounds <= 0.07 and outside / rounds <= 0.07
+        wrong += crossed(before, after, None, paired=False).p_value < 0.05
+        error, freedom = crossed_error([before])
+        outside += abs(before.mean()) > t.ppf(0.975, freedom) * error
+    assert wrong / rounds <= 0.065 and outside / rounds <= 0.065
+
+
+FAMILIES = Path(__file__).parents[3] / "scripts" / "studies" / "quest_tables"
+
+
+@pytest.mark.parametrize(("file", "most"), [("shapes.jsonl.gz", 35), ("cifar10.jsonl", 14)])
+def test_trainings_of_the_zoo_have_the_figures_of_their_study(tmp_path: Path, file: str, most: int) -> None:
+    opened = gzip.open if file.endswith(".gz") else open
+    with opened(FAMILIES / file, "rt", encoding="utf-8") as lines:
+        study = Trainings([json.loads(line) for line in lines])
+    assert sum(study.counts().values()) == most
+    several = [name for name, count in study.counts().items() if count > 1]
+    n = len(next(iter(study.right("quest", "clean").values())))
+    rows = {
+        (f"{name}-seed{seed}", "clean"): [
+            {**row, "correct": bool(right)} for row, right in zip(rows_of(0, n), bits, strict=True)
+        ]
+        for name in several
+        for seed, bits in study.right(name, "clean").items()
+    }
+
+    def of_size(manifest: dict[str, Any]) -> None:
+        manifest["data"]["n"], manifest["shard_size"] = n, -(-n // 2)
+
+    run = run_of(tmp_path, rows, of_size)
+    names = {name: f"{name}-seed?" for name in ("standard", *sorted(set(several) - {"standard"}))}
+    found = compare_methods(run, methods=names)
+    assert [method.name for method in found.methods] == list(names)
+    for row in (row for row in found.rows if row.key == ("clean", "top1")):
+        theirs = study.crossed(row.second.name, "standard", "clean")
+        assert theirs is not None and row.difference.p_value == pytest.approx(theirs.p_value, abs=1e-6)
+        assert row.difference.ci_low == pytest.approx(theirs.ci_low, abs=1e-6)
+        level = np.mean(list(study.values(row.second.name, "clean", "top1").values()))
+        assert row.difference.second == pytest.approx(level, abs=1e-6)
 
 
 def test_the_result_is_shown_in_a_notebook(run: Run) -> None:

@@ -16,10 +16,11 @@ from scipy.stats import binom, binomtest
 
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.common.differences import of_draws, of_means
+from robustkit.common.differences import of_means
 from robustkit.common.groups import Groups
 from robustkit.errors import ProtocolError, RunError
 from robustkit.report.run import Run
+from robustkit.slices.paper.methods import crossed
 from robustkit.slices.paper.plan import (
     images_needed,
     mcnemar_power,
@@ -68,7 +69,7 @@ def test_means_and_trainings_have_the_power_of_students_t() -> None:
     found = []
     for _ in range(1500):
         shift = stream.normal(0, 0.15, (images, 1)) + stream.normal(gap, sd, (1, count))
-        found.append(of_draws(np.zeros((images, count)), shift).p_value < 0.05)
+        found.append(crossed(np.zeros((images, count)), shift, None, paired=True).p_value < 0.05)
     assert 0.77 <= np.mean(found) <= 0.85
     assert trainings_needed(0.05**2, sd**2, 399.0, gap) is None  # images alone leave too much open
     assert student_power(0.1, 0.0, 5.0) == 1.0 and student_power(0.0, 1.0, 50.0) == pytest.approx(0.05, abs=1e-3)
