@@ -168,9 +168,9 @@ def of_resamples(
 ) -> Difference:
     """Return how two figures of n samples differ; resampled: (R,) the difference in each resample, for the standard
     error. Normal approximation; no interval and no p-value of fewer than `fewest` samples, or where that error is 0.
-    groups: which were resampled and count in place of samples; Student's t of G - 1 degrees of freedom.
+    groups: which were resampled and count in place of samples, by Student's t.
     """
-    freedom, test = (math.inf, NORMAL) if groups is None else (groups.count - 1.0, STUDENT)
+    freedom, test = (math.inf, NORMAL) if groups is None else (groups.effective - 1.0, STUDENT)
     named = before, after, test, groups.count if groups else 0
     with np.errstate(invalid="ignore"):
         value = after - before

@@ -59,6 +59,11 @@ class Groups:
         """The samples of each group, (count,)."""
         return np.bincount(self.codes, minlength=self.count).astype(np.float64)
 
+    @property
+    def effective(self) -> float:
+        """As how many groups of one size they count (Kish 1965)."""
+        return len(self.codes) ** 2 / float(self.sizes @ self.sizes)
+
     @cached_property
     def flipped_sizes(self) -> _Floats:
         """The sums over groups of their sizes, and of the squares of these, with the signs of the bootstrap, (R, 2)."""
@@ -82,6 +87,11 @@ def chosen_groups(groups: Groups | None, chosen: NDArray[np.bool_]) -> Groups | 
 def count_units(groups: Groups | None, n: int) -> int:
     """Return how many of n samples, or groups of them, are independent."""
     return n if groups is None else groups.count
+
+
+def effective_units(groups: Groups | None, n: int) -> float:
+    """Return the same, unequal groups counted as fewer of one size."""
+    return n if groups is None else groups.effective
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
 from .figure import BOOTSTRAP, CLUSTERED, FEWEST, WILSON, Figure
-from .groups import Groups, cluster_variance, count_units, grouped_mean
+from .groups import Groups, cluster_variance, count_units, effective_units, grouped_mean
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -69,7 +69,7 @@ def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None, tog
         return proportion(int(hits.sum()), len(hits), simultaneous_z(together))
     mean = grouped_mean(hits.astype(np.float64), groups)
     samples = len(hits) / mean.effect if mean.effect > 0 else float(groups.count)
-    score = wilson(mean.value * samples, samples, float(stdtrit(max(groups.count - 1, 1), 1 - _TAIL / together)))
+    score = wilson(mean.value * samples, samples, float(stdtrit(max(groups.effective - 1, 1), 1 - _TAIL / together)))
     low, high = (min(mean.low, score[0]), max(mean.high, score[1])) if math.isfinite(mean.low) else score
     return grouped_figure(mean.value, len(hits), (max(0.0, low), min(1.0, high)), groups, mean.effect, CLUSTERED)
 
@@ -184,7 +184,7 @@ def bootstrap(
     statistic: from how often each sample was drawn, (R, n), to one or several figures per resample. values:
     the figures of the samples themselves, which their intervals hold. groups: drawn as a whole. See `intervals`.
     """
-    return intervals(resampled_figures(statistic, n, groups), count_units(groups, n), values)
+    return intervals(resampled_figures(statistic, n, groups), effective_units(groups, n), values)
 
 
 ErrorPart = tuple[float, float]  # A squared standard error, and its degrees of freedom
@@ -220,14 +220,14 @@ def resampled_figures(statistic: Callable[[Floats], Floats], n: int, groups: Gro
     return np.concatenate([np.atleast_2d(figures.T).T for figures in blocks])
 
 
-def intervals(figures: Floats, n: int, values: Sequence[float] | Floats) -> list[Interval]:
+def intervals(figures: Floats, n: float, values: Sequence[float] | Floats) -> list[Interval]:
     """Return the 95 % interval of each of K figures of n samples, which holds it, from those of R resamples, (R, K)."""
     with np.errstate(invalid="ignore"):  # infinite figures have no interval
         low, high = np.percentile(figures, percentiles(n), axis=0)
     return [include_estimate(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
-def percentiles(n: int) -> tuple[float, float]:
+def percentiles(n: float) -> tuple[float, float]:
     """Return which percentiles of resamples of n samples are the ends of a 95 % interval. Those of the expanded
     percentile interval (Hesterberg 2015): plain ones are too narrow by sqrt(1 - 1/n) and Student's tails, and would
     hold the mean of 10 normal samples in 89 % instead of 95.

@@ -20,7 +20,7 @@ from cam.registry import CONTROLS
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.groups import Groups, count_units
+from ...common.groups import Groups, count_units, effective_units
 from ...common.intervals import Floats, intervals, mean_of, resampled_figures, resampled_sums, share_of
 from ...errors import RunError
 from ...protocol.condition import CLEAN, samples_named
@@ -301,7 +301,7 @@ def _estimate(drawn: Floats, n: int, metric: str, groups: Groups | None = None) 
     figure, units = Figure(float(drawn[0]), n, groups=groups.count if groups else 0), count_units(groups, n)
     if not has_interval(units, metric):
         return figure
-    low, high = intervals(drawn[1:, None], units, drawn[:1])[0]
+    low, high = intervals(drawn[1:, None], effective_units(groups, n), drawn[:1])[0]
     return replace(figure, low=low, high=high, interval=BOOTSTRAP)
 
 

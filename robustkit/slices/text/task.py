@@ -11,7 +11,7 @@ import numpy as np
 from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.groups import count_units
+from ...common.groups import count_units, effective_units
 from ...common.intervals import intervals
 from ...display.format import number
 from ...display.table import CardPart, Section, Table
@@ -79,7 +79,7 @@ class Text(Task):
             groups = reading.groups(read["sample_id"])  # Documents, or groups of them, are resampled; few: no interval
             units = count_units(groups, n)
             enough, none = units >= FEWEST, [(np.nan, np.nan)] * len(values)
-            bounds = intervals(resampled(sums, groups), units, values) if enough else none
+            bounds = intervals(resampled(sums, groups), effective_units(groups, n), values) if enough else none
             pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
             rows += reading.figures(
                 Figure(value, n, *ends, BOOTSTRAP, groups=groups.count if groups else 0).of(condition, name, flags)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, Figure
 from ...common.finding import Finding
-from ...common.groups import Groups
+from ...common.groups import Groups, effective_units
 from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 from ...runs.metadata import SampleGroups
@@ -163,8 +163,8 @@ class Counts:
     @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
         every = resampled_figures(self.figures, len(self.ids), self.groups)
-        values = self.values.tolist()
-        ends = [bootstrap_ends(column, self.units, value) for column, value in zip(every.T, values, strict=True)]
+        values, effective = self.values.tolist(), effective_units(self.groups, len(self.ids))
+        ends = [bootstrap_ends(column, effective, value) for column, value in zip(every.T, values, strict=True)]
         return every[:, : len(METRICS)].copy(), ends
 
     def figure(self, value: float, n: int, ends: tuple[float, float], effect: float = math.nan) -> Figure:
@@ -188,7 +188,7 @@ def weighted_mean(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floa
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
-def bootstrap_ends(resampled: Floats, n: int, value: float) -> tuple[float, float]:
+def bootstrap_ends(resampled: Floats, n: float, value: float) -> tuple[float, float]:
     """Return the 95 % interval of a figure of n images from (R,) resamples that have it; it contains `value`."""
     finite = resampled[np.isfinite(resampled)]
     if not len(finite):  # so it is where the figure itself is not finite

@@ -4,8 +4,9 @@
 
 Groups of unequal sizes, from 1 to 19 samples; within a group, what decides about its samples correlates by so much (the
 intraclass correlation). For each number of groups and correlation: in how many of 100 data sets the interval holds the
-truth, of means, shares, mIoU and paired differences, whose test refutes in the others that there is no difference. In
-brackets the same, where samples are taken to be independent.
+truth, of means, shares, mIoU and paired differences, whose test refutes in the others that there is no difference. A
+rule that is looked at while samples come (the truth lies on its bound of 50 %) says the wrong side in the others, of
+either side at most 5. In brackets the same, where samples are taken to be independent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from robustkit.common.differences import of_means
 from robustkit.common.figure import Figure
 from robustkit.common.groups import Groups
 from robustkit.common.intervals import Floats, bootstrap, mean_of, share_of
+from robustkit.slices.until_decided.sequential import SequentialTest, WholeGroups
 
 Generator = np.random.Generator
 COUNTS, CORRELATIONS, LARGEST = (10, 20, 50), (0.0, 0.2, 0.5), 19
@@ -74,11 +76,30 @@ KINDS = {
 }
 
 
+RULE = "rule, one side"
+
+
+def decided(stream: Generator, groups: Groups, correlation: float, grouped: bool) -> bool:
+    """Return whether a rule says that half of the samples are more than half of all."""
+    right = 1.0 * (drawn_values(stream, groups, correlation) < 0)
+    test = SequentialTest(0.5, 0.05)
+    if grouped:
+        ids = [str(place) for place in range(len(right))]
+        named = dict(zip(ids, map(str, groups.codes), strict=True))
+        WholeGroups(test, named).take(ids, dict(zip(ids, right.tolist(), strict=True)))
+    else:
+        test.take(right)
+    return test.decision == 1
+
+
 def coverage(kind: str, count: int, correlation: float, simulations: int, grouped: bool = True) -> float:
     """Return the share of data sets whose interval holds the truth."""
     stream, held = np.random.default_rng(count), 0
     for _ in range(simulations):
         groups = drawn_groups(stream, count)
+        if kind == RULE:
+            held += not decided(stream, groups, correlation, grouped)
+            continue
         figure, truth = KINDS[kind](stream, groups, correlation, groups if grouped else None)
         held += figure.low <= truth <= figure.high
     return held / simulations
@@ -89,7 +110,7 @@ def lines(simulations: int) -> Iterator[str]:
     yield "| correlation | figure | " + " | ".join(f"{count} groups" for count in COUNTS) + " |"
     yield "|---|---|" + "---|" * len(COUNTS)
     for correlation in CORRELATIONS:
-        for kind in KINDS:
+        for kind in (*KINDS, RULE):
             cells = (
                 [100 * coverage(kind, count, correlation, simulations, grouped) for grouped in (True, False)]
                 for count in COUNTS

@@ -30,6 +30,7 @@ from scripts.studies.quest_tables.trainings import Trainings
 
 HERE, PICTURES = Path(__file__).parent, Path(__file__).parents[3] / "docs" / "pictures"
 KEPT = HERE / "camvid.json"
+TEN = 10
 PATTERN, CUTS = r"^(.*\d)\d\d(?:\.\w+)?$", 1000
 INK, FAINT, FIRST, SECOND = "#18202b", "#8a93a0", "#2563a8", "#c2571a"
 
@@ -41,17 +42,19 @@ def camvid(run: RunFolder) -> dict[str, Any]:
     judged = [place for place in range(len(run.manifest.data.class_names)) if place not in unjudged]
     counts = Counts.of(run.table(name, "clean", COLUMNS), ()).of_classes(judged)
     ids = counts.ids.to_pylist()
-    names = [match[1] for each in ids if (match := re.search(PATTERN, each))]
-    groups = Groups.of(names)
-    assert groups is not None and len(names) == len(ids)
+    kinds: dict[str, Groups | None] = {f"{len(ids)} images": None}
+    stretches = [match[1] for each in ids if (match := re.search(PATTERN, each))]
+    tens = [f"{each.split('_')[0]} {place // TEN}" for place, each in enumerate(ids)]
+    for names in (stretches, tens):
+        groups = Groups.of(names)
+        assert groups is not None and len(names) == len(ids)
+        kinds[f"{groups.count} groups"] = groups
     every = np.ones(len(ids), bool)
-    ends = {kind: _ends(counts, every, used) for kind, used in (("images", None), ("groups", groups))}
     return {
         "frames": dict(zip(ids, counts.accuracies.round(4).tolist(), strict=True)),
         "miou": float(counts.values[0]),
-        "count": groups.count,
-        **{kind: list(each) for kind, each in ends.items()},
-        "held": {kind: _held(counts, ids, used) for kind, used in (("images", None), ("groups", groups))},
+        "ends": {kind: list(_ends(counts, every, used)) for kind, used in kinds.items()},
+        "held": {kind: _held(counts, ids, used) for kind, used in kinds.items()},
     }
 
 
@@ -88,14 +91,14 @@ def draw_independent(found: dict[str, Any]) -> None:
     for drive, colour in (("0001TP", FIRST), ("Seq05VD", SECOND)):
         places = [place for place, (name, _) in enumerate(frames) if name.startswith(drive)]
         left.plot(places, [100 * frames[place][1] for place in places], color=colour, linewidth=1.2)
-        left.annotate(drive, (places[len(places) // 2], 76.5), color=colour, ha="center")
-    left.set(xlabel="frame", ylabel="pixels right, %", ylim=(75, 93), title="neighbours are alike")
-    for place, (kind, label) in enumerate((("images", "133 images"), ("groups", f"{found['count']} groups"))):
-        low, high = (100 * end for end in found[kind])
+        left.annotate(drive, (places[len(places) // 2], 67.5), color=colour, ha="center")
+    left.set(xlabel="frame", ylabel="pixels right, %", ylim=(66, 94), title="neighbours are alike")
+    for place, (label, ends) in enumerate(reversed(found["ends"].items())):
+        low, high = (100 * end for end in ends)
         right.plot([low, high], [place, place], color=INK, linewidth=2)
         right.plot([100 * found["miou"]], [place], "o", color=INK)
         right.annotate(f"{label}: {low:.1f} to {high:.1f}", (low, place + 0.15), color=INK)
-    right.set(xlabel="mIoU, %", ylim=(-0.5, 1.7), yticks=[], title="95 % interval", xlim=(54, 62))
+    right.set(xlabel="mIoU, %", ylim=(-0.4, 2.6), yticks=[], title="95 % interval", xlim=(52.5, 63))
     _save(figure, "independent.svg")
 
 
@@ -153,7 +156,7 @@ def main() -> None:
     if options.camvid is not None:
         KEPT.write_text(json.dumps(camvid(RunFolder.existing(options.camvid)), indent=1) + "\n", "utf-8")
     found = json.loads(KEPT.read_text("utf-8"))
-    print({name: found[name] for name in ("miou", "images", "groups", "count", "held")})
+    print({name: found[name] for name in ("miou", "ends", "held")})
     draw_independent(found)
     draw_methods()
     draw_power()
