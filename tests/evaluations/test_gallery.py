@@ -218,7 +218,7 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
         np.testing.assert_array_equal(kept[second], cropped_heat)
     with pytest.raises(RunError) as caught:
         make_gallery(run, replace(request, checkpoints=[QUEST]), choice)
-    message = f"{run.path}: no records of {QUEST}, only of net, net-2; run robustkit cam with it"
+    message = f"{run.path}: no records of {QUEST}, only of a, b; run robustkit cam with it"
     assert str(caught.value) == message
     with pytest.raises(RunError, match=r"was made with protocol standard@2:\w+, not agcam-paper@2:\w+; give that"):
         make_gallery(run, replace(request, protocol="agcam-paper"), choice)
