@@ -43,6 +43,11 @@ class Gate:
     details: bool
     groups: str | None = None
     groups_from: str | None = None
+    lock: Path | None = None
+
+    def compared(self, outcome: Outcome, run: RunFolder) -> Outcome:
+        """Return the outcome with what `--lock` says of the run."""
+        return outcome if self.lock is None else of_slice("compare_lock", "--lock")(self.lock, outcome, run)
 
     @property
     def place(self) -> Path:
@@ -86,7 +91,7 @@ def check_run(run: Path, gate: Gate) -> None:
         raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
     checked = check(existing, gate.place, gate.baseline, gate.groups, gate.groups_from)
-    conclude(checked.outcome, existing, checked.baseline, gate)
+    conclude(gate.compared(checked.outcome, existing), existing, checked.baseline, gate)
 
 
 def withdraw(files: Iterable[Path]) -> None:

@@ -421,7 +421,7 @@ PICTURE_KEYS = (
     *("arguments", "targets", "texts", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
 )
 """The options that `robustkit cam` takes for a user's own pictures."""
-GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")
+GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate", "lock")
 GATE_ALONE = ("verify_attestation", "allow_warned", "init", "every")
 GATE = (*GATE_VALUES, *GATE_ALONE, *GROUPS, "details")
 """The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""

@@ -332,6 +332,8 @@ class Outcome:
     verdicts: tuple[Verdict, ...] = field(default=())
     rows: Sequence[Figure] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    lock: tuple[str, str] | None = None
+    """The name and the digest of the lock that the run agrees with."""
 
     def stops(self, verdict: Verdict) -> bool:
         if verdict.state == PASS or verdict.rule.severity == "warning":

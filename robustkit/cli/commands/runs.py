@@ -166,6 +166,12 @@ _AUDIT = (
     type=Place(),
     help="Statement to verify a CHECKPOINT against; give CHECKPOINT in place of RUN.",
 )
+@setting(
+    "--lock",
+    type=Place(writes=True),
+    help="With --data-dir: write what is decided before the run: policy, data, samples, card, seed, groups. With RUN: "
+    "say whether it is so.",
+)
 @setting("--allow-warned", is_flag=True, help="With --verify-attestation: also accept a result of WARNED.")
 @setting(
     "--init",
@@ -193,6 +199,8 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     robustkit check runs/vit --policy policy.toml --baseline runs/released
     robustkit check runs/vit --policy policy.toml --attestation vit.intoto.json
     robustkit check vit.safetensors --verify-attestation vit.intoto.json
+    robustkit check vit.safetensors --policy policy.toml --lock lock.json --data-dir imagenet/val
+    robustkit check runs/vit --policy policy.toml --lock lock.json
     robustkit check vit.safetensors --policy policy.toml --data-dir imagenet/val --until-decided --at-most 5000
     """
     from ...runs.folder import RunFolder
@@ -200,6 +208,9 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
 
     if until_decided:
         of_slice("until_decided", "--until-decided")(runs, options)
+        return
+    if options["lock"] is not None and options["data_dir"] is not None:
+        of_slice("lock", "--lock")(runs, options)
         return
     refuse_audit(len(runs))
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}

@@ -1,30 +1,39 @@
 """Write verdicts as an in-toto Statement v1, and compare a checkpoint's files with what a statement is about.
 
+A lock is written before a run: the digests of what decides its verdicts. A check of the run says whether all is as it
+was locked, and the attestation carries the lock. When it was written is not proven: publish or sign it before you run.
+
 Sources: in-toto Attestation Framework, `spec/v1/statement.md` and `spec/predicates/test-result.md`. The predicate of
 figures is our own; docs/reference/robustness-v0.1.schema.json is its schema.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
 import click
 
-from ...cli.check import STATEMENT
-from ...cli.terminal import console
+from ...cli.check import STATEMENT, put
+from ...cli.options import GATE, GROUPS
+from ...cli.terminal import audit_request, console
 from ...common.figure import Figure
 from ...common.files import check_plain, json_of, reason_of
-from ...display.console import print_line
+from ...display.console import print_as_it_is, print_line
 from ...errors import CheckpointError, GateFailed, ProtocolError, RunError
 from ...gate.output import none_unless_finite, plain_line, rule_names
+from ...gate.policy import read_policy
 from ...gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
-from ...runs.manifest import CheckpointEntry, Manifest
+from ...runs.folder import RunFolder
+from ...runs.manifest import CheckpointEntry, Manifest, digest_of
+from ...runs.metadata import groups_of_run, sample_ids
 
 PREDICATES = {
     "test-result": "https://in-toto.io/attestation/test-result/v0.1",
@@ -121,6 +130,8 @@ def _configuration(
 ) -> Iterator[dict[str, Any]]:
     yield _descriptor(f"policy {PurePath(outcome.policy.path).name}", outcome.policy.digest)
     yield _descriptor(f"card {run.protocol.tag}", run.protocol.digest)
+    if outcome.lock:
+        yield _descriptor(*outcome.lock)
     count = f"{'at most ' if run.is_sequential else ''}{run.data.n}"
     yield _descriptor(f"data {run.data.name}, {count} samples", run.data.digest)
     for entry in entries:
@@ -254,3 +265,81 @@ def verify(spec: str, file: Path | None, warned: bool, options: Mapping[str, Any
             "with --allow-warned, or release one that is PASSED"
         )
     print_line(console(), f"{attests}: {attested.result}")
+
+
+LOCK = "robustkit lock 1"
+_IDLE = ("until_decided", "at_most", "quiet", "skip_bad")
+_LOCKED = ("policy", "card", "data", "samples", "seed", "groups")
+
+
+def write_lock(checkpoints: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Write what is decided before checkpoints are audited: `check --lock FILE --policy FILE --data-dir DIR`. options:
+    of `check`, as click has them."""
+    from ...pipeline.plan import plan_of
+
+    place, policy = Path(options["lock"]), read_policy(Path(options["policy"] or "policy.toml"))
+    asked = {name: value for name, value in options.items() if name in GROUPS or name not in (*GATE, *_IDLE)}
+    plan = plan_of(audit_request({"checkpoints": tuple(checkpoints), **asked}))
+    given, ids = plan.metadata, [sample.id for sample in plan.dataset.samples]
+    names = None if given is None else given.group_names
+    card = plan.request.card
+    content = {
+        "_type": LOCK,
+        "policy": policy.digest,
+        "card": card.digest,
+        "data": plan.digest(),
+        "samples": _digest(sorted(ids)),
+        "seed": plan.request.seed,
+        "groups": None if names is None else _of_groups(dict(zip(ids, names, strict=True))),
+        "about": f"{policy.path}, {card.tag}, {plan.dataset.name}, {len(ids)} samples",
+        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    text = json.dumps(content | {"digest": digest_of(content)}, indent=1, ensure_ascii=False)
+    put(place, (text + "\n").encode(), "--lock")
+    print_as_it_is(console(), f"lock: {place}")
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _of_groups(names: Mapping[str, str]) -> str:
+    """Return a digest of which samples belong together, whatever their groups are called."""
+    numbers: dict[str, int] = {}
+    return _digest([f"{name}\t{numbers.setdefault(names[name], len(numbers))}" for name in sorted(names)])
+
+
+def compare_lock(file: Path, outcome: Outcome, run: RunFolder) -> Outcome:
+    """Return the outcome with a note that the run is as it was locked, or what differs. Raises RunError for a file that
+    is no lock, or was altered."""
+    try:
+        content = json_of(file, _MOST)
+    except (OSError, ValueError) as fault:
+        raise RunError(f"{file}: cannot be read ({plain_line(reason_of(fault))[:80]}); give a file of --lock") from None
+    if not isinstance(content, dict) or content.get("_type") != LOCK:
+        raise RunError(f"{file}: no lock; expected a file that check --lock wrote before the run")
+    digest = content.pop("digest", None)
+    if digest != digest_of(content):
+        raise RunError(f"{file}: was altered after it was written; restore it, since it proves nothing now")
+    manifest, groups = run.manifest, groups_of_run(run)
+    ids = sample_ids(run)
+    codes = groups.of(ids) if groups is not None else None
+    found = {
+        "policy": outcome.policy.digest,
+        "card": manifest.protocol.digest,
+        "data": manifest.data.digest,
+        "samples": _digest(sorted(ids)),
+        "seed": manifest.seed,
+        "groups": None if codes is None else _of_groups(dict(zip(ids, map(str, codes.codes.tolist()), strict=True))),
+    }
+    differ = [(name, found[name], content.get(name)) for name in _LOCKED if found[name] != content.get(name)]
+    odd = [f"{name} {_short(here)} instead of {_short(there)}" for name, here, there in differ]
+    when = plain_line(str(content.get("written")))[:40]
+    if odd:
+        return replace(outcome, notes=(*outcome.notes, f"not as locked in {file} ({when}): {'; '.join(odd)}"))
+    note = f"locked before the run, as {file} says ({when}): {', '.join(_LOCKED)}"
+    return replace(outcome, notes=(*outcome.notes, note), lock=(f"lock {file.name}", digest))
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else plain_line(str(value))[:12]

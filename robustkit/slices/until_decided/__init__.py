@@ -40,4 +40,4 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     print_as_it_is(console(), f"report: {run.path / 'report.html'}")
     refuse_bad(run, skip_bad)
     with usable(run.path):
-        conclude(outcome, run, baseline, gate)
+        conclude(gate.compared(outcome, run), run, baseline, gate)
