@@ -76,6 +76,7 @@ LATE_MODULES = {
     ("robustkit.slices.*.command", "robustkit.*"): "a command loads what it runs",
     ("robustkit.slices.listing", "*"): "a list loads what it lists",
     ("robustkit.slices.attestation", "robustkit.models.*"): "loads torch, which only a comparison needs",
+    ("robustkit.slices.attestation", "robustkit.pipeline.plan"): "loads torch, which only a lock needs",
     ("robustkit.slices.doctor", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",

@@ -46,7 +46,7 @@ class Gate:
     lock: Path | None = None
 
     def compared(self, outcome: Outcome, run: RunFolder) -> Outcome:
-        """Return the outcome with what `--lock` says of the run."""
+        """Return the outcome with what `--lock` says about the run."""
         return outcome if self.lock is None else of_slice("compare_lock", "--lock")(self.lock, outcome, run)
 
     @property
