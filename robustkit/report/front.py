@@ -226,10 +226,8 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> FrontLin
         _cell(row, metric.scale, marks.get(name, ""), lead) for name, row, lead in zip(names, rows, leads, strict=True)
     )
     counts = sorted({int(row.n) for row in rows if row is not None})
-    groups = max((row.groups for row in rows if row is not None), default=0)
     n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
-    n += f" in {groups} groups" if groups else ""
-    n = "" if counts == [results.manifest.data.n] and not groups else n
+    n = "" if counts == [results.manifest.data.n] else n
     verdict = _verdict(tests.of(entry.key), metric.scale, len(names))
     return FrontLine(title, metric.label or metric.name, metric.better < 0, n, cells, *verdict)
 

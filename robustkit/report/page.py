@@ -22,7 +22,7 @@ from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, Term
 from ..protocol.condition import CLEAN
 from ..results.survey import doubts_of, looks_of
-from ..results.tables import comparison_grids, flip_grids, report_tables, slice_sections
+from ..results.tables import comparison_grids, flip_grids, report_tables, samples_text, slice_sections
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
@@ -174,6 +174,7 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
         "many": manifest.protocol.samples.many,
+        "samples": samples_text(results),
         "why_not": why_not_repeated(manifest.command),
         "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),

@@ -100,7 +100,7 @@ def keep_metadata(run: RunFolder, table: Path | None, grouping: Grouping | None 
         columns = read_metadata(table, ids, str(run.path), whole)
     if grouping is None and groups:
         columns, grouping = grouped | columns, Grouping(groups)
-    elif grouping is not None and grouping.pattern and groups == FROM_IDS and table is None:
+    elif grouping is not None and grouping.column != FROM_IDS and groups == FROM_IDS and table is None:
         columns.pop(FROM_IDS)
     write_metadata(run, SampleMetadata.of(ids, columns, grouping))
 

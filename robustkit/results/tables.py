@@ -52,7 +52,7 @@ def short_tables(results: Results) -> list[Table]:
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
-        title = f"protocol {manifest.protocol.tag}, {_samples(results)}"
+        title = f"protocol {manifest.protocol.tag}, {samples_text(results)}"
         return [*([replace(_table(results, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading
@@ -60,7 +60,7 @@ def short_tables(results: Results) -> list[Table]:
     return [*first, *([_table(results, others)] if others else [])]
 
 
-def _samples(results: Results) -> str:
+def samples_text(results: Results) -> str:
     """Return how many samples a run has, and in how many groups; with the design effect of what it is about."""
     manifest, headline = results.manifest, task_of(results.manifest).headline
     text = f"{manifest.data.n} {manifest.protocol.samples.many}"

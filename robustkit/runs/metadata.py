@@ -58,9 +58,12 @@ class SampleMetadata:
 
 
 def write_metadata(run: RunFolder, given: SampleMetadata) -> None:
-    """Write the metadata of all samples of a run, in place of earlier ones."""
+    """Write the metadata of all samples of a run, in place of earlier ones; of no columns there is no file."""
     import pyarrow as pa
 
+    if not given.columns:
+        (run.path / METADATA).unlink(missing_ok=True)
+        return
     stated = _provenance(run.manifest) | ({"groups": given.groups} if given.groups else {})
     names, cells = ("sample_id", *given.columns), (given.ids, *given.columns.values())
     schema = pa.schema([(name, pa.string()) for name in names], metadata={PROVENANCE: json.dumps(stated).encode()})

@@ -183,6 +183,11 @@ def test_groups_stay_with_another_table_and_go_where_none_is_asked_for(tmp_path:
     assert run.summary()[0].groups == 14
     robustkit.report(run, groups="none")
     assert groups_of_run(run) is None and run.summary()[0].groups == 0
+    other = made(tmp_path / "other")
+    for asked, count in ((FROM, 4), ("none", 0), (r"(\d)$", 10), ("none", 0)):  # nothing is left of the first
+        robustkit.report(other, **{"groups" if asked == "none" else "groups_from": asked})
+        assert other.summary()[0].groups == count
+    assert not (other.path / "metadata.parquet").exists()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +222,7 @@ def test_an_audit_takes_groups(tmp_path: Path) -> None:
     videos = {"video": [f"{place // 4}" for place in range(12)]}
     run = robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", metadata=videos, groups="video", **asked)
     assert {row.groups for row in run.summary() if row.metric == "top1"} == {3}
-    assert "12 in 3 groups" in (run.path / "report.html").read_text("utf-8")
+    assert "on 12 images in 3 groups" in (run.path / "report.html").read_text("utf-8")
 
 
 def test_dependence_is_suspected_until_groups_are_named_and_few_groups_are_said(tmp_path: Path) -> None:
