@@ -39,7 +39,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
         runs.check: "check a run against a policy, as a CI gate",
     },
     "Tools": {
-        tools.explain: "explain a finding: why it matters, what to do",
         tools.completion: "set up shell completion",
     },
 }

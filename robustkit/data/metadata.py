@@ -17,7 +17,7 @@ RESERVED = ("class", "difficulty")
 """Columns that every run has without a table."""
 NO_GROUPS = "none"
 """Given in place of a column of groups, it makes each sample stand for itself again."""
-FROM_IDS = "group"
+FROM_IDS = "group by id"
 """The column of groups that were found in the ids of samples."""
 _NAMES = ("sample_id", *PATH_COLUMNS)
 _EMPTY = ("", "nan", "null", "n/a", "<na>")

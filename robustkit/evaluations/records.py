@@ -162,7 +162,7 @@ def common_groups(first: CheckpointRecords, second: CheckpointRecords, ids: pa.A
         columns = " and ".join(
             f"{side.sample_groups.column} of {side.run.path}" for side in (first, second) if side.sample_groups
         )
-        raise RunError(f"{columns} group the common samples in other ways; report both runs with the same --groups")
+        raise RunError(f"{columns} group the common samples in other ways; give --groups or --groups-from")
     return groups[0] if groups else None
 
 

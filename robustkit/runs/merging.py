@@ -14,7 +14,7 @@ from ..errors import DamagedRecord, RunError
 from .folder import METADATA, RunFolder, folder_name
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
 from .manifest import CheckpointEntry, CorruptedEntry, Manifest, PluginEntry, digest_of_pages
-from .metadata import metadata_of_run
+from .metadata import columns_of, metadata_of_run
 from .untrusted import OF_CHECKPOINT, digest_of_run
 
 _MAP = "cam("  # how the text of a map that is scored begins
@@ -199,6 +199,12 @@ def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
     manifest = _of_all(list(folders.values()))
     for part in folders.values():
         refuse_damaged(part)
+    grouped = {
+        part.path: columns_of(table) for part in folders.values() if (table := metadata_of_run(part)) is not None
+    }
+    named = {path: columns[groups] for path, (columns, groups) in grouped.items() if groups}
+    if odd := next((path for path, names in named.items() if names != next(iter(named.values()))), None):
+        raise RunError(f"{odd} groups samples otherwise than {next(iter(named))}; report both with the same --groups")
     holders: dict[Path, RunFolder] = {}
     for part in folders.values():
         for inside in _files(part, manifest):

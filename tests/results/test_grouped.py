@@ -262,3 +262,15 @@ def test_slices_are_of_groups_and_weak_ones_are_not_searched(tmp_path: Path) -> 
     assert f"Weak slices are not searched: {why}" in page
     with pytest.raises(RunError, match=why):
         run.slices(condition="clean")
+
+
+def test_parts_that_are_grouped_in_other_ways_are_not_merged(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"limit": 24, "attacks": "none", "setup_check": False, "shard_size": 12, "batch_size": 4}
+    for part, pattern in (("1/2", r"^(.*)\d\d"), ("2/2", r"(\d)$")):
+        out = tmp_path / part[0]
+        robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", groups_from=pattern, part=part, out=out, **asked)
+    parts = [tmp_path / "1", tmp_path / "2"]
+    with pytest.raises(RunError, match=r"2 groups samples otherwise than .*1; report both with the same --groups"):
+        robustkit.merge(parts, tmp_path / "whole")
+    (tmp_path / "2" / "metadata.parquet").unlink()  # what is said once holds
+    assert {row.groups for row in robustkit.merge(parts, tmp_path / "whole").summary() if row.metric == "top1"} != {0}

@@ -61,7 +61,9 @@ TAIL = """
 
 def write_draft(run: RunFolder, gate: Gate) -> None:
     """Write the policy of `robustkit check --init`, and print what to do with it. Raises ProtocolError, RunError."""
-    place, others = gate.place, {"--baseline": gate.baseline, "--details": gate.details}
+    place, others = gate.place, {"--baseline": gate.baseline, "--details": gate.details, "--lock": gate.lock}
+    if gate.groups or gate.groups_from:
+        raise ProtocolError(f"--init drafts for a run as it is; group it first: robustkit report {run.path} --groups …")
     if unused := [*gate.files, *(option for option, given in others.items() if given)]:
         raise ProtocolError(f"{', '.join(unused)}: --init writes a policy and checks nothing; leave out one of them")
     if place.exists():

@@ -1,4 +1,4 @@
-"""List what can be asked for, by name: models, attacks, corruptions, presets and more.
+"""List what can be asked for, by name: models, attacks, corruptions, presets and more; and explain findings.
 
 An entry for each name, with the same keys for all of a kind. What is needed is imported when the command runs.
 """
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec.structs import asdict
 
 from ...cli.commands import EVERY_COMMAND
+from ...cli.completion import codes
 from ...cli.options import CONTEXT, SliceCommand, common, setting
 from ...cli.terminal import console
-from ...display.console import print_tables
+from ...display.console import print_line, print_tables
 from ...errors import ProtocolError, unknown
 
 if TYPE_CHECKING:
@@ -294,3 +296,44 @@ def list_(kind: str, as_json: bool) -> None:
         print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
     else:
         click.echo("no installed package provides plug-ins; docs/how-to/extending.md says how to write one")
+
+
+@click.command(
+    cls=SliceCommand,
+    context_settings=CONTEXT,
+    after="list",
+    short_help="explain a finding: why it matters, what to do",
+)
+@click.argument("code", required=False, default="", metavar="[CODE]", shell_complete=codes)
+@setting("--json", "as_json", is_flag=True, help="Print JSON.")
+@common
+def explain(code: str, as_json: bool) -> None:
+    """Explain a finding by its code: why it matters, what to do, and when to ignore it. Without a code, list them all.
+
+    \b
+    robustkit explain
+    robustkit explain evidence/thin
+    robustkit explain masking --json
+    """
+    from ...common.finding import catalogue, entry_of
+    from ...display.table import Table
+
+    every = catalogue()
+    if chosen := {name: entry for name, entry in every.items() if code in ("", name.partition("/")[0])}:
+        rows = tuple((name, entry.severity, entry.title) for name, entry in chosen.items())
+        table = Table("robustkit explain CODE", ("code", "severity", "what was found"), rows)
+    else:
+        chosen, table = {code: entry_of(code)}, None
+    if as_json:
+        click.echo(json.dumps({name: asdict(entry) for name, entry in chosen.items()}, indent=2, ensure_ascii=False))
+    elif table is not None:
+        print_tables(console(), [table], "--json")
+    else:
+        entry = chosen[code]
+        for line in (
+            f"{code}: {entry.title} ({entry.severity})",
+            entry.why,
+            entry.remedy,
+            f"Ignore it: {entry.ignore}",
+        ):
+            print_line(console(), line)

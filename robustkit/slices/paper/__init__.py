@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from ...cli.options import CONTEXT, GROUPS, Place, SliceCommand, common, request_options, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_as_it_is, print_tables
+from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
 
 
@@ -101,5 +102,7 @@ def print_plan(runs: tuple[Path, ...], named: tuple[str, ...], power: float, **o
     """
     from .plan import plan_named
 
+    if not 5 < power < 100:
+        raise ProtocolError(f"--power {power:g}: expected per cent, more than 5 and less than 100, such as 80")
     with usable(*runs):
         print_tables(console(), plan_named(runs, named, power=power / 100, **options).tables, "the notebook")

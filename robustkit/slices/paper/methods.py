@@ -214,6 +214,8 @@ def methods_of(runs: Sequence[RunFolder], given: Mapping[str, str | Sequence[str
     """Return methods of the checkpoints of runs. given: by name, patterns for names of checkpoints, or of their run
     folders. Raises ProtocolError where a pattern fits none, a checkpoint is in two methods, a file twice in one, or
     trainings are of one method only."""
+    if not isinstance(given, Mapping) or not all(given.values()):
+        raise ProtocolError("methods: expected names of checkpoints by method, such as {'quest': 'quest-s*'}")
     every = [Side(run, name) for run in runs for name in run.manifest.names]
     taken: dict[int, str] = {}
     methods = []
@@ -317,7 +319,9 @@ class ComparedMethods:
         for method in others:
             rows = tuple(_cells(row) for row in self.rows if row.second is method)
             title = f"{method.name} against {base.name}: {_trainings(base, method)}"
-            tables.append(Table(title, headings, rows, (), _NOTE, method.name, ("p", "n", "p (Holm)")).said_once("n"))
+            single = all(len(each.sides) == 1 for each in (base, method))
+            note = _OF_FILES if single else _NOTE
+            tables.append(Table(title, headings, rows, (), note, method.name, ("p", "n", "p (Holm)")).said_once("n"))
         keys = dict.fromkeys(row.key for row in self.rows)
         every = tuple(row for key in keys for row in self._trainings_of(key))
         return [
@@ -360,6 +364,12 @@ class ComparedMethods:
 _NOTE = (
     "Means over trainings; intervals and tests are for other images and other trainings (crossed, Student's t). The "
     "difference is value minus the first method's, in points where they are in %. Holm's p corrects for all rows."
+)
+
+
+_OF_FILES = (
+    "One training of each: intervals and tests are for other images only, as of robustkit compare. The difference is "
+    "value minus the first method's, in points where they are in %. Holm's p corrects for all rows."
 )
 
 
@@ -438,7 +448,9 @@ def compare_methods(
     opened = [RunFolder.opened(each, grouping) for each in runs]
     found = methods_of(opened, methods)
     if len(found) < 2:
-        raise ProtocolError(f"{len(found)} method; expected two or more: give --method again")
+        raise ProtocolError(
+            f"one method, {', '.join(method.name for method in found)}; expected two or more: give --method again"
+        )
     base, rows, left_out = found[0], list[MethodRow](), dict[str, None]()
     for method in found[1:]:
         for side in (*base.sides[1:], *method.sides):

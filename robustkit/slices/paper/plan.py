@@ -166,7 +166,18 @@ class Planned:
         rows = tuple(self._cells(need) for need in self.needs)
         if self.of_trainings:
             return [Table(title, ("condition", "figure", "images", spread, many), rows, note=_OF_TRAININGS)]
-        headings = ("condition", "figure", "pilot", spread, "images [95 %]", "groups", "passes", "hours")
+        headings: tuple[str, ...] = (
+            "condition",
+            "figure",
+            "pilot",
+            spread,
+            "images [95 %]",
+            "groups",
+            "passes",
+            "hours",
+        )
+        if not any(need.groups for need in self.needs):
+            headings, rows = (*headings[:5], *headings[6:]), tuple((*row[:5], *row[6:]) for row in rows)
         return [Table(title, headings, rows, note=_OF_IMAGES)]
 
     def _cells(self, need: Need) -> tuple[str, ...]:
@@ -197,7 +208,8 @@ class Planned:
 _OF_IMAGES = (
     "Differ: the share of the pilot's images that only one of the two predicts right (of means, the standard deviation "
     "of differences, times 100). In brackets: for the ends of its 95 % interval. Passes and hours are of both "
-    "checkpoints, at the pilot's pace on its device. Each figure is planned alone, at a level of 0.05."
+    "checkpoints, at the pilot's pace on its device. Each figure is planned alone, at a level of 0.05. The design "
+    "effect of grouped images is taken to be that of the pilot."
 )
 _OF_TRAININGS = (
     "Spread: the standard deviation of differences between trainings, in points. Trainings are on the images of the "
@@ -241,13 +253,14 @@ def plan(
     if not 0 < difference < 100:
         raise ProtocolError(f"a difference of {difference:g} points: expected more than 0 and less than 100")
     if not LEVEL < power < 1:
-        raise ProtocolError(f"a power of {power:g}: expected more than {LEVEL:g} and less than 1, such as 0.8")
+        raise ProtocolError(f"a power of {power:g}: expected a share of more than {LEVEL:g} and less than 1")
     grouping = Grouping.of(groups, groups_from)
     opened = [RunFolder.opened(each, grouping) for each in runs]
     if methods:
         found = methods_of(opened, methods)
         if len(found) != 2 or any(len(method.sides) < 2 for method in found):
-            raise ProtocolError(f"{len(found)} methods: expected two, each of two trainings or more")
+            counts = ", ".join(f"{method.name} has {len(method.sides)}" for method in found)
+            raise ProtocolError(f"trainings: {counts}; expected two methods, each of two trainings or more")
         needs = list(_of_trainings(found[0], found[1], difference / 100, power))
         names = found[0].name, found[1].name
     else:

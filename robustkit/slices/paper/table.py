@@ -363,7 +363,10 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
     caption = _caption(lines, headings, tests, cells, intervals)
     if trainings := {len(line.method.sides) for line in lines if line.method is not None}:
         counts = " to ".join(map(str, sorted({min(trainings), max(trainings)})))
-        caption += f" Means over {counts} trainings; intervals and tests are for other images and other trainings."
+        many = f" Means over {counts} trainings; intervals and tests are for other images and other trainings."
+        caption += (
+            many if max(trainings) > 1 else " One training of each; intervals and tests are for other images only."
+        )
     whole = tuple((name, *row) for name, row in zip(names, cells, strict=True))
     return PaperTable(
         Table(caption, ("checkpoint", *headings.values()), whole, (*(doubt for doubt, _ in apart), *flags)), intervals

@@ -129,6 +129,11 @@ class Counts:
         counts: NDArray[np.int64] = np.count_nonzero((self.predicted > 0) | (self.labelled > 0), axis=0)
         return counts
 
+    def groups_with(self, place: int) -> int:
+        """Return in how many groups the images with a class are; 0 where images stand for themselves."""
+        mine = (self.predicted[:, place] > 0) | (self.labelled[:, place] > 0)
+        return 0 if self.groups is None else len({*self.groups.codes[mine].tolist()})
+
     @property
     def accuracies(self) -> Floats:
         """The share of pixels that are right, of each image; nan without any that counts. (n,)"""

@@ -117,6 +117,7 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
         if seen:
             bounds = counts.intervals[place] if min(seen, counts.units) >= FEWEST else NO_INTERVAL
             figure = counts.figure(values[place], seen, bounds, float(counts.effects[place]))
+            figure = replace(figure, groups=counts.groups_with(place - len(METRICS)))
             yield figure.of(condition, f"iou({name})", flags)
     for norm, largest in counts.largest.items():
         if largest > 0:

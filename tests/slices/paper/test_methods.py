@@ -154,7 +154,7 @@ def test_the_command_prints_a_sentence_and_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("methods", "line"),
     [
-        ({"quest": "quest-s*"}, "1 method; expected two or more: give --method again"),
+        ({"quest": "quest-s*"}, "one method, quest; expected two or more: give --method again"),
         ({"quest": "quest-s*", "standard": "std*"}, "--method standard: unknown checkpoint 'std*'"),
         ({"quest": "*-s0", "standard": "standard-s*"}, "standard-s0 is of quest and of standard; expected one method"),
         ({"quest": "quest-s*", "standard": "standard-s0"}, "standard has one training and quest 3: how much trainings"),
