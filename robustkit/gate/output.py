@@ -317,6 +317,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "metric": asked and (asked.metric or None),
         "value": figure and none_unless_finite(figure.value),
         "n": figure and figure.n,
+        **({"groups": figure.groups} if figure and figure.groups else {}),
         "of": verdict.of,
         "ci_low": figure and none_unless_finite(figure.low),
         "ci_high": figure and none_unless_finite(figure.high),

@@ -197,5 +197,6 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "published": row.published,
     }
     named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
+    named |= {"groups": difference.groups} if difference.groups else {}
     finite = {key: value if is_finite(value) else None for key, value in figures.items()}
     return named | finite | {"significant": row.significant, "verdict": row.verdict}

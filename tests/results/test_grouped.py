@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from compared_runs import FOG, NAMES, PGD, N, rows_of, run_of
 from page_runs import page_of
 
 import robustkit
+from robustkit.cli.app import cli
 from robustkit.common.differences import CLUSTER_TEST, of_means
 from robustkit.common.figure import CLUSTERED, Figure
 from robustkit.common.groups import Groups
@@ -165,6 +168,15 @@ def test_commands_that_read_take_groups_and_write_none(tmp_path: Path) -> None:
     figure = next(row for row in survey(kept) if (row.condition, row.metric) == ("clean", "top1"))
     checked = robustkit.check(run.path, policy, **asked).outcome.verdicts[0].figure
     assert checked == figure and (figure.groups, figure.interval) == (4, CLUSTERED)
+    plain = robustkit.compare(run, **asked).to_dict()["pairs"][0]["rows"]
+    assert {row["groups"] for row in plain} == {4} and "groups" not in robustkit.compare(run).to_dict()["pairs"][0][
+        "rows"
+    ][0]
+    words = ["check", str(run.path), "--policy", str(policy), "--groups-from", FROM, "--json", str(tmp_path / "v.json")]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert json.loads((tmp_path / "v.json").read_text("utf-8"))["verdicts"][0]["groups"] == 4
+    drafted = CliRunner().invoke(cli, ["check", str(run.path), "--init", "--groups-from", FROM])
+    assert "--init drafts for a run as it is; group it first: robustkit report" in str(drafted.exception)
     paper = [robustkit.table(each, columns="clean", **more) for each, more in ((run.path, asked), (kept.path, {}))]
     assert paper[0].to_latex() == paper[1].to_latex() and "in 4 groups" in paper[0].to_latex()
     assert files == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
@@ -239,7 +251,7 @@ def test_dependence_is_suspected_until_groups_are_named_and_few_groups_are_said(
     robustkit.report(run, groups_from=r"^(.*\d)\d(?:\.\w+)?$")
     codes = {finding.code: finding.text for row in run.summary() for finding in row.findings}
     assert "data/suspected-groups" not in codes and codes["data/few-groups"].startswith(
-        "samples are in 4 groups by group"
+        "samples are in 4 groups (group by id), too few"
     )
 
 

@@ -401,13 +401,14 @@ def _cells(row: MethodRow) -> tuple[str, ...]:
 
 def _plain(row: MethodRow) -> dict[str, Any]:
     d = row.difference
-    named = {
+    named: dict[str, Any] = {
         "first": row.first.name,
         "second": row.second.name,
         "condition": row.key[0],
         "metric": row.key[1],
         "n": d.n,
     }
+    named |= {"groups": d.groups} if d.groups else {}
     figures = {"first_value": d.first, "second_value": d.second, "difference": d.value, "ci_low": d.ci_low}
     figures |= {"ci_high": d.ci_high, "p": d.p_value, "p_holm": row.p_value}
     finite = {name: value if is_finite(value) else None for name, value in figures.items()}
