@@ -156,7 +156,8 @@ def test_the_column_of_groups_must_be_there(tmp_path: Path) -> None:
 FROM = r"^(\d\d)"  # groups of ten
 
 
-def test_commands_that_read_take_groups_and_write_none(tmp_path: Path) -> None:
+def test_commands_that_read_take_groups_and_write_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustkit.report.page.write_report", lambda *_: None)
     run, kept = made(tmp_path / "run"), made(tmp_path / "kept")
     robustkit.report(kept, groups_from=FROM)
     policy = tmp_path / "policy.toml"
@@ -182,7 +183,10 @@ def test_commands_that_read_take_groups_and_write_none(tmp_path: Path) -> None:
     assert files == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 
 
-def test_groups_stay_with_another_table_and_go_where_none_is_asked_for(tmp_path: Path) -> None:
+def test_groups_stay_with_another_table_and_go_where_none_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robustkit.report.page.write_report", lambda *_: None)
     run, table = grouped(made(tmp_path)), tmp_path / "table.csv"
     table.write_text("sample_id,lens\n" + "".join(f"{name},x\n" for name in IDS), "utf-8")
     robustkit.report(run, metadata=table)

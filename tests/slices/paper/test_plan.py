@@ -31,7 +31,7 @@ from robustkit.slices.paper.plan import (
 )
 
 
-@pytest.mark.parametrize(("n", "changed", "gap"), [(40, 0.3, 0.2), (1, 0.5, 0.5), (60, 0.1, 0.1), (200, 0.05, 0.0)])
+@pytest.mark.parametrize(("n", "changed", "gap"), [(40, 0.3, 0.2), (1, 0.5, 0.5), (60, 0.1, 0.1), (120, 0.05, 0.0)])
 def test_power_is_the_sum_over_all_outcomes(n: int, changed: float, gap: float) -> None:
     gained = (changed + gap) / 2
     total = 0.0
