@@ -209,9 +209,9 @@ def compare_runs(
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")
     if plan is not None:
-        grouped = {name: options.get(name) for name in GROUPS}
-        planned = of_slice("plan", "--plan")(runs, methods, difference=plan, **grouped)
-        print_tables(console, planned.tables, "the notebook")
+        groups = {name: options.get(name) for name in GROUPS}
+        tables = of_slice("plan", "--plan")(runs, methods, difference=plan, **groups).tables
+        print_tables(console, tables, "the notebook")
     if json_file is None:
         return
     text = json.dumps(compared.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)

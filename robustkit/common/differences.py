@@ -77,11 +77,11 @@ def of_draws(before: Floats, after: Floats, groups: Groups | None = None) -> Dif
         parts = [error_parts(after.mean(axis=1) - before.mean(axis=1), groups)[0], *per_draw]
     error, freedom = error_of_parts(parts)
     value = second - first
-    named = first, second, STUDENT, groups.count if groups else 0
+    sides = first, second, STUDENT, groups.count if groups else 0
     if not error > 0:
-        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, *named)
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, *sides)
     reach, p_value = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
-    return Difference(value, n, value - reach, value + reach, p_value, *named)
+    return Difference(value, n, value - reach, value + reach, p_value, *sides)
 
 
 def of_ranks(before: Floats, after: Floats, groups: Groups | None = None) -> Difference:
@@ -171,20 +171,20 @@ def of_resamples(
     groups: which were resampled and count in place of samples, by Student's t.
     """
     freedom, test = (math.inf, NORMAL) if groups is None else (groups.effective - 1.0, STUDENT)
-    named = before, after, test, groups.count if groups else 0
+    sides = before, after, test, groups.count if groups else 0
     with np.errstate(invalid="ignore"):
         value = after - before
     if not math.isfinite(value) or (n if groups is None else groups.count) < fewest:
         finite = value if math.isfinite(value) else math.nan
-        return Difference(finite, n, math.nan, math.nan, math.nan, *named)
+        return Difference(finite, n, math.nan, math.nan, math.nan, *sides)
     error = float(resampled[np.isfinite(resampled)].std(ddof=1))
     if not error:
-        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, *named)
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, *sides)
     if groups is not None:
         reach, p_value = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
-        return Difference(value, n, value - reach, value + reach, p_value, *named)
+        return Difference(value, n, value - reach, value + reach, p_value, *sides)
     p_value = math.erfc(abs(value) / error / math.sqrt(2))
-    return Difference(value, n, value - Z * error, value + Z * error, p_value, *named)
+    return Difference(value, n, value - Z * error, value + Z * error, p_value, *sides)
 
 
 def of_groups(hits: int, n: int, other_hits: int, other_n: int) -> Interval:

@@ -185,14 +185,14 @@ def suspected_groups(ids: Sequence[str], outcomes: _Floats, labels: NDArray[np.i
     if labels is not None:
         _, classes = np.unique(labels, return_inverse=True)
         left = outcomes - (np.bincount(classes, outcomes) / np.bincount(classes))[classes]
-    found = []
+    suspicions = []
     for pattern, groups in _groupings(ids):
         effect = float(np.square(groups.sums(left)).sum() / np.square(left).sum()) if left.any() else 1.0
         freedom = len(ids) ** 2 / float(groups.sizes @ groups.sizes)
         if chdtrc(freedom, effect * freedom) < _CHANCE and _is_rare(left, groups):
-            found.append(Suspicion(pattern, groups.count, effect))
-    enough = [each for each in found if each.groups >= FEWEST]
-    return max(enough or found, key=lambda each: each.effect, default=None)
+            suspicions.append(Suspicion(pattern, groups.count, effect))
+    enough = [each for each in suspicions if each.groups >= FEWEST]
+    return max(enough or suspicions, key=lambda each: each.effect, default=None)
 
 
 def _groupings(ids: Sequence[str]) -> Iterator[tuple[str, Groups]]:
@@ -200,9 +200,9 @@ def _groupings(ids: Sequence[str]) -> Iterator[tuple[str, Groups]]:
     folders = [f"^(?:[^/]*/){{{depth}}}" for depth in range(1, _DEPTH + 1)]
     stretches = [rf"^(.*\d){digits}{_END}" for digits in (r"\d" * count for count in range(1, _DIGITS + 1))]
     for pattern in (*folders, rf"^(.*\D)\d+{_END}", *stretches):
-        found = [re.search(pattern, name) for name in ids]
-        if all(found):
-            groups = Groups.of([each[each.re.groups] for each in found if each])
+        matches = [re.search(pattern, name) for name in ids]
+        if all(matches):
+            groups = Groups.of([match[match.re.groups] for match in matches if match])
             if groups is not None and 1 < groups.count <= len(ids) / 2:
                 yield pattern, groups
 

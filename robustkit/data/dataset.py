@@ -279,9 +279,9 @@ class Dataset:
         def place(name: str) -> tuple[bytes, str]:
             return hashlib.sha256(f"order\0{seed}\0{name}".encode("utf-8", "surrogatepass")).digest(), name
 
-        named = zip(groups or [""] * len(self.samples), self.samples, strict=True)
-        ordered = sorted(named, key=lambda pair: (place(pair[0]), place(pair[1].id)))
-        return replace(self, samples=tuple(sample for _, sample in ordered))
+        pairs = zip(groups or [""] * len(self.samples), self.samples, strict=True)
+        order = sorted(pairs, key=lambda pair: (place(pair[0]), place(pair[1].id)))
+        return replace(self, samples=tuple(sample for _, sample in order))
 
     def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
         """Return the ids, at most one more than could name a sample, by id, name or stem."""

@@ -124,8 +124,8 @@ class Grouping:
         """Return the group of each of all samples. Raises DataError where there is none, or no choice of groups."""
         what = f"--groups-from {self.pattern}" if self.pattern else f"--groups {self.column}"
         if self.pattern:
-            found = [re.search(self.pattern, name) for name in ids]
-            names = ["" if each is None else "/".join(filter(None, each.groups())) or each[0] for each in found]
+            matches = [re.search(self.pattern, name) for name in ids]
+            names = ["" if each is None else "/".join(filter(None, each.groups())) or each[0] for each in matches]
         elif self.column not in columns:
             why = unknown("column", self.column, columns) if columns else "there is no table of columns"
             raise DataError(f"{what}: {why}; give it with --metadata FILE.csv, or use --groups-from REGEX")

@@ -126,8 +126,8 @@ class RecordReader:
             return []
         classes = None if labels is None else labels[finite].astype(np.int64)
         names = [name for name, counts in zip(ids.to_pylist(), finite, strict=True) if counts]
-        found = suspected_groups(names, outcomes[finite], classes)
-        return [] if found is None else [Finding.of("data/suspected-groups", **asdict(found))]
+        suspicion = suspected_groups(names, outcomes[finite], classes)
+        return [] if suspicion is None else [Finding.of("data/suspected-groups", **asdict(suspicion))]
 
     def findings(self, condition: str, table: pa.Table, claimed: str = "") -> list[Finding]:
         """Return a condition's findings that do not depend on the family, from `table`.
@@ -142,8 +142,8 @@ class RecordReader:
         if described.weights.endswith("in part"):
             raised.append(Finding.of("model/partial-weights"))
         raised += manifest.data.findings("labels")
-        if (grouped := self.sample_groups) is not None and grouped.count < FEWEST:
-            raised.append(Finding.of("data/few-groups", count=grouped.count, column=grouped.column))
+        if (groups := self.sample_groups) is not None and groups.count < FEWEST:
+            raised.append(Finding.of("data/few-groups", count=groups.count, column=groups.column))
         claim = manifest.claims.get(claimed or condition)
         changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
         if claim and len(changes):

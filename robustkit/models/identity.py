@@ -240,12 +240,12 @@ def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
     by_name = dict[str, list[Classifier]]()
     for each in classifiers:
         by_name.setdefault(each.identity.name.lower(), []).append(each)
-    shared = [some for some in by_name.values() if len(some) > 1]
-    for some in shared:
+    clashes = [some for some in by_name.values() if len(some) > 1]
+    for some in clashes:
         parts = differing_parts([each.identity.spec for each in some])
         for each, name in zip(some, parts, strict=False):
-            named = f"{name}-{each.identity.name}" if len(shared) > 1 else name
-            each.identity = replace(each.identity, name=display_name(named))
+            called = f"{name}-{each.identity.name}" if len(clashes) > 1 else name
+            each.identity = replace(each.identity, name=display_name(called))
     taken: set[str] = set()
     originals = {classifier.identity.name.lower() for classifier in classifiers}
     for classifier in classifiers:

@@ -285,8 +285,8 @@ def _open(
         try:
             dataset = labelled_data(place, identity, request.data, *chosen, unlabelled=unlabelled)
             if request.shuffle:
-                given = sample_metadata(request, dataset)
-                dataset = dataset.shuffled(request.seed, given.group_names if given else None)
+                metadata = sample_metadata(request, dataset)
+                dataset = dataset.shuffled(request.seed, metadata.group_names if metadata else None)
         except DataError as fault:
             raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
         preprocessing, line = request.card.preprocess(identity.preprocessing)

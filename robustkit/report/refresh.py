@@ -93,13 +93,13 @@ def keep_metadata(run: RunFolder, table: Path | None, grouping: Grouping | None 
         earlier = None
     ids: list[str] = sample_ids(run) if earlier is None else earlier["sample_id"].to_pylist()
     columns, groups = ({}, "") if earlier is None else columns_of(earlier)
-    grouped = {groups: columns[groups]} if groups else {}
+    column = {groups: columns[groups]} if groups else {}
     if table is not None:
-        asked = run.manifest.arguments
-        whole = asked.get("limit") is None and asked.get("ids") is None
+        arguments = run.manifest.arguments
+        whole = arguments.get("limit") is None and arguments.get("ids") is None
         columns = read_metadata(table, ids, str(run.path), whole)
     if grouping is None and groups:
-        columns, grouping = grouped | columns, Grouping(groups)
+        columns, grouping = column | columns, Grouping(groups)
     elif grouping is not None and grouping.column != FROM_IDS and groups == FROM_IDS and table is None:
         columns.pop(FROM_IDS)
     write_metadata(run, SampleMetadata.of(ids, columns, grouping))

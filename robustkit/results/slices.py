@@ -468,8 +468,8 @@ class Searched:
 def searched(side: CheckpointRecords, columns: Columns, condition: str) -> Searched:
     """Search weak slices by the task's headline. Raises RunError where samples are not right or wrong."""
     task = task_of(side.manifest)
-    if (grouped := side.sample_groups) is not None:
-        raise RunError(f"{side.run.path}: {not_searched(grouped.count)}")
+    if (groups := side.sample_groups) is not None:
+        raise RunError(f"{side.run.path}: {not_searched(groups.count)}")
     figures = _figures(task, side, condition, task.headline)
     return Searched(side.checkpoint, condition, columns.search_in(side, condition), figures == 0)
 

@@ -329,10 +329,10 @@ def _weak_cells(weak: WeakSlice, label: str) -> tuple[str, ...]:
 
 def search_note(results: Results) -> str:
     """Return how weak slices were searched, how many were found, and the control; empty where none was tested."""
-    gathered, manifest = results.gathered(WeakSlices), results.manifest
-    if (grouped := gathered.sample_groups) is not None:
-        return f"Weak slices are not searched: {not_searched(grouped.count)}."
-    if not (searches := gathered.searches):
+    gatherer, manifest = results.gathered(WeakSlices), results.manifest
+    if (groups := gatherer.sample_groups) is not None:
+        return f"Weak slices are not searched: {not_searched(groups.count)}."
+    if not (searches := gatherer.searches):
         return ""
     columns = dict.fromkeys(name for each in searches for names, _ in each.search.names for name in names)
     tested = sorted({len(each.search.names) for each in searches})

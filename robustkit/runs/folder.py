@@ -165,11 +165,11 @@ class RunFolder:
     @classmethod
     def opened(cls: type[Folder], run: Folder | str | Path, grouping: Grouping | None = None) -> Folder:
         """Return a run as it is, or the one in this folder, as `existing`; with its samples in these groups, if any."""
-        found = run if isinstance(run, cls) else cls.existing(run)  # type: ignore[arg-type]
+        folder = run if isinstance(run, cls) else cls.existing(run)  # type: ignore[arg-type]
         if grouping is not None:
-            found = copy.copy(found)
-            found.grouping = grouping
-        return found
+            folder = copy.copy(folder)
+            folder.grouping = grouping
+        return folder
 
     @property
     def manifest_path(self) -> Path:

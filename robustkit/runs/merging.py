@@ -199,12 +199,12 @@ def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
     manifest = _of_all(list(folders.values()))
     for part in folders.values():
         refuse_damaged(part)
-    grouped = {
-        part.path: columns_of(table) for part in folders.values() if (table := metadata_of_run(part)) is not None
-    }
-    named = {path: columns[groups] for path, (columns, groups) in grouped.items() if groups}
-    if odd := next((path for path, names in named.items() if names != next(iter(named.values()))), None):
-        raise RunError(f"{odd} groups samples otherwise than {next(iter(named))}; report both with the same --groups")
+    tables = {part.path: table for part in folders.values() if (table := metadata_of_run(part)) is not None}
+    columns = {path: columns_of(table) for path, table in tables.items()}
+    groups = {path: cells[name] for path, (cells, name) in columns.items() if name}
+    if other := next((path for path, names in groups.items() if names != next(iter(groups.values()))), None):
+        first = next(iter(groups))
+        raise RunError(f"{other} groups samples otherwise than {first}; report both with the same --groups")
     holders: dict[Path, RunFolder] = {}
     for part in folders.values():
         for inside in _files(part, manifest):

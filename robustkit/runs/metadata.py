@@ -52,20 +52,20 @@ class SampleMetadata:
         if not grouping.pattern:
             return cls(ids, columns, grouping.column)
         if FROM_IDS in columns:
-            taken = f"--groups-from {grouping.pattern} makes a column {FROM_IDS}, which --metadata has, too"
-            raise DataError(f"{taken}: rename that, or use --groups {FROM_IDS}")
+            clash = f"--groups-from {grouping.pattern} makes a column {FROM_IDS}, which --metadata has, too"
+            raise DataError(f"{clash}: rename that, or use --groups {FROM_IDS}")
         return cls(ids, {**columns, FROM_IDS: names}, FROM_IDS)
 
 
-def write_metadata(run: RunFolder, given: SampleMetadata) -> None:
+def write_metadata(run: RunFolder, metadata: SampleMetadata) -> None:
     """Write the metadata of all samples of a run, in place of earlier ones; of no columns there is no file."""
     import pyarrow as pa
 
-    if not given.columns:
+    if not metadata.columns:
         (run.path / METADATA).unlink(missing_ok=True)
         return
-    stated = _provenance(run.manifest) | ({"groups": given.groups} if given.groups else {})
-    names, cells = ("sample_id", *given.columns), (given.ids, *given.columns.values())
+    stated = _provenance(run.manifest) | ({"groups": metadata.groups} if metadata.groups else {})
+    names, cells = ("sample_id", *metadata.columns), (metadata.ids, *metadata.columns.values())
     schema = pa.schema([(name, pa.string()) for name in names], metadata={PROVENANCE: json.dumps(stated).encode()})
     table = pa.table([pa.array(list(each), pa.string()) for each in cells], schema=schema)
     run.write(run.path / METADATA, parquet_bytes(table))
@@ -128,15 +128,15 @@ def groups_of_run(run: RunFolder) -> SampleGroups | None:
     sample stands for itself. Raises as `metadata_of_run`, and DataError as `Grouping.names`."""
     import pyarrow as pa
 
-    asked, table = run.grouping, metadata_of_run(run)
+    grouping, table = run.grouping, metadata_of_run(run)
     ids: Sequence[str] = [] if table is None else table["sample_id"].to_pylist()
     columns: Mapping[str, Sequence[str]] = {}
     groups = ""
     if table is not None:
         columns, groups = columns_of(table)
-    if asked is not None:
-        given = SampleMetadata.of(ids or sample_ids(run), {} if asked.pattern else columns, asked)
-        ids, columns, groups = given.ids, given.columns, given.groups
+    if grouping is not None:
+        metadata = SampleMetadata.of(ids or sample_ids(run), {} if grouping.pattern else columns, grouping)
+        ids, columns, groups = metadata.ids, metadata.columns, metadata.groups
     if not groups:
         return None
     if groups not in columns:

@@ -278,10 +278,10 @@ def write_lock(checkpoints: Sequence[str], options: Mapping[str, Any]) -> None:
     from ...pipeline.plan import plan_of
 
     place, policy = Path(options["lock"]), read_policy(Path(options["policy"] or "policy.toml"))
-    asked = {name: value for name, value in options.items() if name in GROUPS or name not in (*GATE, *_IDLE)}
-    plan = plan_of(audit_request({"checkpoints": tuple(checkpoints), **asked}))
-    given, ids = plan.metadata, [sample.id for sample in plan.dataset.samples]
-    names = None if given is None else given.group_names
+    values = {name: value for name, value in options.items() if name in GROUPS or name not in (*GATE, *_IDLE)}
+    plan = plan_of(audit_request({"checkpoints": tuple(checkpoints), **values}))
+    samples, ids = plan.metadata, [sample.id for sample in plan.dataset.samples]
+    names = None if samples is None else samples.group_names
     card = plan.request.card
     content = {
         "_type": LOCK,
@@ -324,7 +324,7 @@ def compare_lock(file: Path, outcome: Outcome, run: RunFolder) -> Outcome:
     manifest, groups = run.manifest, groups_of_run(run)
     ids = sample_ids(run)
     codes = groups.of(ids) if groups is not None else None
-    found = {
+    of_run = {
         "policy": outcome.policy.digest,
         "card": manifest.protocol.digest,
         "data": manifest.data.digest,
@@ -332,11 +332,11 @@ def compare_lock(file: Path, outcome: Outcome, run: RunFolder) -> Outcome:
         "seed": manifest.seed,
         "groups": None if codes is None else _of_groups(dict(zip(ids, map(str, codes.codes.tolist()), strict=True))),
     }
-    differ = [(name, found[name], content.get(name)) for name in _LOCKED if found[name] != content.get(name)]
-    odd = [f"{name} {_short(here)} instead of {_short(there)}" for name, here, there in differ]
+    differences = [(name, of_run[name], content.get(name)) for name in _LOCKED if of_run[name] != content.get(name)]
+    changes = [f"{name} {_short(here)} instead of {_short(there)}" for name, here, there in differences]
     when = plain_line(str(content.get("written")))[:40]
-    if odd:
-        return replace(outcome, notes=(*outcome.notes, f"not as locked in {file} ({when}): {'; '.join(odd)}"))
+    if changes:
+        return replace(outcome, notes=(*outcome.notes, f"not as locked in {file} ({when}): {'; '.join(changes)}"))
     note = f"locked before the run, as {file} says ({when}): {', '.join(_LOCKED)}"
     return replace(outcome, notes=(*outcome.notes, note), lock=(f"lock {file.name}", digest))
 

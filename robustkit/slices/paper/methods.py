@@ -63,9 +63,9 @@ class Method:
     @cached_property
     def seeds(self) -> tuple[int, ...] | None:
         """The seed of each training; None where one has none, or two have the same."""
-        found = [_seed_of(side) for side in self.sides]
-        named = tuple(seed for seed in found if seed is not None)
-        return named if len({*named}) == len(self.sides) else None
+        seeds = [_seed_of(side) for side in self.sides]
+        distinct = tuple(seed for seed in seeds if seed is not None)
+        return distinct if len({*distinct}) == len(self.sides) else None
 
     def ordered(self) -> Method:
         """Return it with its trainings in the order of their seeds."""
@@ -121,18 +121,19 @@ class Method:
         pairs = [(one, two) for one in first.sides for two in second.sides]
         if paired:
             pairs = list(zip(first.sides, second.sides, strict=True))
-        found = [paired_difference(one, two, *key) for one, two in pairs]
-        errors = [(each.ci_high - each.ci_low) / 2 / _NORMAL for each in found]
-        spreads = (
-            [_spread([each.value for each in found])] if paired else [_spread(m.values(key)) for m in (first, second)]
+        differences = [paired_difference(one, two, *key) for one, two in pairs]
+        errors = [(each.ci_high - each.ci_low) / 2 / _NORMAL for each in differences]
+        by_training = (
+            [[each.value for each in differences]] if paired else [each.values(key) for each in (first, second)]
         )
+        spreads = [_spread(values) for values in by_training]
         before, after = (float(np.mean(method.values(key))) for method in (first, second))
-        error, freedom = error_of_parts([*spreads, (float(np.mean(np.square(errors))), found[0].n - 1.0)])
-        value, named = after - before, (before, after, STUDENT, found[0].groups)
+        error, freedom = error_of_parts([*spreads, (float(np.mean(np.square(errors))), differences[0].n - 1.0)])
+        value, sides = after - before, (before, after, STUDENT, differences[0].groups)
         if not error > 0:
-            return Difference(value, found[0].n, math.nan, math.nan, math.nan, *named)
+            return Difference(value, differences[0].n, math.nan, math.nan, math.nan, *sides)
         reach, p = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
-        return Difference(value, found[0].n, value - reach, value + reach, p, *named)
+        return Difference(value, differences[0].n, value - reach, value + reach, p, *sides)
 
 
 def crossed_error(parts: Sequence[Floats], groups: Groups | None = None) -> tuple[float, float]:
@@ -160,11 +161,11 @@ def crossed(before: Floats, after: Floats, groups: Groups | None, paired: bool) 
     parts = [after - before] if paired else [before, after]
     error, freedom = crossed_error(parts, groups)
     means = float(before.mean()), float(after.mean())
-    value, named = means[1] - means[0], (*means, STUDENT, groups.count if groups else 0)
+    value, sides = means[1] - means[0], (*means, STUDENT, groups.count if groups else 0)
     if not error > 0:
-        return Difference(value, len(before), math.nan, math.nan, math.nan if value else 1.0, *named)
+        return Difference(value, len(before), math.nan, math.nan, math.nan if value else 1.0, *sides)
     reach, p = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
-    return Difference(value, len(before), value - reach, value + reach, p, *named)
+    return Difference(value, len(before), value - reach, value + reach, p, *sides)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:
@@ -191,11 +192,11 @@ def sample_columns(sides: Sequence[Side], key: Key) -> tuple[Floats, Any] | None
 
 
 def _seed_of(side: Side) -> int | None:
-    stated = side.described.to_plain()["metadata"].get("seed")
-    if isinstance(stated, int | str) and str(stated).isdecimal():
-        return int(stated)
-    found = _SEED.findall(f"{side.run.path.name}/{side.checkpoint}")
-    return int(found[-1]) if found else None
+    seed = side.described.to_plain()["metadata"].get("seed")
+    if isinstance(seed, int | str) and str(seed).isdecimal():
+        return int(seed)
+    numbers = _SEED.findall(f"{side.run.path.name}/{side.checkpoint}")
+    return int(numbers[-1]) if numbers else None
 
 
 def read_methods(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -285,17 +286,17 @@ class ComparedMethods:
     @property
     def sentence(self) -> str:
         """Which method is better under what, and whether seeds are part of it."""
-        found = [row for row in self.rows if row.verdict]
+        significant = [row for row in self.rows if row.verdict]
         if all(len(method.sides) == 1 for method in self.methods):
             return "One training of each method: a difference may be one of seeds."
-        if not found:
+        if not significant:
             names = " and ".join(method.name for method in self.methods)
             return f"No significant difference between {names} in {len(self.rows)} tests over trainings and images."
-        row = min(found, key=lambda each: each.p_value)
+        row = min(significant, key=lambda each: each.p_value)
         metric, manifest = metric_of(row.key[1]), row.second.sides[0].manifest
         size = scaled(abs(row.difference.value), metric.scale)
         where = name_of(row.key[0], "sentence", manifest)
-        rest = f"; {len(found)} of {len(self.rows)} tests are significant" if len(found) > 1 else ""
+        rest = f"; {len(significant)} of {len(self.rows)} tests are significant" if len(significant) > 1 else ""
         unit = " points" if metric.scale == 100 else ""
         what = f"{metric.word} {size}{unit}, {p_equals(row.p_value)}"
         return f"{row.second.name} is {row.verdict} than {row.first.name} {where} ({what}){rest}."
@@ -401,18 +402,18 @@ def _cells(row: MethodRow) -> tuple[str, ...]:
 
 def _plain(row: MethodRow) -> dict[str, Any]:
     d = row.difference
-    named: dict[str, Any] = {
+    plain: dict[str, Any] = {
         "first": row.first.name,
         "second": row.second.name,
         "condition": row.key[0],
         "metric": row.key[1],
         "n": d.n,
     }
-    named |= {"groups": d.groups} if d.groups else {}
+    plain |= {"groups": d.groups} if d.groups else {}
     figures = {"first_value": d.first, "second_value": d.second, "difference": d.value, "ci_low": d.ci_low}
     figures |= {"ci_high": d.ci_high, "p": d.p_value, "p_holm": row.p_value}
     finite = {name: value if is_finite(value) else None for name, value in figures.items()}
-    return named | finite | {"verdict": row.verdict}
+    return plain | finite | {"verdict": row.verdict}
 
 
 @plugin_session()
@@ -446,14 +447,14 @@ def compare_methods(
         'One training of each method: a difference may be one of seeds.'
     """
     grouping = Grouping.of(groups, groups_from)
-    opened = [RunFolder.opened(each, grouping) for each in runs]
-    found = methods_of(opened, methods)
-    if len(found) < 2:
+    folders = [RunFolder.opened(each, grouping) for each in runs]
+    several = methods_of(folders, methods)
+    if len(several) < 2:
         raise ProtocolError(
-            f"one method, {', '.join(method.name for method in found)}; expected two or more: give --method again"
+            f"one method, {', '.join(method.name for method in several)}; expected two or more: give --method again"
         )
-    base, rows, left_out = found[0], list[MethodRow](), dict[str, None]()
-    for method in found[1:]:
+    base, rows, left_out = several[0], list[MethodRow](), dict[str, None]()
+    for method in several[1:]:
         for side in (*base.sides[1:], *method.sides):
             refuse_incomparable(
                 base.sides[0], side, [text for text in base.sides[0].conditions if text in side.conditions]
@@ -465,9 +466,9 @@ def compare_methods(
                 raise
             except RunError as fault:
                 left_out[str(fault)] = None
-    adjusted = holm([row.difference.p_value for row in rows])
-    tested = tuple(replace(row, p_value=p) for row, p in zip(rows, adjusted, strict=True))
-    return ComparedMethods(tuple(found), tested, tuple(left_out))
+    p_values = holm([row.difference.p_value for row in rows])
+    rows_tested = tuple(replace(row, p_value=p) for row, p in zip(rows, p_values, strict=True))
+    return ComparedMethods(tuple(several), rows_tested, tuple(left_out))
 
 
 def _keys(first: Side, second: Side) -> list[Key]:

@@ -182,17 +182,17 @@ class Planned:
 
     def _cells(self, need: Need) -> tuple[str, ...]:
         metric, (needed, low, high) = metric_of(need.key[1]), need.needed
-        named = need.called, metric.label or metric.name, count(need.n), scaled(need.spread)
+        first = need.called, metric.label or metric.name, count(need.n), scaled(need.spread)
         if needed is None:
-            return (*named, Cell("none is enough"), *([] if self.of_trainings else [Cell("–")] * 3))
+            return (*first, Cell("none is enough"), *([] if self.of_trainings else [Cell("–")] * 3))
         text = Cell(f"{needed:,}", needed)
         if self.of_trainings:
-            return *named, text
+            return *first, text
         ends = f" [{low:,}, {high:,}]" if low is not None and high is not None else ""
         groups = count(math.ceil(needed / (need.n / need.groups)), ",") if need.groups else Cell("–")
         passes = Cell("–") if math.isnan(need.passes) else Cell(f"{needed * need.passes:,.0f}")
         hours = Cell("–") if math.isnan(need.seconds) else number(needed * need.seconds / 3600, 2)
-        return *named, text.followed_by(ends), groups, passes, hours
+        return *first, text.followed_by(ends), groups, passes, hours
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each figure."""
@@ -255,20 +255,20 @@ def plan(
     if not LEVEL < power < 1:
         raise ProtocolError(f"a power of {power:g}: expected a share of more than {LEVEL:g} and less than 1")
     grouping = Grouping.of(groups, groups_from)
-    opened = [RunFolder.opened(each, grouping) for each in runs]
+    folders = [RunFolder.opened(each, grouping) for each in runs]
     if methods:
-        found = methods_of(opened, methods)
-        if len(found) != 2 or any(len(method.sides) < 2 for method in found):
-            counts = ", ".join(f"{method.name} has {len(method.sides)}" for method in found)
+        several = methods_of(folders, methods)
+        if len(several) != 2 or any(len(method.sides) < 2 for method in several):
+            counts = ", ".join(f"{method.name} has {len(method.sides)}" for method in several)
             raise ProtocolError(f"trainings: {counts}; expected two methods, each of two trainings or more")
-        needs = list(_of_trainings(found[0], found[1], difference / 100, power))
-        names = found[0].name, found[1].name
+        needs = list(_of_trainings(several[0], several[1], difference / 100, power))
+        names = several[0].name, several[1].name
     else:
-        first, second = checkpoint_pairs(opened)[0]
+        first, second = checkpoint_pairs(folders)[0]
         needs, names = list(_of_images(first, second, difference / 100, power)), pair_names(first, second)
     if not needs:
         why = "no figure in per cent is a mean over samples of both"
-        raise RunError(f"{opened[0].path}: {why}, so nothing can be planned; give a run of labelled images")
+        raise RunError(f"{folders[0].path}: {why}, so nothing can be planned; give a run of labelled images")
     return Planned(names, difference / 100, power, tuple(needs), bool(methods))
 
 

@@ -206,8 +206,8 @@ def table(
         results = Results(run, [row for side in sides for row in side.results])
         front = {entry.key: entry for entry in asked_results(results)} | front
     if methods:
-        opened = list({id(line.side.run): line.side.run for line in lines}.values())
-        lines = [_Line.of_method(method) for method in methods_of(opened, methods)]
+        folders = list({id(line.side.run): line.side.run for line in lines}.values())
+        lines = [_Line.of_method(method) for method in methods_of(folders, methods)]
     several = [line.name for line in lines]
     lines = [
         replace(line, name=f"{line.name} ({line.side.run.path.name})") if several.count(line.name) > 1 else line

@@ -119,8 +119,8 @@ class TwoPhaseSummary(Summary):
             figure = bootstrapped(partial(_estimates, read), n, estimate, groups)
         rows = [figure.of(condition, ESTIMATE.name, flags)]
         if drawn:
-            kept = share_of(column_of(second, "correct"), self.reading.groups(second["sample_id"]))
-            rows.append(kept.of(condition, RIGHT.name, flags))
+            share = share_of(column_of(second, "correct"), self.reading.groups(second["sample_id"]))
+            rows.append(share.of(condition, RIGHT.name, flags))
         return rows
 
 

@@ -444,9 +444,9 @@ def until_decided(
         before = (
             None if baseline is None else baseline_of(baseline, describe_plan(plan, digest, plan.run.read_manifest()))
         )
-        given, groups = plan.metadata, None
-        if given is not None and given.group_names is not None:
-            groups = dict(zip(given.ids, given.group_names, strict=True))
+        samples, groups = plan.metadata, None
+        if samples is not None and samples.group_names is not None:
+            groups = dict(zip(samples.ids, samples.group_names, strict=True))
         trial = trial_of(policy, names, plan.conditions, task_named(request.card.task), before, groups)
         ids = [sample.id for sample in plan.dataset.samples][:at_most]
         carry_out(plan, progress, say, partial(_compute, trial, ids))
