@@ -21,6 +21,7 @@ from robustkit.common.intervals import Floats
 from robustkit.errors import ProtocolError, RobustkitError
 from robustkit.report.run import Run
 from robustkit.slices.paper.methods import ComparedMethods, compare_methods, crossed, crossed_error
+from robustkit.slices.paper.plan import trainings_needed
 from scripts.studies.quest_tables.trainings import Trainings
 from scripts.studies.quest_tables.trainings import crossed as crossed_of_study
 
@@ -249,3 +250,21 @@ def test_a_table_for_a_paper_has_methods_as_rows(run: Run) -> None:
     words = ["table", str(run.path), "--columns", "clean", "--method", "a=standard-s*", "--method", "b=quest-s*"]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0 and "Means over 3 trainings" in done.output
+
+
+def test_trainings_of_two_methods_are_planned_and_not_of_three(run: Run) -> None:
+    planned = robustkit.plan(run, difference=20, methods=BOTH)
+    before, after = (columns(run, method, "correct") for method in ("standard", "quest"))
+    need = planned.needs[0]
+    assert (need.key, need.n) == (("clean", "top1"), N)
+    assert need.spread == pytest.approx((after - before).mean(axis=0).std(ddof=1))
+    by_image = (after - before).mean(axis=1).var(ddof=1) / N
+    assert need.needed[0] == trainings_needed(by_image, need.spread**2, N - 1.0, 0.2)
+    assert "trainings of each that show 20.0 points" in planned.tables[0].title
+    apart = {"a": ["quest-s0", "quest-s1"], "b": ["standard-s0", "standard-s2"]}  # not of the same seeds
+    other = robustkit.plan(run, difference=20, methods=apart).needs[0]
+    sides = [np.stack([figures(run, name, "correct") for name in names], axis=1) for names in apart.values()]
+    assert other.spread == pytest.approx(math.sqrt(sum(side.mean(axis=0).var(ddof=1) for side in sides)))
+    three = {"a": "quest-s[01]", "b": "standard-s[01]", "c": ["quest-s2", "standard-s2"]}
+    with pytest.raises(ProtocolError, match="a has 2, b has 2, c has 2; expected two methods, each of two trainings"):
+        robustkit.plan(run, difference=20, methods=three)
