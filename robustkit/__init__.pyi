@@ -16,7 +16,6 @@ from .results.compared import compare as compare
 from .slices.features.plan import features as features
 from .slices.inspect.inspection import inspect as inspect
 from .slices.paper.methods import compare_methods as compare_methods
-from .slices.paper.plan import plan as plan
 from .slices.paper.table import table as table
 from .slices.series.plan import series as series
 from .slices.text.plan import text as text
