@@ -8,14 +8,15 @@ from .models.identity import Classifier as Classifier
 from .models.segmenter import load_segmenter as load_segmenter
 from .pipeline.audit import audit as audit
 from .pipeline.audit import segment as segment
-from .pipeline.gallery import cam as cam
 from .report.refresh import merge as merge
 from .report.refresh import report as report
 from .report.run import Run as Run
 from .results.compared import compare as compare
 from .slices.features.plan import features as features
+from .slices.gallery.drawing import cam as cam
 from .slices.inspect.inspection import inspect as inspect
 from .slices.paper.methods import compare_methods as compare_methods
+from .slices.paper.plan import plan as plan
 from .slices.paper.table import table as table
 from .slices.series.plan import series as series
 from .slices.text.plan import text as text

@@ -19,7 +19,7 @@ from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, line_prefix
 from . import streams
-from .commands import evaluation, runs, tools
+from .commands import evaluation, runs
 from .options import CONTEXT, Commands
 
 _OWN: dict[str, dict[click.Command, str]] = {
@@ -27,7 +27,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
         evaluation.attack: "audit classifiers: clean and attacks only",
         evaluation.segment: "audit segmenters: clean, attacks, corruptions",
-        evaluation.cam: "draw and score attribution maps of classifiers",
         evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
     "Read results": {
@@ -37,9 +36,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
     },
     "Release": {
         runs.check: "check a run against a policy, as a CI gate",
-    },
-    "Tools": {
-        tools.completion: "set up shell completion",
     },
 }
 _OF_SLICES = sorted((entry.load() for entry in built_in("commands").values()), key=lambda each: str(each.name))
@@ -55,8 +51,8 @@ def _with_slices(own: dict[click.Command, str]) -> dict[click.Command, str]:
 
 
 _NAMES = [command.name for commands in (*_OWN.values(), _OF_SLICES) for command in commands]
-_OWN["Tools"] = {each: str(each.short_help) for each in _OF_SLICES if each.after not in _NAMES} | _OWN["Tools"]
-COMMANDS = {heading: _with_slices(own) for heading, own in _OWN.items()}
+_OWN["Tools"] = {each: str(each.short_help) for each in _OF_SLICES if each.after not in _NAMES}
+COMMANDS = {heading: _with_slices(own) for heading, own in _OWN.items() if own}
 """Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
 
 

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common.figure import Figure
-from ..common.names import nothing
 from ..common.plugins import of_slice
 from ..display.console import print_as_it_is, print_line, print_tables
-from ..errors import DataError, ProtocolError, RobustkitError, RunError
+from ..errors import DataError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
-from .options import GROUPS, loading, refuse_for_pictures, refuse_idle_parts, request_of, take_entries
+from .options import GROUPS, loading, refuse_idle_parts, request_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,64 +92,6 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
             f"{len(bad)} of {run.manifest.data.n} {run.manifest.protocol.samples.many} could not be read and were left "
             f"out, the first: {bad[0].error}; fix them, or accept this with --skip-bad"
         )
-
-
-def run_cam(
-    arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
-) -> None:
-    with loading():
-        from ..pipeline.gallery import explain_pictures, is_picture, read_picture_files
-
-    gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
-    options.update(stability=not nothing(options["attacks"], "attacks"))
-    pictures = [argument for argument in arguments if is_picture(argument)]
-    checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
-    if bool(pictures) == (data_dir is not None):
-        what = "either pictures of your own" if pictures else "pictures of your own next to the checkpoint"
-        raise ProtocolError(f"give {what}, or --data-dir with a data set")
-    if not pictures:
-        request = audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options})
-        _draw(request, gallery, skip_bad, details, quiet)
-        return
-    refuse_for_pictures()
-    if not checkpoints:
-        raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
-    model = take_entries(ClassificationRequest, "model", options)
-    targets, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
-    how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
-    side = console(stderr=True)
-    how["say"] = lambda line: print_as_it_is(side, line)
-    drawn = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
-    paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
-    print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
-
-
-def _sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
-    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
-    name = f"{Path(pictures[0]).stem}-cam.png"
-    path = Path(name) if out is None else out / name if out.is_dir() else out
-    if path.suffix.lower() != ".png":
-        raise ProtocolError(f"--out {out}: maps of images are PNGs; give a name ending in .png, or a folder")
-    if path.resolve() in {Path(picture).resolve() for picture in pictures}:
-        raise ProtocolError(f"--out {path} is one of the input images; give another name")
-    return path
-
-
-def _draw(
-    request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
-) -> None:
-    from ..pipeline.gallery import Choice, make_gallery, write_gallery
-
-    choice = None
-    if gallery["gallery"] or gallery["show"]:
-        asked = {"how": "choose", "count": "gallery", "ids": "show", "targets": "targets", "texts": "texts"}
-        values = {name: gallery[option] for name, option in asked.items()}
-        choice = Choice.of(tuple(map(str, request.checkpoints)), request.cams or "", request.faithfulness, **values)
-        choice.check(request)
-    run = run_to_the_end(request, skip_bad, details, quiet)
-    if choice is not None:
-        for path in write_gallery(run, make_gallery(run, request, choice), raw=gallery["save_maps"]):
-            print_as_it_is(console(), f"gallery: {path}")
 
 
 def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:

@@ -64,7 +64,8 @@ class Metric:
     samples alone, so that their number is unknown. by_rank: figures of the same samples are compared by the
     ranks of their differences, not by their means. least, most: what no value is below, or above; those of shares are
     0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is not the label.
-    bare: whether a column leaves its interval out. meaning: sentences for the glossary, where no term has them.
+    bare: whether a column leaves its interval out. of_pairs: a share of the samples of two checkpoints, which neither
+    has alone; rules take it against the baseline. meaning: sentences for the glossary, where no term has them.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Metric:
     also: tuple[str, ...] = ()
     short: str = ""
     bare: bool = False
+    of_pairs: bool = False
     meaning: str = ""
 
     @property

@@ -19,7 +19,7 @@ from ..display.text import no_commands
 from ..protocol.condition import samples_named
 from ..runs.description import why_not_repeated
 from ..tasks import find_metric
-from .policy import FLIPS, Change, Identity, NoFindings, Statement, Value
+from .policy import Change, Identity, NoFindings, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
 
 _IDENTITY = {
@@ -105,8 +105,8 @@ def _scale(statement: Statement | None) -> tuple[float, str]:
     if not isinstance(statement, Value | Change):
         return 1.0, ""
     metric = find_metric(statement.metric or "top1")  # what policies take where a rule about a change names none
-    if statement.metric in FLIPS or (metric and metric.scale == 100):
-        return 100.0, " points" if isinstance(statement, Change) and statement.metric not in FLIPS else " %"
+    if metric and metric.scale == 100:
+        return 100.0, " points" if isinstance(statement, Change) and not metric.of_pairs else " %"
     return 1.0, ""
 
 

@@ -21,11 +21,9 @@ from ..evaluations.condition import check_condition, pattern_of
 from ..evaluations.metrics import Metric
 from ..protocol.card import parse_number
 from ..protocol.condition import CLEAN, ConditionPattern
-from ..tasks import find_metric, metrics
+from ..tasks import find_metric, metric_of, metrics, metrics_of_pairs
 
 OF_RUN = ("protocol", "data digest", "settings")  # what all checkpoints of a run share
-FLIPS = {"negative flips": "negative", "positive flips": "positive", "churn": "churn"}
-"""Shares of samples whose predictions changed against the baseline, and what `results.flips` calls each."""
 SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint sha256")
 
 
@@ -44,8 +42,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Change:
-    """How much a figure may drop or rise against the baseline's, or a share of FLIPS. metric: empty for the task's.
-    condition: None for all of the baseline. excepted: parts of the lines on how the set-ups of both may differ."""
+    """How much a figure may drop or rise against the baseline's, or a share of the samples of both. metric: empty for
+    that of the task. condition: None for all of the baseline. excepted: parts of the lines on how the set-ups of both
+    may differ."""
 
     falls: bool
     metric: str
@@ -98,7 +97,10 @@ def meets_bound(compare: str, bound: float, value: float) -> bool:
     return gap > SLACK if compare in (">", "<") else gap >= -SLACK
 
 
-_STARTS = ("drop", "rise", *FLIPS, "no findings", "no doubts", "worst slice of", "n", *SUBJECTS)
+def _starts() -> tuple[str, ...]:
+    return ("drop", "rise", *metrics_of_pairs(), "no findings", "no doubts", "worst slice of", "n", *SUBJECTS)
+
+
 OF_EVERY_SETUP = (
     *("were assumed: not confirmed on", "was assumed: not confirmed on", "were assumed: not checked, "),
     *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", " nats ["),
@@ -155,9 +157,9 @@ class _Reader:
             return NoFindings(self._under(), self._excepted("finding"), only)
         if self.token in ("drop", "rise"):
             return self._change()
-        for name in FLIPS:
+        for name in metrics_of_pairs():
             if self._accept(*name.split()):
-                return self._flips(name)
+                return self._of_pairs(name)
         for subject in SUBJECTS:
             if self._accept(*subject.split()):
                 if self.token != "==":
@@ -268,14 +270,14 @@ class _Reader:
         bound = self._bound(definition, definition.difference_ends, "change of ")
         return Change(falls, metric, condition, *bound, self._excepted("difference"))
 
-    def _flips(self, name: str) -> Change:
+    def _of_pairs(self, name: str) -> Change:
         condition = self._under()
         if condition is None:
             self._expected(f"under CONDITION, such as {name} under clean against baseline")
         if not self._accept("against", "baseline"):
             self._expected("against baseline")
-        share = Metric(name, scale=100, share=True, least=0, most=1)
-        return Change(False, name, condition, *self._bound(share, (0.0, 1.0)), self._excepted("difference"))
+        share = metric_of(name)
+        return Change(False, name, condition, *self._bound(share, share.ends), self._excepted("difference"))
 
     def _bound(
         self, metric: Metric | None, ends: tuple[float, float], of: str = "", sure: bool = True
@@ -343,9 +345,9 @@ class _Reader:
     def _metric(self, extra: tuple[str, ...] = ()) -> str:
         name = self.token
         if self.kind != "word":
-            self._expected("a metric such as top1" + (f", or one of {', '.join(_STARTS)}" if extra else ""))
+            self._expected("a metric such as top1" + (f", or one of {', '.join(_starts())}" if extra else ""))
         if name not in extra and find_metric(name) is None:
-            raise _Misread(self.at, _unknown_metric(name, (*extra, *(_STARTS if extra else ()))))
+            raise _Misread(self.at, _unknown_metric(name, (*extra, *(_starts() if extra else ()))))
         self._next()
         return name
 

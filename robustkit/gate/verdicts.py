@@ -35,7 +35,6 @@ from ..evaluations.condition import (
 )
 from ..protocol.condition import ConditionPattern, split_list
 from ..results import pairing
-from ..results.flips import flips_of
 from ..results.pairing import Side, missing_records
 from ..results.slices import FEWEST, Columns, slices_of
 from ..results.survey import survey
@@ -43,11 +42,10 @@ from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.merging import card_difference, list_differences
-from ..tasks import find_metric
+from ..tasks import find_metric, metric_of
 from ..tasks.task import task_of
 from .identity import compare_identity
 from .policy import (
-    FLIPS,
     OF_RUN,
     SLACK,
     Change,
@@ -272,17 +270,13 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if taken[0] != taken[1]:
             raise CannotTell(f"the runs cannot be paired: {text} reads different files here than in the baseline")
     try:
-        if metric in FLIPS:
-            flipped = flips_of(first, second, condition).kinds[FLIPS[metric]]
-            same = pairing.same_identity(first.described, second.described)
-            return ChangedFigure(flipped.share, math.nan, same)
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     same = difference.value == 0 and pairing.same_identity(first.described, second.described)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
-    return ChangedFigure(Figure(value, difference.n, low, high), difference.first, same)
+    return ChangedFigure(Figure(value, difference.n, low, high, groups=difference.groups), difference.first, same)
 
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "inconclusive"
@@ -507,7 +501,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     baseline = before.manifest, before.checkpoints[other]
     flags = differences(baseline, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
-    asked = subject.task.headline if metric in FLIPS else metric
+    asked = subject.task.headline if metric_of(metric).of_pairs else metric
     theirs = {text for text, measure in before.cells[other] if measure == asked}
     if statement.condition is not None:
         conditions = [find_condition(subject, name, asked, statement.condition)]

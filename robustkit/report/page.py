@@ -22,7 +22,7 @@ from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, Term
 from ..protocol.condition import CLEAN
 from ..results.survey import doubts_of, looks_of
-from ..results.tables import comparison_grids, flip_grids, report_tables, samples_text, slice_sections
+from ..results.tables import compared_grids, samples_text, slice_sections
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
@@ -160,8 +160,7 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
     reproduce = {"parameters": manifest.protocol.parameters, "inputs": texts, "shown": preprocessing, "papers": papers}
 
     def compared() -> dict[str, Any]:
-        differences = comparison_grids(report_tables(run, results), manifest.names[0])
-        return {"grids": [*differences, *(flip_grids(run, results) if differences else ())]}
+        return {"grids": compared_grids(run, results)}
 
     sections = [
         *sections_of(run, results),

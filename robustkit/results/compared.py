@@ -13,14 +13,12 @@ from ..display.html import as_html
 from ..display.table import Table
 from ..display.text import finite_json as json_of
 from ..errors import RunError
-from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
-from .comparison import Comparison, ComparisonRow, compare_sides, own_flags
-from .flips import Flips
+from .comparison import Comparison, compare_sides, comparison_as_json
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
-from .tables import Among, among_tables, flip_tables, found_among, sides_of, tables
+from .tables import Among, among_tables, compared_tables, found_among, sides_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,9 +46,7 @@ class Compared:
     @property
     def tables(self) -> list[Table]:
         """The tables of all pairs, then those of places."""
-        return [
-            table.said_once("n") for table in (*tables(self.comparison), *flip_tables(self.comparison), *self.placed)
-        ]
+        return [table.said_once("n") for table in (*compared_tables(self.comparison), *self.placed)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the file of `robustkit compare --json` holds."""
@@ -67,11 +63,10 @@ class Compared:
         import pandas as pd
 
         pairs = self.comparison.pairs
-        rows = (
-            (dict(zip(("first", "second"), pair.names, strict=True)), _row(row)) for pair in pairs for row in pair.rows
-        )
+        names = [dict(zip(("first", "second"), pair.names, strict=True)) for pair in pairs]
+        rows = ((its, row.to_dict()) for its, pair in zip(names, pairs, strict=True) for row in pair.rows)
         named = {"first": "first_value", "second": "second_value"}
-        return pd.DataFrame([{**names, **{named.get(k, k): value for k, value in row.items()}} for names, row in rows])
+        return pd.DataFrame([{**its, **{named.get(k, k): value for k, value in row.items()}} for its, row in rows])
 
     def _repr_html_(self) -> str:
         return as_html(self.tables, (f"⚑ {line}" for line in self.unpaired))
@@ -140,63 +135,3 @@ def _among(side: Side, each: Among) -> dict[str, Any]:
     finite = each.row.value if each.row.is_finite else None
     published = {"published": each.levels, "spread": each.spreads, "places": each.places}
     return {"checkpoint": side.checkpoint, **named, "value": finite, **published}
-
-
-def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return all that the tables say, and where each side comes from; values that are not finite are None."""
-    reference = comparison.reference
-    fields = ("name", "summary", "source", "data", "protocol")
-    plain = [
-        {
-            "first": _side(pair.first),
-            "second": _side(pair.second),
-            "changed": list(pair.changed),
-            "flags": [*map(str, pair.findings), *own_flags([pair])],
-            "left_out": list(pair.left_out),
-            "rows": [_row(row) for row in pair.rows],
-            "flips": [_flips(each) for each in pair.flips],
-        }
-        for pair in comparison.pairs
-    ]
-    return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
-
-
-def _flips(changes: Flips) -> dict[str, Any]:
-    parts = {
-        kind: {"value": each.share.value, "ci_low": each.share.low, "ci_high": each.share.high, "ids": list(each.ids)}
-        for kind, each in changes.kinds.items()
-    }
-    return {"condition": changes.condition, "n": changes.n, **parts}
-
-
-def _side(side: Side) -> dict[str, Any]:
-    described, manifest = side.described, side.manifest
-    return {
-        "run": str(side.run.path),
-        "checkpoint": side.checkpoint,
-        "sha256": described.sha256,
-        "attention": described.attention,
-        "protocol": manifest.protocol.tag,
-        "seed": manifest.seed,
-        "dtype": manifest.deciding.dtype,
-        "data": manifest.data.name,
-        "data_digest": manifest.data.digest,
-    }
-
-
-def _row(row: ComparisonRow) -> dict[str, Any]:
-    difference = row.difference
-    figures = {
-        "first": difference.first,
-        "second": difference.second,
-        "difference": difference.value,
-        "ci_low": difference.ci_low,
-        "ci_high": difference.ci_high,
-        "p": difference.p_value,
-        "p_holm": row.p_value,
-        "published": row.published,
-    }
-    named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
-    named |= {"groups": difference.groups} if difference.groups else {}
-    finite = {key: value if is_finite(value) else None for key, value in figures.items()}
-    return named | finite | {"significant": row.significant, "verdict": row.verdict}

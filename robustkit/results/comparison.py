@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..common.differences import Difference, holm
@@ -29,11 +30,12 @@ from ..evaluations.condition import FIRST, group_of, is_attack, kind_of, name_of
 from ..evaluations.corruptions import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
+from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import Concerned, raised_once, short_names
 from ..runs.folder import RunFolder
 from ..tasks import metric_of
+from ..tasks.labelled.flips import Flips, flipping, flips_under
 from ..tasks.task import task_of
-from .flips import Flips, flipping, flips_under
 from .pairing import (
     Side,
     comparison_findings,
@@ -79,6 +81,24 @@ class ComparisonRow:
             return ""
         words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("lower", "higher")}[metric_of(self.metric).better]
         return words[self.difference.value > 0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return figures and verdict; what is not finite is None."""
+        difference = self.difference
+        figures = {
+            "first": difference.first,
+            "second": difference.second,
+            "difference": difference.value,
+            "ci_low": difference.ci_low,
+            "ci_high": difference.ci_high,
+            "p": difference.p_value,
+            "p_holm": self.p_value,
+            "published": self.published,
+        }
+        named = {"condition": self.condition, "metric": self.metric, "n": difference.n}
+        named |= {"groups": difference.groups} if difference.groups else {}
+        finite = {key: value if is_finite(value) else None for key, value in figures.items()}
+        return named | finite | {"significant": self.significant, "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -385,3 +405,40 @@ def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, st
 
 def is_in_points(metric: str) -> bool:
     return metric_of(metric).scale == 100
+
+
+# As JSON
+
+
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return all that the tables say, and where each side comes from; values that are not finite are None."""
+    reference = comparison.reference
+    fields = ("name", "summary", "source", "data", "protocol")
+    plain = [
+        {
+            "first": _side(pair.first),
+            "second": _side(pair.second),
+            "changed": list(pair.changed),
+            "flags": [*map(str, pair.findings), *own_flags([pair])],
+            "left_out": list(pair.left_out),
+            "rows": [row.to_dict() for row in pair.rows],
+            "flips": [each.to_dict() for each in pair.flips],
+        }
+        for pair in comparison.pairs
+    ]
+    return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
+
+
+def _side(side: Side) -> dict[str, Any]:
+    described, manifest = side.described, side.manifest
+    return {
+        "run": str(side.run.path),
+        "checkpoint": side.checkpoint,
+        "sha256": described.sha256,
+        "attention": described.attention,
+        "protocol": manifest.protocol.tag,
+        "seed": manifest.seed,
+        "dtype": manifest.deciding.dtype,
+        "data": manifest.data.name,
+        "data_digest": manifest.data.digest,
+    }

@@ -21,11 +21,11 @@ from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks import metric_of
+from ..tasks.labelled.flips import flip_table, flipped_grid
 from ..tasks.labelled.parity import parity_tables
 from ..tasks.labelled.tables import stacked_grids
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
-from .flips import flip_table, flipped_grid
 from .pairing import Side
 from .published import Published
 from .slices import (
@@ -206,20 +206,24 @@ def tables(comparison: Comparison) -> list[Table]:
     return result
 
 
-def flip_grids(run: RunFolder, results: Sequence[Figure]) -> list[Table]:
-    """Return, for the page of a run, the predictions that changed from its first checkpoint, and which samples those
-    are that were right before."""
-    if len(run.manifest.checkpoints) < 2 or not results:
-        return []
-    comparison = pair_tests(Results.of(run, results)).comparison
-    by_pair, lists = flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
-    title = f"Predictions that changed from {run.manifest.names[0]}"
-    return [*side_by_side(title, by_pair, note=by_pair[0].note if by_pair else ""), *filter(None, lists)]
+def compared_tables(comparison: Comparison) -> list[Table]:
+    """Return the same, then a table per pair of predictions that changed, where records have predictions."""
+    return [*tables(comparison), *_flip_tables(comparison)]
 
 
-def flip_tables(comparison: Comparison) -> list[Table]:
-    """Return a table for each pair of predictions that changed, where records have predictions."""
+def _flip_tables(comparison: Comparison) -> list[Table]:
     return [flip_table(pair.second, pair.names, pair.flips) for pair in comparison.pairs if pair.flips]
+
+
+def compared_grids(run: RunFolder, results: Sequence[Figure]) -> list[Table]:
+    """Return, for the page of a run, the differences from its first checkpoint, the predictions that changed, and which
+    samples those are that were right before."""
+    if not (differences := report_tables(run, results)):
+        return []
+    comparison, first = pair_tests(Results.of(run, results)).comparison, run.manifest.names[0]
+    by_pair, lists = _flip_tables(comparison), (flipped_grid(pair.second, pair.flips) for pair in comparison.pairs)
+    title, note = f"Predictions that changed from {first}", by_pair[0].note if by_pair else ""
+    return [*comparison_grids(differences, first), *side_by_side(title, by_pair, note=note), *filter(None, lists)]
 
 
 def _note(comparison: Comparison) -> str:

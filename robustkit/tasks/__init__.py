@@ -29,7 +29,16 @@ def _of_tasks() -> tuple[Metric, ...]:
 
 
 def metrics() -> dict[str, Metric]:
-    """Return every metric of tasks and families by its name, except parametric ones."""
+    """Return every metric of one checkpoint, of tasks and families, by its name, except parametric ones."""
+    return {name: metric for name, metric in _named().items() if not metric.of_pairs}
+
+
+def metrics_of_pairs() -> list[str]:
+    """Return the names of shares of the samples of two checkpoints."""
+    return [name for name, metric in _named().items() if metric.of_pairs]
+
+
+def _named() -> dict[str, Metric]:
     every: dict[str, Metric] = {}
     of_families = (metric for words in vocabularies() for metric in words.metrics)
     for metric in (*_of_tasks(), *of_families, *_of_plugins()):

@@ -42,8 +42,8 @@ def stubs() -> dict[Path, str]:
         made[PACKAGE / "slices" / name / "keywords.pyi"] = text
     top = PACKAGE / "__init__.pyi"
     text = top.read_text("utf-8")
-    others = [line for line in _OF_SLICE.findall(text) if ".plan import " not in line]
-    lines = sorted([*others, *(f"from .slices.{name}.plan import {name} as {name}\n" for name in SLICES)])
+    of_tasks = [f"from .slices.{name}.plan import {name} as {name}\n" for name in SLICES]
+    lines = sorted({*_OF_SLICE.findall(text), *of_tasks})
     made[top] = _OF_SLICE.sub("", text).replace("\n\n__version__", f"\n{''.join(lines)}\n__version__")
     return made
 

@@ -32,9 +32,9 @@ from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, PooledMaps, map_rows, method_figures, stability_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.presenting import finding_lines, note_lines
-from robustkit.pipeline.gallery import Choice
 from robustkit.report.run import Run
 from robustkit.runs.manifest import Manifest
+from robustkit.slices.gallery.drawing import Choice
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

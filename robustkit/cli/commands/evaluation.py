@@ -1,8 +1,7 @@
-"""The commands that evaluate: audit, attack, demo, cam, segment. Heavy imports happen inside them."""
+"""The commands that evaluate: audit, attack, demo, segment. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +9,18 @@ import click
 
 from ...display.console import print_as_it_is
 from ...pipeline.request import ClassificationRequest, SegmentationRequest
-from ..completion import checkpoints as known_checkpoints
 from ..options import (
-    AT_LEAST_0,
     CONTEXT,
     Command,
     Place,
     checkpoints_argument,
     common,
-    details_option,
-    group,
-    images_option,
     quiet_option,
     request_options,
     run_options,
     setting,
-    skip_bad_option,
 )
-from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
-
-_OF_MAPS = (
-    *("boxes", "masks", "faithfulness", "keep_misclassified", "model", "data", "limit", "ids", "protocol"),
-    *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
-)
-"""The options that `cam` has from an audit."""
-_map_option = partial(setting, section="Maps")
+from ..terminal import audit_request, console, run_and_show, run_to_the_end, segment_request
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -98,55 +84,6 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     )
     scenes = run_and_show(SegmentationRequest(**segmenters, out=out / "segmentation", device=device), quiet=quiet)
     print_as_it_is(screen, epilogue(run.path, scenes.path))
-
-
-@click.command(cls=Command, context_settings=CONTEXT)
-@click.argument(
-    "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
-)
-@images_option("Folder, zip, or embedded:shapes; without it, the IMAGEs are explained.", required=False)
-@_map_option(
-    *("--target", "targets"),
-    multiple=True,
-    help="Class to draw maps for: a name, a number, predicted, or (with --data-dir) label; may be repeated.",
-)
-@_map_option(
-    *("--target-text", "texts"),
-    multiple=True,
-    help="Sentence to draw maps of a zero-shot model (CLIP, SigLIP) for; may be repeated.",
-)
-@_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
-@setting(
-    "--attacks",
-    section="Attacks",
-    default="none",
-    help="Also attack the images, and draw their maps next to the clean ones.",
-)
-@request_options(ClassificationRequest, "eps", "norm")
-@_map_option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
-@_map_option(
-    "--choose",
-    help="Samples to draw: disagreement, worst, best, random or class:NAME; default: disagreement, or worst for one "
-    "checkpoint.",
-)
-@_map_option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
-@_map_option("--save-maps", is_flag=True, help="Save the drawn maps: cams/maps.npz, or <stem>-cam.npz for an IMAGE.")
-@request_options(ClassificationRequest, *_OF_MAPS)
-@group([details_option, quiet_option, skip_bad_option, common])
-def cam(
-    arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
-) -> None:
-    """Draw attribution maps of checkpoints, score them, and show them side by side.
-
-    With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
-    Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
-    and --save-maps.
-
-    \b
-    robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
-    robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
-    """
-    run_cam(arguments, data_dir, skip_bad, details, quiet, options)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)

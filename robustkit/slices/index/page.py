@@ -34,7 +34,7 @@ from ...errors import RunError
 from ...report.pages import environment, render_page
 from ...results.comparison import compare_sides
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
-from ...results.tables import flip_tables, tables
+from ...results.tables import compared_tables
 from ...runs.folder import RunFolder
 from ...tasks import find_metric
 from . import scan
@@ -285,8 +285,7 @@ def comparison_page(folder: Path, first: str, second: str) -> str:
     """Return the page on the second run's figures less those of the first. Raises RobustkitError."""
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
     comparison, alone = compare_sides(checkpoint_pairs(opened)), unpaired_lines(opened)
-    every_table = [*tables(comparison), *flip_tables(comparison)]
-    return _rendered("pair.html.j2", [], first=first, second=second, tables=every_table, alone=alone)
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=compared_tables(comparison), alone=alone)
 
 
 @dataclass(frozen=True)

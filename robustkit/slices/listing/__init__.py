@@ -1,4 +1,5 @@
-"""List what can be asked for, by name: models, attacks, corruptions, presets and more; and explain findings.
+"""List what can be asked for, by name: models, attacks, corruptions, presets and more; explain findings; set up
+completion.
 
 An entry for each name, with the same keys for all of a kind. What is needed is imported when the command runs.
 """
@@ -17,7 +18,7 @@ from click.shell_completion import CompletionItem
 from msgspec.structs import asdict
 
 from ...cli.commands import EVERY_COMMAND
-from ...cli.completion import codes
+from ...cli.completion import codes, completion_script
 from ...cli.options import CONTEXT, SliceCommand, common, setting
 from ...cli.terminal import console
 from ...display.console import print_line, print_tables
@@ -337,3 +338,17 @@ def explain(code: str, as_json: bool) -> None:
             f"Ignore it: {entry.ignore}",
         ):
             print_line(console(), line)
+
+
+@click.command(cls=SliceCommand, context_settings=CONTEXT, after="explain", short_help="set up shell completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
+@common
+def completion(shell: str) -> None:
+    """Print the script that enables shell completion of robustkit's commands, options and names.
+
+    \b
+    robustkit completion bash >> ~/.bashrc
+    robustkit completion zsh >> ~/.zshrc
+    robustkit completion fish > ~/.config/fish/completions/robustkit.fish
+    """
+    click.echo(completion_script(click.get_current_context().find_root().command, shell))

@@ -32,7 +32,7 @@ from ...evaluations.condition import is_exactly, matches, pattern_of, vocabulary
 from ...evaluations.corruptions import possible_means
 from ...evaluations.records import CheckpointRecords
 from ...gate import verdicts
-from ...gate.policy import FLIPS, OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value
+from ...gate.policy import OF_RUN, Change, Identity, NoFindings, Policy, Rule, Statement, Value
 from ...gate.verdicts import FAIL, PASS, UNDECIDED, CannotTell, MeasuredRun, Outcome, Verdict
 from ...pipeline.manifest import describe_plan
 from ...pipeline.pending import PendingWork, announce, checkpoint_groups, pending_work
@@ -299,11 +299,11 @@ def _why_not(statement: Statement) -> str:
         return "it covers every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
     if isinstance(statement, Value) and statement.by:
         return f"slices are judged on complete records; {whole}"
-    if statement.metric in FLIPS:
-        return f"{statement.metric} are counted on complete records; {whole}"
     if statement.metric == "n":
         return f"the number of samples follows from the other rules; {whole}"
     metric = find_metric(statement.metric) if statement.metric else None
+    if metric is not None and metric.of_pairs:
+        return f"{metric.name} are counted on complete records; {whole}"
     if metric is not None and not metric.paired:
         return f"{statement.metric} is not a mean over samples, as top1 is; {whole}"
     if metric is not None and not (metric.binary or metric.share):

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...common.differences import Difference
 from ...common.figure import Figure
 from ...display.format import share
 from ...display.table import CardPart, Section, Table, of_tables
@@ -16,6 +17,7 @@ from ...evaluations.family import families_of
 from ...evaluations.presenting import card_parts_of, finding_lines, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings
 from ..task import CHANGE, ConditionTable, Task
+from . import flips
 from .metrics import METRICS, WeakClasses, classification_rows
 from .parity import parity_tables
 from .tables import Reliabilities, calibration_figures, stacked_grids
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 class Labelled(Task):
     """One class a sample. A task of this kind adds its name, terms, and the command and card that audit it."""
 
-    headline, metrics = "top1", METRICS
+    headline, metrics = "top1", (*METRICS, *flips.METRICS)
     compared = Pairings(shown=("top1", "nll"), ended=("top1",))
     paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
     truth = ("label", "correct", "nll")
@@ -47,6 +49,12 @@ class Labelled(Task):
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         of_families = (kind for family in families_of(manifest) for kind in family.aggregator.gatherers())
         return (Reliabilities, WeakClasses, *of_families)
+
+    def difference(
+        self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
+    ) -> Difference:
+        of_pair = flips.flip_difference(first, second, condition, metric)
+        return super().difference(first, second, condition, metric) if of_pair is None else of_pair
 
     def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
         for side in (first, second):

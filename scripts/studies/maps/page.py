@@ -27,9 +27,9 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps import FREE_HEADINGS, SCORE_HEADINGS, parts_of
 from robustkit.evaluations.maps.tables import ONE_SIDED, is_of_maps, map_tables
 from robustkit.evaluations.presenting import finding_lines, note_lines
-from robustkit.pipeline.gallery import Choice, make_gallery
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
+from robustkit.slices.gallery.drawing import Choice, make_gallery
 from scripts.pages.writing import deliver, markdown
 
 COLOURS = {"ahead": "#9ecae1", "level": "#ffffff", "behind": "#fdbe85", "open": "#eeeeee"}

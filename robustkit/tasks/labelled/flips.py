@@ -9,30 +9,50 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.figure import Figure
-from ..common.groups import Groups, chosen_groups
-from ..common.intervals import Floats, share_of
-from ..display.format import counted, figure_cell
-from ..display.table import Table
-from ..errors import DamagedRecord, RunError
-from ..evaluations.condition import name_of, results_and_singles
-from ..evaluations.records import common_groups, common_ids
-from .pairing import Side
+from ...common.differences import Difference
+from ...common.figure import Figure
+from ...common.groups import Groups, chosen_groups
+from ...common.intervals import Floats, share_of
+from ...display.format import counted, figure_cell
+from ...display.table import Table
+from ...errors import DamagedRecord, RunError
+from ...evaluations.condition import name_of, results_and_singles
+from ...evaluations.metrics import Metric
+from ...evaluations.records import CheckpointRecords, common_groups, common_ids
 
 Bools = NDArray[np.bool_]
 
 
-KINDS: dict[str, Callable[[list[Bools], list[Floats]], Bools]] = {
-    "negative": lambda right, predicted: right[0] & ~right[1],
-    "positive": lambda right, predicted: ~right[0] & right[1],
-    "churn": lambda right, predicted: predicted[0] != predicted[1],
+_MEANINGS = (
+    "Of two checkpoints, the share of {many} that the first predicts right and the second wrong.",
+    "Of two checkpoints, the share of {many} that the first predicts wrong and the second right.",
+    "The share of {many} that two checkpoints predict to be of different classes, right or wrong.",
+)
+
+
+class Kind(NamedTuple):
+    """A way in which samples change. metric: their share. changed: (n,) which do, from which are right and what each is
+    predicted to be, (n,) before and now."""
+
+    metric: Metric
+    changed: Callable[[list[Bools], list[Floats]], Bools]
+
+
+def _share(name: str, better: int, meaning: str) -> Metric:
+    return Metric(name, f"{name} %", 100, better, share=True, of_pairs=True, meaning=meaning)
+
+
+KINDS = {
+    "negative": Kind(_share("negative flips", -1, _MEANINGS[0]), lambda right, predicted: right[0] & ~right[1]),
+    "positive": Kind(_share("positive flips", 1, _MEANINGS[1]), lambda right, predicted: ~right[0] & right[1]),
+    "churn": Kind(_share("churn", -1, _MEANINGS[2]), lambda right, predicted: predicted[0] != predicted[1]),
 }
-"""By name, how samples change: from which are right and what each is predicted to be, (n,) before and now."""
+METRICS = tuple(kind.metric for kind in KINDS.values())
 _LISTED = "negative"
 _ROWS = 20  # flipped samples of a condition that a page lists
 NOTE = (
@@ -60,8 +80,16 @@ class Flips:
     before: dict[str, int]
     now: dict[str, int]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return shares with their intervals and samples, as JSON has them."""
+        shares = {
+            kind: {"value": each.share.value, "ci_low": each.share.low, "ci_high": each.share.high, "ids": [*each.ids]}
+            for kind, each in self.kinds.items()
+        }
+        return {"condition": self.condition, "n": self.n, **shares}
 
-def flips_of(first: Side, second: Side, condition: str) -> Flips:
+
+def flips_of(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> Flips:
     """Return what changed from the first to the second. Raises RunError where records hold no predictions of labelled
     samples, or no sample is common."""
     read = [side.samples(condition, ("correct", "prediction")) for side in (first, second)]
@@ -81,16 +109,28 @@ def flips_of(first: Side, second: Side, condition: str) -> Flips:
 
 
 def _kinds(names: Any, right: list[Bools], predicted: list[Floats], groups: Groups | None) -> dict[str, Flipped]:
-    changed = {name: of(right, predicted) for name, of in KINDS.items()}
+    changed = {name: kind.changed(right, predicted) for name, kind in KINDS.items()}
     return {name: Flipped(tuple(names[which]), share_of(which, groups)) for name, which in changed.items()}
 
 
-def flipping(first: Side, second: Side) -> tuple[list[str], list[str]]:
+def flip_difference(
+    first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
+) -> Difference | None:
+    """Return the share of a metric of `METRICS` with its interval, without a test; None of another metric. Raises
+    RunError as `flips_of`."""
+    kind = next((name for name, each in KINDS.items() if each.metric.name == metric), None)
+    if kind is None:
+        return None
+    share = flips_of(first, second, condition).kinds[kind].share
+    return Difference(share.value, share.n, share.low, share.high, math.nan, groups=share.groups)
+
+
+def flipping(first: CheckpointRecords, second: CheckpointRecords) -> tuple[list[str], list[str]]:
     """Return the conditions of the table of results that both have, and the single corruptions, where these are few."""
     return results_and_singles(condition for condition in first.conditions if condition in second.conditions)
 
 
-def flips_under(first: Side, second: Side, conditions: Iterable[str]) -> Iterator[Flips]:
+def flips_under(first: CheckpointRecords, second: CheckpointRecords, conditions: Iterable[str]) -> Iterator[Flips]:
     """Yield the flips of a pair under these conditions; nothing of a task without predictions of labelled samples."""
     for condition in conditions:
         try:
@@ -101,7 +141,7 @@ def flips_under(first: Side, second: Side, conditions: Iterable[str]) -> Iterato
             continue
 
 
-def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> Table:
+def flip_table(second: CheckpointRecords, names: tuple[str, str], flips: Sequence[Flips]) -> Table:
     rows = [
         (
             name_of(each.condition, "table", second.manifest),
@@ -115,7 +155,7 @@ def flip_table(second: Side, names: tuple[str, str], flips: Sequence[Flips]) -> 
     return Table(title, headings, tuple(rows), (), NOTE, names[1])
 
 
-def flipped_grid(second: Side, flips: Sequence[Flips]) -> Table | None:
+def flipped_grid(second: CheckpointRecords, flips: Sequence[Flips]) -> Table | None:
     """Return the first samples with a negative flip, with both predictions; None without any."""
     named = second.described.class_names or second.manifest.data.class_names
 

@@ -16,36 +16,36 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..common.determinism import SampleRng
-from ..common.files import bytes_of, reason_of
-from ..data.class_names import class_name, class_names, target_of
-from ..data.dataset import Dataset, Sample
-from ..data.images import read_image, to_pixels
-from ..data.in_memory import image_pixels, open_held
-from ..data.sources import MAX_FILE_BYTES, is_image_name
-from ..display.progress import progress_shown
-from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
-from ..evaluations.maps import MapSpec, parse_cams, parse_named
-from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.gallery import Gallery, GalleryRow, choose
-from ..evaluations.maps.painter import LABEL, Heat, Painter, Result, Target, brief
-from ..evaluations.maps.truth import open_truth
-from ..evaluations.subject import EvaluatedModel, Settings
-from ..models.classifier import load
-from ..models.device import pick_device
-from ..models.identity import Classifier, ModelIdentity, distinct_names
-from ..protocol.card import load_card
-from ..protocol.condition import CLEAN
-from ..report.page import write_report
-from ..runs.folder import RunFolder
-from ..runs.progress import Progress
-from ..tasks.labelled.subject import ClassifierSubject
-from .audit import Checkpoints, grouped, in_memory
-from .classification import inputs_in_words
-from .inputs import labelled_data
-from .manifest import describe, preprocessing_of
-from .request import ClassificationRequest
-from .scheduler import run as carry_out
+from ...common.determinism import SampleRng
+from ...common.files import bytes_of, reason_of
+from ...data.class_names import class_name, class_names, target_of
+from ...data.dataset import Dataset, Sample
+from ...data.images import read_image, to_pixels
+from ...data.in_memory import image_pixels, open_held
+from ...data.sources import MAX_FILE_BYTES, is_image_name
+from ...display.progress import progress_shown
+from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
+from ...evaluations.maps import MapSpec, parse_cams, parse_named
+from ...evaluations.maps.evaluate import check_explainable
+from ...evaluations.maps.gallery import Gallery, GalleryRow, choose
+from ...evaluations.maps.truth import open_truth
+from ...evaluations.subject import EvaluatedModel, Settings
+from ...models.classifier import load
+from ...models.device import pick_device
+from ...models.identity import Classifier, ModelIdentity, distinct_names
+from ...pipeline.audit import Checkpoints, grouped, in_memory
+from ...pipeline.classification import inputs_in_words
+from ...pipeline.inputs import labelled_data
+from ...pipeline.manifest import describe, preprocessing_of
+from ...pipeline.request import ClassificationRequest
+from ...pipeline.scheduler import run as carry_out
+from ...protocol.card import load_card
+from ...protocol.condition import CLEAN
+from ...report.page import write_report
+from ...runs.folder import RunFolder
+from ...runs.progress import Progress
+from ...tasks.labelled.subject import ClassifierSubject
+from .painter import LABEL, Heat, Painter, Result, Target, brief
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]

@@ -18,13 +18,13 @@ from cam import Explanation
 from ...data.class_names import class_name, target_of
 from ...data.dataset import Sample
 from ...display.format import number, percent
+from ...evaluations.family import shown_under
+from ...evaluations.maps import TARGETS, MapSpec, map_condition, option_texts
+from ...evaluations.maps.evaluate import explainer_of, localised, masses
+from ...evaluations.maps.gallery import GalleryRow, Panel
+from ...evaluations.maps.truth import Located
+from ...evaluations.subject import Batch, EvaluatedModel, as_levels
 from ...protocol.condition import Condition
-from ..family import shown_under
-from ..subject import Batch, EvaluatedModel, as_levels
-from . import TARGETS, MapSpec, map_condition, option_texts
-from .evaluate import explainer_of, localised, masses
-from .gallery import GalleryRow, Panel
-from .truth import Located
 
 _PLAIN = MapSpec("agcam")
 

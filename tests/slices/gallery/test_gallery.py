@@ -34,10 +34,10 @@ from robustkit.errors import DataError, ModelError, ProtocolError, RunError
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, blended, choose, depict, outlined, write_html
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
-from robustkit.pipeline.gallery import Choice, is_picture, make_gallery, write_gallery
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
+from robustkit.slices.gallery.drawing import Choice, is_picture, make_gallery, write_gallery
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
@@ -237,7 +237,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     def some_compete(*arguments: Any, **options: Any) -> Any:
         return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
 
-    for module in ("pipeline.classification", "pipeline.gallery"):
+    for module in ("pipeline.classification", "slices.gallery.drawing"):
         monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
     words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
     words += ("--keep-misclassified",)

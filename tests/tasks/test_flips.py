@@ -17,9 +17,9 @@ from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
 from robustkit.report.page import write_report
 from robustkit.report.run import Run
 from robustkit.results.compared import compare
-from robustkit.results.flips import flipped_grid, flips_of
 from robustkit.results.pairing import Side
 from robustkit.results.survey import survey
+from robustkit.tasks.labelled.flips import flipped_grid, flips_of
 
 BEFORE = [1] * 12 + [0] * 8
 NOW = [1] * 9 + [0] * 3 + [1] * 1 + [0] * 7  # three that were right are wrong, one that was wrong is right

@@ -1,0 +1,155 @@
+"""Draw attribution maps: a gallery of a run's samples, and maps of a user's own pictures.
+
+What is needed is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...cli.completion import checkpoints as known_checkpoints
+from ...cli.options import (
+    AT_LEAST_0,
+    CONTEXT,
+    Command,
+    common,
+    details_option,
+    group,
+    images_option,
+    loading,
+    quiet_option,
+    refuse_for_pictures,
+    request_options,
+    setting,
+    skip_bad_option,
+    take_entries,
+)
+from ...cli.terminal import audit_request, console, run_to_the_end
+from ...common.names import nothing
+from ...display.console import print_as_it_is
+from ...errors import ProtocolError
+from ...pipeline.request import ClassificationRequest
+
+_OF_MAPS = (
+    *("boxes", "masks", "faithfulness", "keep_misclassified", "model", "data", "limit", "ids", "protocol"),
+    *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
+)
+"""The options that `cam` has from an audit."""
+_map_option = partial(setting, section="Maps")
+
+
+@click.command(
+    cls=Command,
+    context_settings=CONTEXT,
+    after="segment",
+    short_help="draw and score attribution maps of classifiers",
+)
+@click.argument(
+    "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
+)
+@images_option("Folder, zip, or embedded:shapes; without it, the IMAGEs are explained.", required=False)
+@_map_option(
+    *("--target", "targets"),
+    multiple=True,
+    help="Class to draw maps for: a name, a number, predicted, or (with --data-dir) label; may be repeated.",
+)
+@_map_option(
+    *("--target-text", "texts"),
+    multiple=True,
+    help="Sentence to draw maps of a zero-shot model (CLIP, SigLIP) for; may be repeated.",
+)
+@_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
+@setting(
+    "--attacks",
+    section="Attacks",
+    default="none",
+    help="Also attack the images, and draw their maps next to the clean ones.",
+)
+@request_options(ClassificationRequest, "eps", "norm")
+@_map_option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
+@_map_option(
+    "--choose",
+    help="Samples to draw: disagreement, worst, best, random or class:NAME; default: disagreement, or worst for one "
+    "checkpoint.",
+)
+@_map_option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
+@_map_option("--save-maps", is_flag=True, help="Save the drawn maps: cams/maps.npz, or <stem>-cam.npz for an IMAGE.")
+@request_options(ClassificationRequest, *_OF_MAPS)
+@group([details_option, quiet_option, skip_bad_option, common])
+def cam(
+    arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
+    """Draw attribution maps of checkpoints, score them, and show them side by side.
+
+    With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
+    Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
+    and --save-maps.
+
+    \b
+    robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
+    robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
+    """
+    _run(arguments, data_dir, skip_bad, details, quiet, options)
+
+
+def _run(
+    arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
+) -> None:
+    with loading():
+        from .drawing import explain_pictures, is_picture, read_picture_files
+
+    gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
+    options.update(stability=not nothing(options["attacks"], "attacks"))
+    pictures = [argument for argument in arguments if is_picture(argument)]
+    checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
+    if bool(pictures) == (data_dir is not None):
+        what = "either pictures of your own" if pictures else "pictures of your own next to the checkpoint"
+        raise ProtocolError(f"give {what}, or --data-dir with a data set")
+    if not pictures:
+        request = audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options})
+        _draw(request, gallery, skip_bad, details, quiet)
+        return
+    refuse_for_pictures()
+    if not checkpoints:
+        raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
+    model = take_entries(ClassificationRequest, "model", options)
+    targets, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
+    how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
+    side = console(stderr=True)
+    how["say"] = lambda line: print_as_it_is(side, line)
+    drawn = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
+    paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
+    print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
+
+
+def _sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
+    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
+    name = f"{Path(pictures[0]).stem}-cam.png"
+    path = Path(name) if out is None else out / name if out.is_dir() else out
+    if path.suffix.lower() != ".png":
+        raise ProtocolError(f"--out {out}: maps of images are PNGs; give a name ending in .png, or a folder")
+    if path.resolve() in {Path(picture).resolve() for picture in pictures}:
+        raise ProtocolError(f"--out {path} is one of the input images; give another name")
+    return path
+
+
+def _draw(
+    request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
+) -> None:
+    from .drawing import Choice, make_gallery, write_gallery
+
+    choice = None
+    if gallery["gallery"] or gallery["show"]:
+        asked = {"how": "choose", "count": "gallery", "ids": "show", "targets": "targets", "texts": "texts"}
+        values = {name: gallery[option] for name, option in asked.items()}
+        choice = Choice.of(tuple(map(str, request.checkpoints)), request.cams or "", request.faithfulness, **values)
+        choice.check(request)
+    run = run_to_the_end(request, skip_bad, details, quiet)
+    if choice is not None:
+        for path in write_gallery(run, make_gallery(run, request, choice), raw=gallery["save_maps"]):
+            print_as_it_is(console(), f"gallery: {path}")
