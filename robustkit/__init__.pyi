@@ -12,10 +12,10 @@ from .report.refresh import merge as merge
 from .report.refresh import report as report
 from .report.run import Run as Run
 from .results.compared import compare as compare
+from .results.methods import compare_methods as compare_methods
 from .slices.features.plan import features as features
 from .slices.gallery.drawing import cam as cam
 from .slices.inspect.inspection import inspect as inspect
-from .slices.paper.methods import compare_methods as compare_methods
 from .slices.paper.plan import plan as plan
 from .slices.paper.table import table as table
 from .slices.series.plan import series as series

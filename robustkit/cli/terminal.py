@@ -140,9 +140,10 @@ def compare_runs(
     """Print paired differences of checkpoints of runs, as `compare` finds them, or of methods; write them to a file if
     asked. plan: points, whose plan is printed, too."""
     from ..results.compared import compare
+    from ..results.methods import compare_named, name_methods
 
-    if methods:
-        compared = of_slice("compare_methods", "--method")(runs, methods, **options)
+    if methods or (name_methods(runs) and not any(options[name] for name in ("checkpoints", "against", "reference"))):
+        compared: Any = compare_named(runs, methods, **options)
         print_line(console, compared.sentence)
     else:
         compared = compare(*runs, **options)

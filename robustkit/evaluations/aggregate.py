@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,8 +223,15 @@ class Results(Sequence[Figure]):
     def manifest(self) -> Manifest:
         return self.run.manifest
 
+    kind: ClassVar[str] = "checkpoints"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what has figures: of the checkpoints."""
+        return self.manifest.names
+
     @cached_property
-    def cells(self) -> dict[str, Cells]:
+    def cells(self) -> Mapping[str, Cells]:
         """A row for each condition and metric, by checkpoint, including those without results."""
         cells: dict[str, dict[tuple[str, str], Figure]] = {name: {} for name in self.manifest.names}
         for row in self.rows:

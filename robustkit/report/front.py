@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from ..common.figure import Figure
 from ..display.format import figure_cell, interval, p_equals, percent, scaled
-from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name
+from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
 from ..display.text import capital
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
 from ..evaluations.setup_findings import setups_of
 from ..protocol.card import SampleWords
-from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
+from ..results.comparison import Asked, ComparisonRow, Tested, asked_results
+from ..results.methods import MethodResults, by_method, tests_of
 from ..results.summary_text import Sentence, findings, listed, standings
 from ..tasks import metric_of
 from ..tasks.task import task_of
@@ -35,7 +36,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     drawn = [entry for entry in rows if entry.metric == headline.name or _is_error(entry.metric)]
     if headline.scale != 100:  # the axis is of shares
         return None
-    names = results.manifest.names[:_MOST]
+    names = results.names[:_MOST]
     points = {name: [_point(results, name, entry) for entry in drawn] for name in names}
     if len(drawn) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):
         return None
@@ -52,6 +53,8 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         for place, name in enumerate(names):
             shift = -series_shift(place, len(names), 7, height - 6)
             dots(axes, range(len(drawn)), points[name], looks[name], shift=shift, across=True)
+            for training in _trainings(results, name, drawn):
+                dots(axes, range(len(drawn)), training, looks[name], shift=shift, across=True, size=2.5)
         axes.set(xlim=(0, 100), ylim=(len(drawn) - 0.4, -0.6))
         axes.set_xticks([0, 25, 50, 75, 100])
         axes.set_xlabel(f"{word} in %")
@@ -63,9 +66,10 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     values = {name: [percent(point.value) for point in points[name]] for name in names}
     spoken = {name: ", ".join(map(" ".join, zip(titles, values[name], strict=True))) for name in names}
     descriptions = [f"{short[name]}: {spoken[name]}" for name in names]
-    every = len(results.manifest.names)
-    more = f" The first {_MOST} of {every} checkpoints." if every > _MOST else ""
+    every = len(results.names)
+    more = f" The first {_MOST} of {every} {results.kind}." if every > _MOST else ""
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
+    error += "; small: each training" if isinstance(results, MethodResults) and not results.compared.single else ""
     return Plot(
         "front",
         f"{heading} by condition",
@@ -79,6 +83,20 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
 def _is_error(name: str) -> bool:
     metric = metric_of(name)
     return metric.better < 0 and metric.share
+
+
+def _trainings(results: Results, name: str, drawn: Sequence[Asked]) -> Iterator[list[Figure]]:
+    """Yield the points of each training of a method, without intervals; none of a checkpoint."""
+    if isinstance(results, MethodResults):
+        method = next(each for each in results.compared.methods if each.name == name)
+        for side in method.sides if len(method.sides) > 1 else ():
+            rows = {row.key: row for row in side.results}
+            points = (rows.get(entry.key) for entry in drawn)
+            complete = (
+                point.complement if point and _is_error(entry.metric) else point
+                for entry, point in zip(drawn, points, strict=True)
+            )
+            yield [Figure(math.nan if point is None else point.value, 0) for point in complete]
 
 
 def _point(results: Results, name: str, entry: Asked) -> Figure:
@@ -159,27 +177,28 @@ class FrontPage:
 
 
 def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
-    manifest, rows = results.manifest, asked_results(results)
-    tests = pair_tests(results)
-    short = labels(manifest.names, 28)
-    words = {"none": "no attention", "other": "another attention"}
-    columns = [
-        FrontColumn(short[entry.name], entry.name, words.get(entry.attention, f"{entry.attention} attention"))
-        for entry in manifest.checkpoints
-    ]
+    manifest, original, results = results.manifest, results, by_method(results)
+    rows, tests, short = asked_results(results), tests_of(results), labels(results.names, 28)
+    if isinstance(results, MethodResults):
+        columns = [FrontColumn(short[each.name], each.name, each.trainings) for each in results.compared.methods]
+        looks = {name: style(place) for place, name in enumerate(results.names)}
+    else:
+        words = {"none": "no attention", "other": "another attention"}
+        said = ((each, words.get(each.attention, f"{each.attention} attention")) for each in manifest.checkpoints)
+        columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in said]
     groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)
     for entry in rows:
         more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""
         groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
     return FrontPage(
-        findings(results),
+        findings(original),
         list(_chips(rows, results, tests, short)),
         columns,
         list(groups.values()),
-        _note(rows, tests, len(columns), manifest.protocol.samples),
+        _note(rows, tests, results),
         front_figure(rows, results, looks),
-        [*findings_of(results), *(Raised("", "", each) for each in not_evaluated(results.run))],
-        note_lines(results),
+        [*findings_of(original), *(Raised("", "", each) for each in not_evaluated(results.run))],
+        note_lines(original),
         setups_of(results.run),
         gaps_of(results.run),
         manifest.protocol.samples if manifest.is_sequential else None,
@@ -189,7 +208,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
 
 def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mapping[str, str]) -> Iterator[Chip]:
     """Yield a chip for each area of the first page: of its first row, which is the strongest attack of several."""
-    names, many = results.manifest.names, results.manifest.protocol.samples.many
+    names, many = results.names, results.manifest.protocol.samples.many
     best = {each.area: each for each in standings(results, tests)} if tests.all_pairs else {}
     more = next((each.more for each in findings(results) if each.more), "")
     detail = f"{more} more would probably settle the closest undecided comparison" if more else ""
@@ -218,7 +237,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
 
 
 def _line(title: str, entry: Asked, results: Results, tests: Tested) -> FrontLine:
-    metric, names = metric_of(entry.metric), results.manifest.names
+    metric, names = metric_of(entry.metric), results.names
     rows = [results.cells[name].get(entry.key) for name in names]
     marks = _marks(names, tests.of(entry.key), tests.all_pairs)
     leads = [results.cells[name].get((entry.condition, f"{entry.metric}_over_control")) for name in names]
@@ -278,16 +297,19 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
     return p_equals(smallest), f"{len(beyond)} of {len(finite)} pair{'' if len(finite) == 1 else 's'} differ"
 
 
-def _note(rows: Sequence[Asked], tests: Tested, count: int, called: SampleWords) -> str:
-    note = "In brackets: 95 % intervals. ↓: lower is better."
-    if count < 2:
+def _note(rows: Sequence[Asked], tests: Tested, results: Results) -> str:
+    note, called = "In brackets: 95 % intervals. ↓: lower is better.", results.manifest.protocol.samples
+    if len(results.names) < 2:
         return note
-    best = "Best: no other checkpoint is significantly better, and at least one is worse. Worst: the reverse."
-    marks = best if tests.all_pairs else "Better, worse: significantly so than the first checkpoint."
+    if isinstance(results, MethodResults):
+        note += f" Figures are means over trainings; intervals and tests are for other {called.many} and trainings."
+    one = results.kind.removesuffix("s")
+    best = f"Best: no other {one} is significantly better, and at least one is worse. Worst: the reverse."
+    marks = best if tests.all_pairs else f"Better, worse: significantly so than the first {one}."
     chance = (
         f"Significant: p < 0.05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of "
         "the run. Inconclusive: the difference may be chance."
     )
-    gaps = f"metrics that are not per-{called.one} means, single severities, and conditions missing for a checkpoint"
+    gaps = f"metrics that are not per-{called.one} means, single severities, and conditions missing for a {one}"
     untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""
     return f"{note} {marks} {chance}{untested}"

@@ -21,6 +21,7 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, Term
 from ..protocol.condition import CLEAN
+from ..results.methods import MethodResults, by_method
 from ..results.survey import doubts_of, looks_of
 from ..results.tables import compared_grids, samples_text, slice_sections
 from ..runs.description import shown_as, why_not_repeated
@@ -78,7 +79,7 @@ def term_id(term: Term) -> str:
 
 
 SECTIONS = (
-    *("samples", "results", "parity", "attacks", "distances", "transfers", "corruptions"),
+    *("methods", "samples", "results", "parity", "attacks", "distances", "transfers", "corruptions"),
     *("calibration", "classes", "slices", "stages", "doubts"),
     *("segmentation", "maps", "attention"),
     *("comparison", "unread", "reproduce"),
@@ -162,7 +163,12 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
     def compared() -> dict[str, Any]:
         return {"grids": compared_grids(run, results)}
 
+    def methods() -> dict[str, Any]:
+        named = by_method(results)
+        return {"grids": named.compared.tables if isinstance(named, MethodResults) else []}
+
     sections = [
+        Section("methods", "Methods compared", methods, template="comparison"),
         *sections_of(run, results),
         Section("slices", "Slices", lambda: slice_sections(results, by)),
         Section("comparison", "Checkpoints compared", compared),
@@ -172,6 +178,7 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
+        "methods": [*manifest.methods],
         "many": manifest.protocol.samples.many,
         "samples": samples_text(results),
         "why_not": why_not_repeated(manifest.command),

@@ -47,7 +47,7 @@ from .pairing import (
     same_file,
 )
 from .published import Published
-from .survey import brief_rows, survey
+from .survey import brief_rows, written_results
 
 LEVEL = 0.05
 MOST = 12
@@ -69,6 +69,10 @@ class ComparisonRow:
     difference: Difference
     p_value: float = math.nan
     published: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.condition, self.metric
 
     @property
     def significant(self) -> bool:
@@ -198,11 +202,7 @@ def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
     if len(runs) != 1 or any(first.checkpoint == second.checkpoint for first, second in pairs):
         return None
     (run,) = runs.values()
-    try:
-        rows: Sequence[Figure] = run.summary()
-    except RunError:
-        rows = survey(run).rows
-    return pair_tests(Results.of(run, rows)).comparison
+    return pair_tests(written_results(run)).comparison
 
 
 def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None) -> Pair:
@@ -267,7 +267,7 @@ def _paired(first: Side, second: Side) -> Pair:
     rows, left_out = list[ComparisonRow](), list[str]()
     texts, singles = flipping(first, second)
     flips = [*flips_under(first, second, singles)]  # before what else is read of them, so that each is opened once
-    for condition, metric in _to_compare(first, second, common):
+    for condition, metric in compared_keys(first, second):
         try:
             difference = paired_difference(first, second, condition, metric)
         except DamagedRecord:
@@ -299,9 +299,10 @@ def _with_findings(pair: Pair, reference: Published | None) -> Pair:
 # Which rows
 
 
-def _to_compare(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield conditions and metrics: those of the task's table in the order of the run, then what families compare."""
-    task = task_of(first.manifest)
+def compared_keys(first: Side, second: Side) -> Iterator[tuple[str, str]]:
+    """Yield conditions and metrics that both may have: those of the task's table in the order of the run, then what
+    families compare."""
+    task, common = task_of(first.manifest), [text for text in first.conditions if text in second.conditions]
     for condition in common:
         if words_of(condition).in_results:
             for side in (first, second):
@@ -353,7 +354,7 @@ def _strongest_first(asked: list[Asked], results: Results, headline: str) -> lis
     places = [at for at, each in enumerate(asked) if is_attack(kind_of(each.condition)) and each.metric == headline]
 
     def left(each: Asked) -> float:
-        rows = (results.cells[name].get(each.key) for name in results.manifest.names)
+        rows = (results.cells[name].get(each.key) for name in results.names)
         values = [row.value for row in rows if row is not None and row.is_finite]
         return sum(values) / len(values) if values else math.inf
 

@@ -22,7 +22,7 @@ from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, 
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
-from .survey import survey
+from .survey import written_results
 
 
 class RunSetup(msgspec.Struct, frozen=True):
@@ -115,11 +115,7 @@ class Side(CheckpointRecords):
     @cached_property
     def results(self) -> list[Figure]:
         """Its rows of summary.json; computed from the records where that file is missing or was altered."""
-        try:
-            rows: Sequence[Figure] = self.run.summary()
-        except RunError:
-            rows = survey(self.run)
-        return [row for row in rows if row.checkpoint == self.checkpoint]
+        return [row for row in written_results(self.run) if row.checkpoint == self.checkpoint]
 
 
 def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:

@@ -26,7 +26,8 @@ from ..protocol.condition import CLEAN
 from ..tasks import metric_of
 from ..tasks.labelled.parity import parity_sentences
 from ..tasks.task import task_of
-from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
+from .comparison import ComparisonRow, Tested, asked_results, is_in_points
+from .methods import SINGLE, MethodResults, by_method, tests_of
 from .published import read_published, reference_names
 from .survey import doubts_of
 from .tables import Among, weakest_slice
@@ -171,14 +172,18 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
 def _overall(results: Results) -> list[Sentence]:
     if len(results.manifest.checkpoints) == 1:
         return [Sentence(text, (results.manifest.names[0],)) for text in sentences_of_one(results)]
-    tests = pair_tests(results)
-    if not tests.rows:
-        return [Sentence("The checkpoints cannot be compared yet: no two have records under the same condition.")]
-    names = labels(results.manifest.names, _LONGEST)
     parities = [Sentence(text, (name,)) for name, text in parity_sentences(results)][:MOST]
+    results = by_method(results)
+    tests = tests_of(results)
+    if not tests.rows:
+        return [Sentence(f"The {results.kind} cannot be compared yet: no two have records under the same condition.")]
+    names = labels(results.names, _LONGEST)
     sentences = [_sentence(row, results, tests, names) for row in _ranked(results, tests)]
     whole = Sentence(standing_sentence(results, tests, names))
-    return [*parities, *[whole, *sentences][:MOST], *open_difference(results, tests, names)]
+    if not isinstance(results, MethodResults):
+        return [*parities, *[whole, *sentences][:MOST], *open_difference(results, tests, names)]
+    single = [Sentence(SINGLE)] if results.compared.single else []
+    return [*parities, *[whole, *single, *sentences][:MOST]]
 
 
 # The verdict
@@ -198,7 +203,7 @@ class Standing:
 
 def standings(results: Results, tests: Tested) -> list[Standing]:
     """Return the standing in each area that was tested, in the order of the first page."""
-    names, areas = results.manifest.names, dict[str, list[ComparisonRow]]()
+    names, areas = results.names, dict[str, list[ComparisonRow]]()
     for entry in asked_results(results):
         area = words_of(entry.condition).claims.area.format(many=results.manifest.protocol.samples.many)
         areas.setdefault(area, []).extend(row for row in tests.of(entry.key) if math.isfinite(row.p_value))
@@ -220,10 +225,11 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
     """Return who is best where, where nothing is significant, and who is not significantly worse anywhere."""
     tested = [row for row in tests.rows if math.isfinite(row.p_value)]
     called = list(names.values())
-    those = " and ".join(called) if len(called) == 2 else f"the {len(called)} checkpoints"
+    those = " and ".join(called) if len(called) == 2 else f"the {len(called)} {results.kind}"
     if not tested:
         return f"Too few samples to test any difference between {those}."
     sizes = f"n = {counted(max((row.difference for row in tested), key=lambda each: each.n))}"
+    sizes += f", {results.compared.trainings}" if isinstance(results, MethodResults) else ""
     every, significant = len(tested), sum(row.significant for row in tested)
     by_area = standings(results, tests) if tests.all_pairs else []
     best = dict[tuple[str, ...], list[str]]()

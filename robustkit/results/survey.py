@@ -13,6 +13,7 @@ from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..display.svg import Style, style
 from ..display.text import no_controls, no_formula
+from ..errors import RunError
 from ..evaluations.aggregate import Parts, RecordReader, Results
 from ..evaluations.condition import BriefRow
 from ..evaluations.family import by_family
@@ -42,6 +43,14 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
     every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
     mixed = several_versions(run)
     return every.changed(lambda figure: figure.having(mixed)) if mixed else every
+
+
+def written_results(run: RunFolder) -> Results:
+    """Return the rows of summary.json; computed from the records where that file is missing or was altered."""
+    try:
+        return Results(run, run.summary())
+    except RunError:
+        return survey(run)
 
 
 def several_versions(run: RunFolder) -> list[Finding]:

@@ -26,6 +26,7 @@ from ..tasks.labelled.parity import parity_tables
 from ..tasks.labelled.tables import stacked_grids
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
+from .methods import MethodResults, by_method
 from .pairing import Side
 from .published import Published
 from .slices import (
@@ -52,8 +53,10 @@ def short_tables(results: Results) -> list[Table]:
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
-        title = f"protocol {manifest.protocol.tag}, {samples_text(results)}"
-        return [*([replace(_table(results, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
+        named = by_method(results)
+        of = f", means over {named.compared.trainings}" if isinstance(named, MethodResults) else ""
+        title = f"protocol {manifest.protocol.tag}, {samples_text(results)}{of}"
+        return [*([replace(_table(named, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading
     others = [row for row in rows if row.section != headline]
@@ -83,7 +86,7 @@ def _rows(results: Results) -> Iterator[BriefRow]:
 
 
 def _table(results: Results, rows: list[BriefRow]) -> Table:
-    names = results.manifest.names
+    names = results.names
     cells = tuple(
         (row.section, row.label, *(_cell(results.cells[name], row.condition, row.metric) for name in names))
         for row in rows

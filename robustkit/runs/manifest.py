@@ -174,7 +174,8 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
     only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SOURCES`.
     trained_attention: the formula of training, where it has other options than `attention`. answers: to a few samples;
-    absent where it could not be asked. outputs: what the network returns, where that are no logits."""
+    absent where it could not be asked. outputs: what the network returns, where that are no logits. method: of which
+    it is a training, where the user says so."""
 
     name: Name
     spec: Text
@@ -196,6 +197,7 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     trained_attention: Text | UnsetType = UNSET
     answers: AnswersEntry | UnsetType = UNSET
     outputs: Text | UnsetType = UNSET
+    method: Name | UnsetType = UNSET
 
     @property
     def has_own_code(self) -> bool:
@@ -379,6 +381,15 @@ class Manifest(ManifestPart, frozen=True, kw_only=True):
     @property
     def names(self) -> list[str]:
         return [checkpoint.name for checkpoint in self.checkpoints]
+
+    @property
+    def methods(self) -> dict[str, list[str]]:
+        """The names of checkpoints by the method that they are trainings of; empty where nobody says."""
+        methods: dict[str, list[str]] = {}
+        for entry in self.checkpoints:
+            if entry.method is not UNSET:
+                methods.setdefault(entry.method, []).append(entry.name)
+        return methods
 
     @property
     def used_plugins(self) -> tuple[PluginEntry, ...]:

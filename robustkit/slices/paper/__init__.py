@@ -65,8 +65,8 @@ def print_table(runs: tuple[Path, ...], format: str, named: tuple[str, ...], **o
     robustkit table runs/seeds --method "standard=standard-s*" --method "quest=quest-s*" --intervals
     """
     from ...evaluations.presenting import unfinished_line
+    from ...results.methods import read_methods
     from ...runs.folder import RunFolder
-    from .methods import read_methods
     from .table import table as table_of
 
     with usable(*runs):

@@ -30,10 +30,10 @@ from ...display.table import Table
 from ...errors import DamagedRecord, ProtocolError, RunError
 from ...evaluations.condition import name_of, shares_of
 from ...results.comparison import compare_sides
+from ...results.methods import Key, Method, methods_of, read_methods, sample_columns
 from ...results.pairing import Side, checkpoint_pairs, pair_names
 from ...runs.folder import RunFolder, folder_name
 from ...tasks import metric_of
-from .methods import Key, Method, methods_of, read_methods, sample_columns
 
 if TYPE_CHECKING:
     import pandas as pd

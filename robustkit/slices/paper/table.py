@@ -29,11 +29,11 @@ from ...evaluations.presenting import Concerned, raised_once
 from ...evaluations.records import check_plugins
 from ...protocol.condition import ON, samples_named, split_list
 from ...results.comparison import HELD, LEVEL, Asked, asked_results
+from ...results.methods import Method, methods_of
 from ...results.pairing import Side, comparison_findings, paired_difference, refuse_incomparable
 from ...runs.folder import RunFolder
 from ...tasks import metric_of, metrics
 from ...tasks.task import task_of
-from .methods import Method, methods_of
 
 if TYPE_CHECKING:
     import pandas as pd

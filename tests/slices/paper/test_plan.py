@@ -20,7 +20,7 @@ from robustkit.common.differences import of_means
 from robustkit.common.groups import Groups
 from robustkit.errors import ProtocolError, RunError
 from robustkit.report.run import Run
-from robustkit.slices.paper.methods import crossed
+from robustkit.results.methods import crossed
 from robustkit.slices.paper.plan import (
     images_needed,
     mcnemar_power,

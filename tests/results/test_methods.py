@@ -20,7 +20,7 @@ from robustkit.cli.app import cli
 from robustkit.common.intervals import Floats
 from robustkit.errors import ProtocolError, RobustkitError
 from robustkit.report.run import Run
-from robustkit.slices.paper.methods import ComparedMethods, compare_methods, crossed, crossed_error
+from robustkit.results.methods import ComparedMethods, compare_methods, crossed, crossed_error
 from robustkit.slices.paper.plan import trainings_needed
 from scripts.studies.quest_tables.trainings import Trainings
 from scripts.studies.quest_tables.trainings import crossed as crossed_of_study
@@ -193,7 +193,7 @@ def test_level_and_coverage_of_crossed_trainings() -> None:
     assert wrong / rounds <= 0.065 and outside / rounds <= 0.065
 
 
-FAMILIES = Path(__file__).parents[3] / "scripts" / "studies" / "quest_tables"
+FAMILIES = Path(__file__).parents[2] / "scripts" / "studies" / "quest_tables"
 
 
 @pytest.mark.parametrize(("file", "most"), [("shapes.jsonl.gz", 35), ("cifar10.jsonl", 14)])

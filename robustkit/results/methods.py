@@ -12,37 +12,52 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from ...common.differences import STUDENT, Difference, holm
-from ...common.figure import STUDENT as OF_STUDENT
-from ...common.figure import Figure
-from ...common.groups import Groups, cluster_variance
-from ...common.intervals import Floats, error_of_parts
-from ...common.plugins import plugin_session
-from ...data.metadata import Grouping
-from ...display.format import counted, figure_cell, p_equals, p_value, scaled
-from ...display.html import as_html
-from ...display.table import Table
-from ...display.text import finite_json
-from ...errors import DamagedRecord, ProtocolError, RunError, unknown
-from ...evaluations.condition import name_of
-from ...evaluations.metrics import is_finite
-from ...evaluations.records import align, common_groups, common_ids
-from ...protocol.condition import split_list
-from ...results.comparison import LEVEL, compare_sides
-from ...results.pairing import Side, paired_difference, refuse_incomparable
-from ...runs.folder import RunFolder
-from ...tasks import metric_of
-from ...tasks.task import task_of
+from ..common.differences import STUDENT, Difference
+from ..common.figure import STUDENT as OF_STUDENT
+from ..common.figure import Figure
+from ..common.groups import Groups, cluster_variance
+from ..common.intervals import Floats, error_of_parts
+from ..common.plugins import plugin_session
+from ..data.metadata import Grouping
+from ..display.format import counted, figure_cell, p_equals, p_value, scaled
+from ..display.html import as_html
+from ..display.table import Table
+from ..display.text import finite_json
+from ..errors import DamagedRecord, ProtocolError, RunError, unknown
+from ..evaluations.aggregate import Results
+from ..evaluations.condition import name_of
+from ..evaluations.metrics import Cells, is_finite
+from ..evaluations.records import align, common_groups, common_ids
+from ..protocol.condition import split_list
+from ..runs.folder import RunFolder
+from ..tasks import metric_of
+from ..tasks.task import task_of
+from .comparison import (
+    MOST,
+    Asked,
+    Comparison,
+    ComparisonRow,
+    Pair,
+    Tested,
+    asked_results,
+    compared_keys,
+    correct_together,
+    pair_tests,
+)
+from .pairing import Side, paired_difference, refuse_incomparable
+from .survey import written_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,12 +68,31 @@ _SEED = re.compile(r"(?:^|[-_./ ])(?:seed|s)[-_=]?(\d+)(?=$|[-_./ ])", re.IGNORE
 _NORMAL = 1.959963984540054
 
 
-@dataclass(frozen=True)
-class Method:
-    """A method and its trainings, one or more checkpoints."""
+SINGLE = "One training of each method: a difference may be one of seeds."
 
-    name: str
-    sides: tuple[Side, ...]
+
+@dataclass(frozen=True)
+class Method(Side):
+    """A method, called as a checkpoint, and its trainings, one or more. run: of the first of these."""
+
+    sides: tuple[Side, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, sides: Sequence[Side]) -> Method:
+        return cls(sides[0].run, name, tuple(sides))
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint
+
+    @property
+    def trainings(self) -> str:
+        """How many there are: `3 trainings`."""
+        return f"{len(self.sides)} training{'s' * (len(self.sides) > 1)}"
+
+    def forget(self) -> None:
+        for side in self.sides:
+            side.forget()
 
     @cached_property
     def seeds(self) -> tuple[int, ...] | None:
@@ -72,7 +106,7 @@ class Method:
         if self.seeds is None:
             return self
         order = sorted(range(len(self.sides)), key=self.seeds.__getitem__)
-        return Method(self.name, tuple(self.sides[place] for place in order))
+        return Method.of(self.name, [self.sides[place] for place in order])
 
     def row(self, side: Side, key: Key) -> Figure | None:
         return next((row for row in side.results if row.key == key), None)
@@ -232,7 +266,7 @@ def methods_of(runs: Sequence[RunFolder], given: Mapping[str, str | Sequence[str
             if taken.setdefault(key, name) != name:
                 raise ProtocolError(f"{side.checkpoint} is of {taken[key]} and of {name}; expected one method")
         _refuse_same_file(name, [*chosen.values()])
-        methods.append(Method(name, tuple(chosen.values())))
+        methods.append(Method.of(name, [*chosen.values()]))
     single = [method.name for method in methods if len(method.sides) == 1]
     if single and len(single) < len(methods):
         several = next(method for method in methods if len(method.sides) > 1)
@@ -243,7 +277,8 @@ def methods_of(runs: Sequence[RunFolder], given: Mapping[str, str | Sequence[str
 
 def _fits(side: Side, pattern: str) -> bool:
     path = side.run.path.as_posix()
-    return any(fnmatchcase(text, pattern) for text in (side.checkpoint, path, f"{path}/{side.checkpoint}"))
+    texts = side.checkpoint, path, f"{path}/{side.checkpoint}"
+    return pattern in texts or any(fnmatchcase(text, pattern) for text in texts)
 
 
 def _refuse_same_file(name: str, sides: Sequence[Side]) -> None:
@@ -257,49 +292,48 @@ def _refuse_same_file(name: str, sides: Sequence[Side]) -> None:
 
 
 @dataclass(frozen=True)
-class MethodRow:
-    """How a method differs from the first. p_value: Holm's, over all rows."""
-
-    first: Method
-    second: Method
-    key: Key
-    difference: Difference
-    p_value: float = math.nan
-
-    @property
-    def verdict(self) -> str:
-        """`better` or `worse` where it is significant, `higher` or `lower` for metrics that are neither; else ''."""
-        if not self.p_value < LEVEL:
-            return ""
-        words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("lower", "higher")}[metric_of(self.key[1]).better]
-        return words[self.difference.value > 0]
-
-
-@dataclass(frozen=True)
 class ComparedMethods:
     """Methods and how all differ from the first. unpaired: lines on what could not be compared."""
 
     methods: tuple[Method, ...]
-    rows: tuple[MethodRow, ...]
+    comparison: Comparison
     unpaired: tuple[str, ...] = ()
+    all_pairs: bool = True
+
+    @property
+    def rows(self) -> tuple[ComparisonRow, ...]:
+        """The tests of each method with the first."""
+        return self.comparison.rows
+
+    @property
+    def single(self) -> bool:
+        """Whether each method has one training."""
+        return all(len(method.sides) == 1 for method in self.methods)
+
+    @property
+    def trainings(self) -> str:
+        """How many trainings methods have: `3 trainings each`, or `2 to 5 trainings each`."""
+        counts = sorted({len(method.sides) for method in self.methods})
+        count = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
+        return f"{count} training{'s' * (count != '1')} each"
 
     @property
     def sentence(self) -> str:
         """Which method is better under what, and whether seeds are part of it."""
         significant = [row for row in self.rows if row.verdict]
-        if all(len(method.sides) == 1 for method in self.methods):
-            return "One training of each method: a difference may be one of seeds."
+        if self.single:
+            return SINGLE
         if not significant:
             names = " and ".join(method.name for method in self.methods)
             return f"No significant difference between {names} in {len(self.rows)} tests over trainings and images."
         row = min(significant, key=lambda each: each.p_value)
-        metric, manifest = metric_of(row.key[1]), row.second.sides[0].manifest
+        metric, manifest = metric_of(row.key[1]), row.second.manifest
         size = scaled(abs(row.difference.value), metric.scale)
         where = name_of(row.key[0], "sentence", manifest)
         rest = f"; {len(significant)} of {len(self.rows)} tests are significant" if len(significant) > 1 else ""
         unit = " points" if metric.scale == 100 else ""
         what = f"{metric.word} {size}{unit}, {p_equals(row.p_value)}"
-        return f"{row.second.name} is {row.verdict} than {row.first.name} {where} ({what}){rest}."
+        return f"{row.second.checkpoint} is {row.verdict} than {row.first.checkpoint} {where} ({what}){rest}."
 
     @property
     def tables(self) -> list[Table]:
@@ -384,11 +418,14 @@ def _trainings(base: Method, method: Method) -> str:
     return f"{counts}, paired by image{' and by seed' if paired and len(base.sides) > 1 else ''}"
 
 
-def _cells(row: MethodRow) -> tuple[str, ...]:
+def _cells(row: ComparisonRow) -> tuple[str, ...]:
     metric, difference = metric_of(row.key[1]), row.difference
     gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
-    label = name_of(row.key[0], "table", row.second.sides[0].manifest)
-    figures = figure_cell(row.second.figure(row.key), metric.scale), figure_cell(gap, metric.scale, sign="+")
+    label = name_of(row.key[0], "table", row.second.manifest)
+    figures = (
+        figure_cell(cast(Method, row.second).figure(row.key), metric.scale),
+        figure_cell(gap, metric.scale, sign="+"),
+    )
     tested = p_value(difference.p_value), p_value(row.p_value), row.verdict
     return (
         label,
@@ -400,26 +437,16 @@ def _cells(row: MethodRow) -> tuple[str, ...]:
     )
 
 
-def _plain(row: MethodRow) -> dict[str, Any]:
-    d = row.difference
-    plain: dict[str, Any] = {
-        "first": row.first.name,
-        "second": row.second.name,
-        "condition": row.key[0],
-        "metric": row.key[1],
-        "n": d.n,
-    }
-    plain |= {"groups": d.groups} if d.groups else {}
-    figures = {"first_value": d.first, "second_value": d.second, "difference": d.value, "ci_low": d.ci_low}
-    figures |= {"ci_high": d.ci_high, "p": d.p_value, "p_holm": row.p_value}
-    finite = {name: value if is_finite(value) else None for name, value in figures.items()}
-    return plain | finite | {"verdict": row.verdict}
+def _plain(row: ComparisonRow) -> dict[str, Any]:
+    named = {"first": "first_value", "second": "second_value"}
+    figures = {named.get(name, name): value for name, value in row.to_dict().items() if name != "published"}
+    return {"first": row.first.checkpoint, "second": row.second.checkpoint} | figures
 
 
 @plugin_session()
 def compare_methods(
     *runs: RunFolder | str | Path,
-    methods: Mapping[str, str | Sequence[str]],
+    methods: Mapping[str, str | Sequence[str]] | None = None,
     groups: str | None = None,
     groups_from: str | None = None,
 ) -> ComparedMethods:
@@ -428,7 +455,8 @@ def compare_methods(
     Args:
         *runs: run folders that hold the checkpoints.
         methods: by name, the names of its checkpoints, or patterns for them or for their run folders, such as
-            `{"quest": "quest-s*", "standard": ["standard-s0", "standard-s1"]}`. All differ from the first.
+            `{"quest": "quest-s*", "standard": ["standard-s0", "standard-s1"]}`; if left out, as the runs name them. All
+            differ from the first.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
 
@@ -448,36 +476,116 @@ def compare_methods(
     """
     grouping = Grouping.of(groups, groups_from)
     folders = [RunFolder.opened(each, grouping) for each in runs]
-    several = methods_of(folders, methods)
-    if len(several) < 2:
-        raise ProtocolError(
-            f"one method, {', '.join(method.name for method in several)}; expected two or more: give --method again"
-        )
-    base, rows, left_out = several[0], list[MethodRow](), dict[str, None]()
-    for method in several[1:]:
-        for side in (*base.sides[1:], *method.sides):
-            refuse_incomparable(
-                base.sides[0], side, [text for text in base.sides[0].conditions if text in side.conditions]
-            )
-        for key in _keys(base.sides[0], method.sides[0]):
+    if methods is None and not (methods := name_methods(folders)):
+        where = ", ".join(str(run.path) for run in folders)
+        raise ProtocolError(f"{where}: run.json names no methods; name them: --method NAME=CHECKPOINTS, twice or more")
+    return _compared(methods_of(folders, methods), asked_results(written_results(folders[0])))
+
+
+def name_methods(runs: Iterable[RunFolder | Path]) -> dict[str, list[str]]:
+    """Return the checkpoints by method that runs name."""
+    methods: dict[str, list[str]] = {}
+    for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):
+        for name, checkpoints in run.manifest.methods.items():
+            methods.setdefault(name, []).extend(f"{run.path.as_posix()}/{each}" for each in checkpoints)
+    return methods
+
+
+def _compared(methods: Sequence[Method], front: Sequence[Asked]) -> ComparedMethods:
+    """Return all tests of methods: of each with the first, and of all other pairs by what the first page shows."""
+    if len(methods) < 2:
+        names = ", ".join(method.name for method in methods)
+        raise ProtocolError(f"one method, {names}; expected two or more: give --method again")
+    base, left_out, pairs = methods[0], dict[str, None](), list[Pair]()
+
+    def tests(first: Method, second: Method, keys: Iterable[Key]) -> Iterator[ComparisonRow]:
+        for key in keys:
             try:
-                rows.append(MethodRow(base, method, key, method.less(base, key)))
+                yield ComparisonRow(first, second, *key, second.less(first, key))
             except DamagedRecord:
                 raise
             except RunError as fault:
                 left_out[str(fault)] = None
-    p_values = holm([row.difference.p_value for row in rows])
-    rows_tested = tuple(replace(row, p_value=p) for row, p in zip(rows, p_values, strict=True))
-    return ComparedMethods(tuple(several), rows_tested, tuple(left_out))
+            first.forget()
+            second.forget()
+
+    for method in methods[1:]:
+        for side in (*base.sides[1:], *method.sides):
+            common = [text for text in base.sides[0].conditions if text in side.conditions]
+            refuse_incomparable(base.sides[0], side, common)
+        rows = tests(base, method, compared_keys(base.sides[0], method.sides[0]))
+        pairs.append(Pair(base, method, tuple(rows)))
+    paired = {row.key for pair in pairs for row in pair.rows}
+    keys = [entry.key for entry in front if entry.key in paired]
+    all_pairs = len(methods) <= MOST
+    others = [row for two in combinations(methods[1:], 2) for row in tests(*two, keys)] if all_pairs else []
+    return ComparedMethods(tuple(methods), correct_together(pairs, None, others), tuple(left_out), all_pairs)
 
 
-def _keys(first: Side, second: Side) -> list[Key]:
-    """Return what a comparison of two checkpoints has rows of."""
-    return [(row.condition, row.metric) for row in compare_sides([(first, second)], None).pairs[0].rows]
+@dataclass(frozen=True)
+class MethodResults(Results):
+    """Results of a run whose checkpoints are trainings of methods, as if each method were a checkpoint."""
+
+    kind: ClassVar[str] = "methods"
+
+    compared: ComparedMethods = field(kw_only=True)
+
+    @property
+    def names(self) -> list[str]:
+        return [method.name for method in self.compared.methods]
+
+    @cached_property
+    def cells(self) -> Mapping[str, Cells]:
+        return {method.name: _MethodCells(method) for method in self.compared.methods}
+
+
+class _MethodCells(Mapping[Key, Figure]):
+    """The figures of a method, each made when it is asked for."""
+
+    def __init__(self, method: Method) -> None:
+        self.method, self.made = method, dict[Key, Figure | None]()
+
+    def __getitem__(self, key: Key) -> Figure:
+        if key not in self.made:
+            self.made[key] = self.method.figure(key)
+            self.method.forget()
+        if (figure := self.made[key]) is None:
+            raise KeyError(key)
+        return figure
+
+    def __iter__(self) -> Iterator[Key]:
+        return (row.key for row in self.method.sides[0].results if row.key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+_BY_METHOD: WeakKeyDictionary[RunFolder, MethodResults] = WeakKeyDictionary()
+
+
+def by_method(results: Results) -> Results:
+    """Return the results of a run by the methods that it names; of a run without two of them the same."""
+    known, named = _BY_METHOD.get(results.run), results.manifest.methods
+    if len(named) < 2 or isinstance(results, MethodResults):
+        return results
+    if known is None or list(known.rows) != list(results.rows):
+        methods = [Method.of(name, [Side(results.run, each) for each in some]) for name, some in named.items()]
+        compared = _compared(methods, asked_results(results))
+        known = MethodResults(results.run, results.rows, results.unread, results.gatherers, compared=compared)
+        _BY_METHOD[results.run] = known
+    return known
+
+
+def tests_of(results: Results) -> Tested:
+    """Return the tests of a run's checkpoints, or of its methods."""
+    if not isinstance(results, MethodResults):
+        return pair_tests(results)
+    comparison = results.compared.comparison
+    return Tested(comparison, (*comparison.rows, *comparison.others), results.compared.all_pairs)
 
 
 def compare_named(runs: Sequence[Path], texts: Sequence[str], **options: Any) -> ComparedMethods:
     """Compare the methods of `robustkit compare --method`. Raises ProtocolError for an option that means nothing."""
     if idle := [f"--{name}" for name in ("checkpoints", "against", "reference") if options.pop(name)]:
         raise ProtocolError(f"{', '.join(idle).replace('checkpoints', 'checkpoint')} with --method: leave one out")
-    return compare_methods(*runs, methods=read_methods(texts), **options)
+    return compare_methods(*runs, methods=read_methods(texts) or None, **options)
