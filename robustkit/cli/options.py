@@ -290,7 +290,7 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 
 
 checkpoints_argument = click.argument(
-    "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
+    "checkpoints", nargs=-1, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
 )
 quiet_option = setting("--quiet", section="Run", is_flag=True, help="Do not print progress.")
 

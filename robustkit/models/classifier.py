@@ -36,11 +36,12 @@ from .identity import (
 from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
 from .outputs import with_logits
-from .specs import EVERY_READER, find, reader_options, reader_specs
+from .specs import EVERY_READER, find, reader_options, reader_specs, takes_formula
 from .state_dict import VIT
 from .zero_shot import ZERO_SHOT, ZeroShot, kept_rows, prompts_of, refuse_text, with_prompts, word_tower
 
 
+@takes_formula
 def load(
     spec: str | Path | nn.Module,
     *,

@@ -235,16 +235,18 @@ def display_name(name: str) -> str:
 
 def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
     """Give names to checkpoints that share one, in any case, in place: the parts in which the folders of their paths
-    differ, such as `quest-s0` for `quest-s0/checkpoint.pth`, else a number. Where several names are shared, they
-    follow: `quest-s0-last`."""
+    differ, such as `quest-s0` for `quest-s0/checkpoint.pth`, else the formulas, else a number. Where several names are
+    shared, they follow: `quest-s0-last`."""
     by_name = dict[str, list[Classifier]]()
     for each in classifiers:
         by_name.setdefault(each.identity.name.lower(), []).append(each)
     clashes = [some for some in by_name.values() if len(some) > 1]
     for some in clashes:
         parts = differing_parts([each.identity.spec for each in some])
+        formulas = [f"{each.identity.name}-{each.identity.attention}" for each in some]
+        parts = parts or (formulas if len({*formulas}) == len(some) else [])
         for each, name in zip(some, parts, strict=False):
-            called = f"{name}-{each.identity.name}" if len(clashes) > 1 else name
+            called = f"{name}-{each.identity.name}" if len(clashes) > 1 and name not in formulas else name
             each.identity = replace(each.identity, name=display_name(called))
     taken: set[str] = set()
     originals = {classifier.identity.name.lower() for classifier in classifiers}

@@ -37,7 +37,7 @@ from .identity import attention_notes, give_attention, identity_of, warn_of_assu
 from .in_memory import described
 from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
 from .outputs import kind_of_outputs, notes_on_outputs, with_one_output, with_two_classes
-from .specs import find
+from .specs import find, takes_formula
 from .state_dict import VIT
 
 _PROBE = 128  # side of the image that is shown to count the classes of a network
@@ -68,6 +68,7 @@ def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
     return selection if all(parts) else None
 
 
+@takes_formula
 def load_segmenter(
     spec: str | Path | nn.Module,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
@@ -9,16 +10,21 @@ import shlex
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import wraps
+from glob import glob, has_magic
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
-from ..common.files import first_line, json_of, reason_of
+from ..attention.registry import EVERY_FORMULA
+from ..common.files import first_line, json_of, reason_of, text_of
 from ..common.names import canonical
 from ..common.plugins import Registry, built_in, instance_of
-from ..errors import CheckpointError, ModelError, unknown
+from ..errors import CheckpointError, ModelError, ProtocolError, unknown
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
 INDEX = "model.safetensors.index.json"
@@ -201,6 +207,110 @@ def reader_in(folder: Path) -> str:
         return ""
     marks = ((name, folder / reader.files[0]) for name, reader in EVERY_READER.usable() if reader.files)
     return next((name for name, mark in marks if mark.is_file()), "")
+
+
+def split_formula(spec: str) -> tuple[str, str | None]:
+    """Return a spec and the attention formula that it names, as `vit.pth@quest` does; None where it names none. What is
+    behind the only @ of `hf-hub:ORG/NAME@REVISION` is a revision."""
+    bare, at, formula = spec.rpartition("@")
+    if not at or Path(spec).exists() or (spec.startswith("hf-hub:") and "@" not in bare):
+        return spec, None
+    known = canonical(formula.partition("(")[0], EVERY_FORMULA) in EVERY_FORMULA
+    return (bare, formula) if known or Path(bare).exists() else (spec, None)
+
+
+L = TypeVar("L", bound=Callable[..., Any])
+
+
+def takes_formula(load: L) -> L:
+    """Let a loader take `SPEC@FORMULA`, which outweighs its argument `attention`."""
+
+    @wraps(load)
+    def loaded(spec: Any, **options: Any) -> Any:
+        bare, formula = split_formula(str(spec)) if isinstance(spec, str | Path) else (spec, None)
+        if formula is None:
+            return load(spec, **options)
+        network = load(bare, **{**options, "attention": formula})
+        network.identity = replace(network.identity, spec=str(spec))
+        return network
+
+    return cast(L, loaded)
+
+
+class Trainings(NamedTuple):
+    """Specs, and by the text of a spec the method that it is a training of."""
+
+    specs: list[str | Path]
+    methods: dict[str, str]
+
+    def words(self) -> list[str]:
+        """Return the value of each `--method`."""
+        of = {name: [spec for spec, its in self.methods.items() if its == name] for name in self.methods.values()}
+        return [f"{name}={','.join(specs)}" for name, specs in of.items()]
+
+
+def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], specs: Sequence[str | Path]) -> Trainings:
+    """Return specs with those of methods added. asked: specs by method; texts such as `quest=trained/q*.pth@quest`,
+    whose patterns name specs or files; or a CSV with the columns checkpoint, method and, of choice, attention. Raises
+    ProtocolError for what means nothing, a checkpoint of two methods, and one training next to several."""
+    every, methods = {str(spec): spec for spec in specs}, dict[str, str]()
+    if isinstance(asked, Mapping):
+        pairs = [(name, str(spec)) for name, several in asked.items() for spec in several]
+    else:
+        pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, every)]
+    for name, spec in pairs:
+        every.setdefault(spec, spec)
+        if name and methods.setdefault(spec, name) != name:
+            raise ProtocolError(f"{spec} is of {methods[spec]} and of {name}; expected one method")
+    counts = Counter(methods.values())
+    if 1 in counts.values() and max(counts.values()) > 1:
+        (one, _), (many, count) = counts.most_common()[-1], counts.most_common(1)[0]
+        why = f"how much trainings of {one} differ is unknown; give two or more of each"
+        raise ProtocolError(f"{one} has one training and {many} {count}: {why}")
+    if not every:
+        raise ProtocolError("no checkpoint; expected one or more, or --method NAME=CHECKPOINTS")
+    return Trainings([*every.values()], methods)
+
+
+def _trainings(text: str, specs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield method and spec; an empty method for a checkpoint of none."""
+    name, equals, patterns = text.partition("=")
+    if not equals and text.lower().endswith(".csv"):
+        yield from _of_table(Path(text))
+        return
+    if not (equals and name.strip() and patterns.strip(" ,")):
+        raise ProtocolError(f"--method {text}: expected NAME=CHECKPOINTS, such as quest=trained/q*.pth, or a CSV")
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
+        bare, formula = split_formula(pattern)
+        fitting = [spec for spec in specs if spec == pattern or fnmatchcase(spec, pattern)]
+        behind = "" if formula is None else f"@{formula}"
+        files = [f"{file}{behind}" for file in sorted(glob(bare))] if has_magic(bare) else []  # noqa: PTH207 - any path
+        if has_magic(bare) and not (fitting or files):
+            raise ProtocolError(f"--method {text}: {pattern} fits no file and no CHECKPOINT; check it")
+        yield from (
+            (name.strip(), spec) for spec in dict.fromkeys((*fitting, *files) if has_magic(bare) else [pattern])
+        )
+
+
+def _of_table(table: Path) -> Iterator[tuple[str, str]]:
+    try:
+        rows = [*csv.DictReader(text_of(table, _LARGEST).splitlines())]
+    except (OSError, ValueError, csv.Error) as error:
+        raise ProtocolError(f"--method {table}: no CSV that can be read ({reason_of(error)})") from None
+    columns = [*(rows[0] if rows else ())]
+    if not {"checkpoint", "method"} <= {*columns} <= {"checkpoint", "method", "attention"}:
+        expected = "expected checkpoint and method, and attention of choice"
+        raise ProtocolError(
+            f"--method {table}: its columns are {', '.join(map(str, columns)) or 'missing'}; {expected}"
+        )
+    for row in rows:
+        spec, method, formula = ((row.get(name) or "").strip() for name in ("checkpoint", "method", "attention"))
+        beside = table.parent / spec
+        spec = str(beside) if spec and beside.exists() else spec
+        if not spec:
+            raise ProtocolError(f"--method {table}: a row has no checkpoint; expected one in each")
+        revision = "@main" * (spec.startswith("hf-hub:") and "@" not in spec)
+        yield method, f"{spec}{revision}@{formula}" if formula else spec
 
 
 def find(spec: str) -> ModelFile:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Run])
 Checkpoint: TypeAlias = "str | Path | nn.Module"
-Checkpoints: TypeAlias = "Checkpoint | Sequence[Checkpoint] | Mapping[str, Checkpoint]"
+Checkpoints: TypeAlias = "Checkpoint | Sequence[Checkpoint] | Mapping[str, Checkpoint | Sequence[Checkpoint]]"
 Say = Callable[[str], None] | None
 
 
@@ -76,8 +76,9 @@ def audit(
     Args:
         checkpoints: a model spec, or several: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`,
             `local-dir:PATH`; or a network: a `Classifier` or any nn.Module, whose normalisation `model` states as mean
-            and std, or as pixels=True if it normalises its own input. Several in a list, or a dict of names. Or
-            `predictions:FILE` for predictions that another system made, which needs no data_dir.
+            and std, or as pixels=True if it normalises its own input. Several in a list, or a dict of names; a dict of
+            lists has the trainings of methods. `FILE@quest` names an attention formula. Or `predictions:FILE` for
+            predictions that another system made, which needs no data_dir.
         data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images
             side by side; images in memory (`robustkit.data.in_memory.open_held`); or a tree of released corrupted
             images, such as ImageNet-C, which is then evaluated without clean images and without attacks.
@@ -180,6 +181,13 @@ def carried_out(
 ) -> Run:
     """Carry out a request. Raises TypeError for an option that it does not have."""
     values, tables = grouped(kind, options), dict[str, Any]()
+    sizes: dict[str, int] = {}
+    if isinstance(checkpoints, Mapping) and any(isinstance(each, list | tuple) for each in checkpoints.values()):
+        several = {name: [*each] if isinstance(each, list | tuple) else [each] for name, each in checkpoints.items()}
+        sizes = {name: len(each) for name, each in several.items()}
+        specs_only = all(isinstance(one, str | Path) for each in several.values() for one in each)
+        named = {f"{name}-{place}": one for name, each in several.items() for place, one in enumerate(each)}
+        checkpoints = [*named.values()] if specs_only else named
     if hasattr(values.get("metadata"), "keys"):  # a DataFrame, or a dict of columns
         tables, values["metadata"] = {_TABLE: values["metadata"]}, f"{IN_MEMORY}{_TABLE}"
     with (
@@ -187,6 +195,9 @@ def carried_out(
         in_memory(kind, checkpoints, data_dir, values.get("model") or {}) as (specs, place),
         progress_shown(progress) as listener,
     ):
+        if sizes:
+            rest = iter(specs)
+            values["method"] = {name: [next(rest) for _ in range(size)] for name, size in sizes.items()}
         return run(kind(checkpoints=specs, data_dir=place, **values), listener, say)
 
 

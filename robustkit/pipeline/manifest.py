@@ -21,7 +21,7 @@ from ..attention.registry import EVERY_FORMULA
 from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
 from ..common.preprocessing import LOGITS, Preprocessing
-from ..errors import RunError
+from ..errors import ProtocolError, RunError
 from ..evaluations.attacks import EVERY_ATTACK
 from ..evaluations.condition import EVERY_FAMILY
 from ..evaluations.corruptions import EVERY_CORRUPTION
@@ -43,6 +43,7 @@ from ..runs.manifest import (
     Manifest,
     PluginEntry,
     digests_of_shards,
+    same_training,
 )
 from ..runs.merging import changed_code, disagreements, join_manifests
 from ..runs.metadata import write_metadata
@@ -146,7 +147,12 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
 def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
-    checkpoints = tuple(planned.with_answers() for planned in plan.contenders)
+    entries = (planned.with_answers() for planned in plan.contenders)
+    checkpoints = tuple(
+        msgspec.structs.replace(entry, method=request.trainings.methods.get(entry.spec, UNSET)) for entry in entries
+    )
+    if same := same_training(checkpoints):
+        raise ProtocolError(f"{same} are the same file, which is no second training; leave one out")
     settings = plan.settings(old.batch_size if old else None)
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     return Manifest(

@@ -39,6 +39,7 @@ from .processes import is_follower
 if TYPE_CHECKING:
     from ..evaluations.parts import RunPart
     from ..evaluations.subject import Settings
+    from ..models.specs import Trainings
     from ..protocol.card import Card
     from ..protocol.condition import Condition
 
@@ -217,6 +218,12 @@ class Request:
     checkpoints: Sequence[str | Path]
     data_dir: str | Path = option("Data", "Folder, zip, or embedded:shapes.", MISSING)
     model: Mapping[str, Any] = option_group(ClassifierOptions)
+    method: str | Sequence[str] | Mapping[str, Any] | None = option(
+        "Model",
+        "NAME=CHECKPOINTS, such as quest=trained/q*.pth: trainings of a method, which is what results speak of; or a "
+        "CSV with the columns checkpoint and method, and attention of choice. May be repeated.",
+        settings={"multiple": True},
+    )
     preset: str | Preset | None = option("Run", "")
     attacks: str | Iterable[str] | None = option("Attacks", "")
     eps: str | float | None = option("Attacks", "Radius, such as 1/255; several with commas; default: from the card.")
@@ -290,6 +297,7 @@ class Request:
 
         check_date()
         check_paths(self)
+        object.__setattr__(self, "checkpoints", self.trainings.specs)
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
@@ -387,6 +395,13 @@ class Request:
 
         return None if self.part is None else RunPart.of(self.part)
 
+    @cached_property
+    def trainings(self) -> Trainings:
+        """The checkpoints, those of methods among them, and which method each is a training of."""
+        from ..models.specs import read_trainings
+
+        return read_trainings(self.method or (), self.checkpoints)
+
     @property
     def frost(self) -> str | None:
         return None if self.frost_dir is None else str(self.frost_dir)
@@ -457,6 +472,7 @@ class Request:
             elif each.heading and each.name not in _NOT_AGAIN:
                 usual = isinstance(value, _PLAIN) and value == each.default
                 flags[each.flag] = None if usual else _word(each, value)
+        flags["--method"] = self.trainings.words() or None
         if plugins := plugin_files():
             flags["--plugin"] = [str(path) for path in plugins]
         return {flag: value for flag, value in flags.items() if value not in (None, False, "")}

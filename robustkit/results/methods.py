@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec.structs import replace as replace_field
 from scipy.special import stdtr, stdtrit
 
 from ..common.differences import STUDENT, Difference
@@ -42,6 +43,7 @@ from ..evaluations.metrics import Cells, is_finite
 from ..evaluations.records import align, common_groups, common_ids
 from ..protocol.condition import split_list
 from ..runs.folder import RunFolder
+from ..runs.manifest import same_training
 from ..tasks import metric_of
 from ..tasks.task import task_of
 from .comparison import (
@@ -265,7 +267,8 @@ def methods_of(runs: Sequence[RunFolder], given: Mapping[str, str | Sequence[str
         for key, side in chosen.items():
             if taken.setdefault(key, name) != name:
                 raise ProtocolError(f"{side.checkpoint} is of {taken[key]} and of {name}; expected one method")
-        _refuse_same_file(name, [*chosen.values()])
+        if same := same_training(replace_field(side.described, method=name) for side in chosen.values()):
+            raise ProtocolError(f"{same} are the same file, which is no second training; leave one out")
         methods.append(Method.of(name, [*chosen.values()]))
     single = [method.name for method in methods if len(method.sides) == 1]
     if single and len(single) < len(methods):
@@ -279,16 +282,6 @@ def _fits(side: Side, pattern: str) -> bool:
     path = side.run.path.as_posix()
     texts = side.checkpoint, path, f"{path}/{side.checkpoint}"
     return pattern in texts or any(fnmatchcase(text, pattern) for text in texts)
-
-
-def _refuse_same_file(name: str, sides: Sequence[Side]) -> None:
-    seen: dict[tuple[str | None, ...], Side] = {}
-    for side in sides:
-        digest = side.described.sha256, side.described.code_sha256, str(side.described.attention)
-        other = seen.setdefault(digest, side)
-        if digest[0] and other is not side:
-            both = f"{other.checkpoint} and {side.checkpoint} of {name}"
-            raise ProtocolError(f"{both} are the same file, which is no second training; leave one out")
 
 
 @dataclass(frozen=True)
@@ -566,7 +559,8 @@ _BY_METHOD: WeakKeyDictionary[RunFolder, MethodResults] = WeakKeyDictionary()
 def by_method(results: Results) -> Results:
     """Return the results of a run by the methods that it names; of a run without two of them the same."""
     known, named = _BY_METHOD.get(results.run), results.manifest.methods
-    if len(named) < 2 or isinstance(results, MethodResults):
+    uneven = {1} < {len(some) for some in named.values()}  # how much trainings of one method differ is unknown
+    if len(named) < 2 or uneven or isinstance(results, MethodResults):
         return results
     if known is None or list(known.rows) != list(results.rows):
         methods = [Method.of(name, [Side(results.run, each) for each in some]) for name, some in named.items()]

@@ -12,7 +12,7 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -234,6 +234,17 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     def assumed(self) -> list[str]:
         """The parts of the set-up that nobody stated for this checkpoint."""
         return [part for part, source in self.sources.items() if source in UNPROVEN]
+
+
+def same_training(entries: Iterable[CheckpointEntry]) -> str:
+    """Return `a and b of METHOD` for two trainings of a method that are one network; empty where there are none."""
+    seen: dict[tuple[object, ...], CheckpointEntry] = {}
+    for entry in entries:
+        if entry.method is not UNSET and entry.sha256:
+            other = seen.setdefault((entry.method, entry.sha256, entry.code_sha256, entry.attention), entry)
+            if other is not entry:
+                return f"{other.name} and {entry.name} of {entry.method}"
+    return ""
 
 
 class CardEntry(ManifestPart, frozen=True, kw_only=True):

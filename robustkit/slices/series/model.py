@@ -31,7 +31,7 @@ from ...models.checkpoint import load_into, read, select_network
 from ...models.claims import Allowance, check_arguments, check_classes
 from ...models.identity import Classifier, attention_notes, give_attention, identity_of
 from ...models.outputs import with_logits
-from ...models.specs import find
+from ...models.specs import find, takes_formula
 
 ARCH = "series-transformer"  # the name that checkpoints have for it
 
@@ -110,6 +110,7 @@ class SeriesClassifier(Classifier):
     of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1)
 
 
+@takes_formula
 def load_series(
     spec: str | Path,
     *,
