@@ -26,7 +26,6 @@ setup(
         **{f"robustkit.{room}": ["**/*.toml"] for room in ("evaluations", "tasks")},
         "robustkit.embedded": ["*.safetensors", "*.json"],
         "robustkit.display": ["web/*"],
-        "robustkit.evaluations.maps": ["templates/*"],
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["references.bib", "templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],

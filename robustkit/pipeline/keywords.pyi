@@ -24,6 +24,7 @@ class AuditOptions(TypedDict, total=False):
     use_ema: Any
     allow_partial: Any
     output: Any
+    method: str | Sequence[str] | Mapping[str, Any] | None
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None
@@ -85,6 +86,7 @@ class SegmentOptions(TypedDict, total=False):
     use_ema: Any
     allow_partial: Any
     output: Any
+    method: str | Sequence[str] | Mapping[str, Any] | None
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None

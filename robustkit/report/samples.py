@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
+
+from cam.overlay import blend
 
 from ..common.names import canonical
 from ..data.class_names import class_name, class_names
@@ -21,7 +24,6 @@ from ..display.format import number, percent, size_text
 from ..display.text import finite_json
 from ..errors import RunError
 from ..evaluations.condition import View, group_of, kind_named, matches, name_of, pattern_of, shares_of, words_of
-from ..evaluations.maps.gallery import TILE, blended
 from ..evaluations.metrics import is_finite
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
@@ -81,6 +83,23 @@ def _webp(image: Image.Image, side: int) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=75, method=2)
     return buffer.getvalue()
+
+
+TILE = 224
+
+
+def blended(image: NDArray[np.uint8], heat: NDArray[np.float32], width: int = TILE) -> NDArray[np.uint8]:
+    """Return the image as a tile of that width, under its map as `cam.overlay` shows it."""
+    return blend(tile_of(image, width), heat)
+
+
+def tile_of(pixels: NDArray[np.uint8], width: int = TILE) -> NDArray[np.uint8]:
+    """Enlarge pixel by pixel, or shrink, to a width."""
+    size = (width, max(1, round(width * pixels.shape[0] / pixels.shape[1])))
+    small = pixels.shape[1] < width
+    return np.array(
+        Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+    )
 
 
 def under_map(image: bytes, heat: bytes, width: int = TILE) -> Image.Image:

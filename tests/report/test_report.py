@@ -14,7 +14,7 @@ from page_runs import HOSTILE, PGD, Page, make_run, page_of
 from PIL import Image
 from sealing import seal
 
-from robustkit.evaluations.maps.gallery import gallery_uri
+from robustkit.evaluations.maps.tables import gallery_uri
 from robustkit.protocol.card import load_card
 from robustkit.report import page as report_page
 from robustkit.report import samples

@@ -13,8 +13,8 @@ from page_runs import FOG, HOSTILE, PGD, make_run
 
 from robustkit.common.intervals import wilson
 from robustkit.display.text import no_formula
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, write_html
 from robustkit.report.refresh import refresh
+from robustkit.slices.gallery.sheet import Gallery, GalleryRow, Panel, write_html
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 

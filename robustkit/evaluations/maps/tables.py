@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from ...common.figure import Figure
 from ...common.finding import Finding
+from ...data.images import open_picture
 from ...display.format import Cell, count, counted, figure_cell
 from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
 from ...display.table import Section, Table, side_by_side, with_flags
+from ...errors import RunError
+from ...runs.folder import RunFolder, refuse_link
 from ..aggregate import RecordReader, Results, readable_rows
 from ..condition import FIRST, SHORT, BriefRow, Clause, metric_in, name_of
 from ..estimation import support_grids, support_tables
@@ -36,7 +42,6 @@ from . import (
     option_texts,
     parts_of,
 )
-from .gallery import gallery_uri
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -453,3 +458,19 @@ class ListedPresenter(Presenter):
             grids = side_by_side(self.section_title, tables, headline=headline, note=self.note)
             values = {"grids": with_flags(grids, finding_lines(results, of_family(self.name)))}
             yield Section(self.name.replace(" ", "-"), self.section_title, lambda: values, template=self.template)
+
+
+def gallery_uri(run: RunFolder) -> str | None:
+    """Return the contact sheet of maps as a small data URI; None if there is none."""
+    path = run.path / "cams" / "gallery.png"
+    refuse_link(path, run.path)
+    if not path.is_file():
+        return None
+    try:
+        with open_picture(path) as sheet:
+            small = sheet.convert("RGB")
+    except Exception as fault:  # anything may stand in place of a gallery
+        raise RunError(f"{path}: not a gallery that can be read ({fault}); make it again with robustkit cam") from None
+    small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
+    small.save(buffer := io.BytesIO(), "WEBP", quality=80)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

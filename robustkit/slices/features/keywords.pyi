@@ -24,6 +24,7 @@ class FeaturesOptions(TypedDict, total=False):
     use_ema: Any
     allow_partial: Any
     output: Any
+    method: str | Sequence[str] | Mapping[str, Any] | None
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None

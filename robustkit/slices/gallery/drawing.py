@@ -27,7 +27,6 @@ from ...display.progress import progress_shown
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ...evaluations.maps import MapSpec, parse_cams, parse_named
 from ...evaluations.maps.evaluate import check_explainable
-from ...evaluations.maps.gallery import Gallery, GalleryRow, choose
 from ...evaluations.maps.truth import open_truth
 from ...evaluations.subject import EvaluatedModel, Settings
 from ...models.classifier import load
@@ -46,6 +45,7 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import ClassifierSubject
 from .painter import LABEL, Heat, Painter, Result, Target, brief
+from .sheet import Gallery, GalleryRow, choose
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]

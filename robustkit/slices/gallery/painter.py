@@ -21,10 +21,10 @@ from ...display.format import number, percent
 from ...evaluations.family import shown_under
 from ...evaluations.maps import TARGETS, MapSpec, map_condition, option_texts
 from ...evaluations.maps.evaluate import explainer_of, localised, masses
-from ...evaluations.maps.gallery import GalleryRow, Panel
 from ...evaluations.maps.truth import Located
 from ...evaluations.subject import Batch, EvaluatedModel, as_levels
 from ...protocol.condition import Condition
+from .sheet import GalleryRow, Panel
 
 _PLAIN = MapSpec("agcam")
 

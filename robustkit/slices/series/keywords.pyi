@@ -1,5 +1,5 @@
 # Made by `python -m scripts.pages.keywords` from robustkit/slices/series/__init__.py.
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -13,6 +13,7 @@ class SeriesOptions(TypedDict, total=False):
     use_ema: Any
     allow_partial: Any
     output: Any
+    method: str | Sequence[str] | Mapping[str, Any] | None
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None

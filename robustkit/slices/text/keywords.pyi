@@ -6,6 +6,7 @@ from typing import Any, Literal, TypedDict
 class TextOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
     attention: Any
+    method: str | Sequence[str] | Mapping[str, Any] | None
     documents: str | None
     split: str
     window: int | None

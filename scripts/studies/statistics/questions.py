@@ -22,8 +22,8 @@ from scipy.stats import t
 
 from robustkit.common.groups import Groups
 from robustkit.common.intervals import Floats, bootstrap
-from robustkit.runs.folder import RunFolder
 from robustkit.results.methods import crossed_error
+from robustkit.runs.folder import RunFolder
 from robustkit.slices.paper.plan import mcnemar_power
 from robustkit.tasks.segmentation.counts import COLUMNS, Counts
 from scripts.studies.quest_tables.trainings import Trainings

@@ -17,7 +17,6 @@ from robustkit.data.layouts import Sample
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps import EVERY_EXPLAINER
 from robustkit.evaluations.maps.evaluate import masses
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, write_sheet
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import load
@@ -25,6 +24,7 @@ from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.run import Run
 from robustkit.slices.counterfactuals import counterfactual_conditions
+from robustkit.slices.gallery.sheet import Gallery, GalleryRow, Panel, write_sheet
 from robustkit.slices.regions import VOCABULARY as REGIONS
 from robustkit.slices.two_objects import two_object_condition
 from robustkit.tasks.labelled.subject import ClassifierSubject

@@ -31,13 +31,13 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Panel, blended, choose, depict, outlined, write_html
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
 from robustkit.slices.gallery.drawing import Choice, is_picture, make_gallery, write_gallery
+from robustkit.slices.gallery.sheet import Gallery, GalleryRow, Panel, blended, choose, depict, outlined, write_html
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
@@ -94,7 +94,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
         assert sum(np.array_equal(column[top : top + 224], drawn) for top in range(len(column) - 223)) == 1
     more = np.asarray(depict(replace(gallery, lines=("a line", "and another that is drawn, too"))))
     assert more.shape[0] == sheet.shape[0] + 24
-    monkeypatch.setattr("robustkit.evaluations.maps.gallery.SCALE", "")
+    monkeypatch.setattr("robustkit.slices.gallery.sheet.SCALE", "")
     assert depict(gallery).height <= sheet.shape[0] - 24
 
 

@@ -32,12 +32,12 @@ from robustkit.cli.app import main
 from robustkit.common import plugins
 from robustkit.common.intervals import wilson
 from robustkit.errors import RunError
-from robustkit.evaluations.maps.gallery import Gallery, write_html
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.survey import write_summary
 from robustkit.runs.folder import RunFolder
+from robustkit.slices.gallery.sheet import Gallery, write_html
 from robustkit.slices.index import folder_of_runs
 from robustkit.slices.index import page as index_page
 from robustkit.slices.index import scan as index_runs

@@ -18,21 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from cam.overlay import blend, cividis
+from cam.overlay import cividis
 
 from ...common.files import write_whole
-from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font, open_picture
+from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.html import ENLARGE, LOOK, policy, shared
 from ...display.text import finite_json
-from ...errors import ProtocolError, RunError
-from ...runs.folder import RunFolder, refuse_link
+from ...errors import ProtocolError
+from ...report.samples import TILE, blended, tile_of
+from ...runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Pixels = NDArray[np.uint8]
 
-TILE = 224
 _ACROSS = 6  # tiles in a row of the contact sheet, where one sample has fewer
 OUTLINE = (255, 255, 255)
 SCALE = "Each map is scaled to its own minimum and maximum, so colours cannot be compared between tiles."
@@ -123,14 +123,9 @@ class Gallery:
         return f'<img src="{_uri(encoded(depict(self), "WEBP", quality=90))}" alt="{escape(self.title)}">'
 
 
-def blended(image: Pixels, heat: NDArray[np.float32], width: int = TILE) -> Pixels:
-    """Return the image as a tile of that width, under its map as `cam.overlay` shows it."""
-    return blend(_tile(image, width), heat)
-
-
 def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> Pixels:
     """Return the image as a tile, with the outline of its object in white on black, so that it shows on any ground."""
-    tile = _tile(image)
+    tile = tile_of(image)
     if truth is None:
         return tile
     mask = cv2.resize(truth.astype(np.uint8), tile.shape[1::-1], interpolation=cv2.INTER_NEAREST)
@@ -138,13 +133,6 @@ def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> 
     for colour, wide in ((0, 0, 0), width + 2), (OUTLINE, width):
         cv2.drawContours(tile, contours, -1, colour, wide)
     return tile
-
-
-def _tile(pixels: Pixels, width: int = TILE) -> Pixels:
-    """Enlarge pixel by pixel, or shrink, to a width."""
-    size = (width, max(1, round(width * pixels.shape[0] / pixels.shape[1])))
-    small = pixels.shape[1] < width
-    return np.array(Image.fromarray(pixels).resize(size, _NEAREST if small else _LANCZOS))
 
 
 def depict(gallery: Gallery) -> Image.Image:
@@ -283,19 +271,4 @@ def _condition_name(row: GalleryRow) -> str:
 
 
 def _template(name: str) -> str:
-    return (resources.files("robustkit.evaluations.maps") / "templates" / name).read_text(encoding="utf-8")
-
-
-def gallery_uri(run: RunFolder) -> str | None:
-    """Return the contact sheet of maps as a small data URI; None if there is none."""
-    path = run.path / "cams" / "gallery.png"
-    refuse_link(path, run.path)
-    if not path.is_file():
-        return None
-    try:
-        with open_picture(path) as sheet:
-            small = sheet.convert("RGB")
-    except Exception as fault:  # anything may stand in place of a gallery
-        raise RunError(f"{path}: not a gallery that can be read ({fault}); make it again with robustkit cam") from None
-    small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
-    return _uri(encoded(small, "WEBP", quality=80))
+    return (resources.files("robustkit.slices.gallery") / "templates" / name).read_text(encoding="utf-8")
