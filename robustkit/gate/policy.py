@@ -423,13 +423,15 @@ def _names(metric: Metric) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule. checkpoint: a name or a pattern such as `vit-*`. severity: `error`, or `warning`, which fails no gate."""
+    """A rule. checkpoint: a name or a pattern such as `vit-*`. method: of methods instead, whose figure is the mean
+    over trainings. severity: `error`, or `warning`, which fails no gate."""
 
     require: str
     statement: Statement
     name: str = ""
     checkpoint: str = "*"
     severity: str = "error"
+    method: str = ""
     place: str = ""
     line: int = 0
 
@@ -486,7 +488,7 @@ def parse_policy(text: str, where: str) -> Policy:
 
 
 def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str], where: str) -> Rule:
-    fields, severities = ("require", "name", "checkpoint", "severity"), ("error", "warning")
+    fields, severities = ("require", "name", "checkpoint", "method", "severity"), ("error", "warning")
     here = f"rule at line {line}"
     for key, value in table.items():
         if key not in fields:
@@ -497,6 +499,10 @@ def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str],
             raise ProtocolError(f"{where}: {here}: " + unknown(key, value, severities))
     text = table["require"]
     statement = parse_statement(text, lambda offset: f"{where}: {place(offset, len(text))}")
+    by_slice = isinstance(statement, Value) and statement.by
+    if "method" in table and ("checkpoint" in table or by_slice):
+        what = "slices are of checkpoints" if by_slice else "it has a checkpoint, too"
+        raise ProtocolError(f"{where}: {here}: method {table['method']!r}: {what}; leave one out")
     options = {key: value for key, value in table.items() if key != "require"}
     name = " ".join(options.pop("name", text).split())
     return Rule(" ".join(text.split()), statement, name, place=place(0, len(text)), line=line, **options)

@@ -6,20 +6,16 @@ The figure that a rule asks for is looked up in one run or two; or it is said wh
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
 from ..common.figure import INCOMPLETE, Figure
 from ..common.finding import Finding
 from ..common.intervals import Z, simultaneous_z
-from ..common.names import IN_MEMORY
 from ..common.plugins import plugin_session
 from ..display.text import no_controls
 from ..errors import DamagedRecord, NothingEvaluated, ProtocolError, RunError
@@ -33,9 +29,10 @@ from ..evaluations.condition import (
     vocabulary_of,
     words_of,
 )
-from ..protocol.condition import ConditionPattern, split_list
+from ..protocol.condition import ConditionPattern
 from ..results import pairing
-from ..results.pairing import Side, missing_records
+from ..results.methods import Method
+from ..results.pairing import Side, missing_command, missing_records
 from ..results.slices import FEWEST, Columns, slices_of
 from ..results.survey import survey
 from ..runs.description import why_not_repeated
@@ -59,39 +56,6 @@ from .policy import (
     quote,
 )
 
-
-def missing_command(manifest: Manifest, name: str, pattern: ConditionPattern, out: Path) -> str:
-    """Return the command that also evaluates a condition of a checkpoint into the same run, whose folder is `out`.
-
-    It has the options of the run. Of a run in memory it is the program that made it; empty where no option is known.
-    """
-    spec, asked = manifest.checkpoint(name).spec, manifest.arguments
-    options, specs = asked.get("options"), asked.get("checkpoints")
-    if not isinstance(options, dict) or not isinstance(specs, list):  # of another version, or altered
-        return ""
-    options = dict(options)
-    if any(str(text).startswith(IN_MEMORY) for text in (spec, *options.values())):
-        return manifest.command
-    words = [*vocabulary_of(pattern.name).command(pattern, pattern_of), "--"]
-    for flag, value in pairwise(words):
-        if flag.startswith("--") and (flag, value) != ("--attacks", "none"):  # those of the run are there
-            usual = options.get(flag)
-            if value.startswith("--"):
-                options[flag] = True
-            elif flag not in _SINGLE and isinstance(usual, str) and usual != "none":
-                options[flag] = ",".join(dict.fromkeys((*split_list(usual), value)))
-            else:
-                options[flag] = value
-    command = ["robustkit", task_of(manifest).command, *map(str, specs if spec in specs else [spec])]
-    for flag, value in options.items():
-        for text in value if isinstance(value, list) else [value]:
-            command += [flag] if text is True else [flag, str(text)]
-    return shlex.join([*command, "--out", str(out)])
-
-
-_SINGLE = ("--data-dir", "--constants", "--variant")  # options that hold no list
-
-
 _SHOWN = 3  # differences of set-ups that a line names
 
 
@@ -112,6 +76,21 @@ class MeasuredRun:
         self.checkpoints = {checkpoint.name: checkpoint for checkpoint in self.manifest.checkpoints}
         if not len(self.results):
             raise NothingEvaluated(f"{run.path}: there are no results to check; rerun the audit until it completes")
+
+    @cached_property
+    def methods(self) -> dict[str, Method]:
+        """By name, with figures from the records, as of checkpoints."""
+        named = self.manifest.methods.items()
+        return {name: Method.of(name, [self.side(each) for each in some]) for name, some in named}
+
+    def side(self, name: str) -> Side:
+        side = Side(self.run, name)
+        vars(side)["results"] = [*self.cells[name].values()]
+        return side
+
+    def judged(self, rule: Rule, name: str) -> Side:
+        """Return what a rule judges: a checkpoint, or a method, which is all of its trainings."""
+        return self.methods[name] if rule.method else self.side(name)
 
     @cached_property
     def columns(self) -> Columns:
@@ -260,9 +239,10 @@ class ChangedFigure(NamedTuple):
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> ChangedFigure:
     """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
-    for side, which in ((first, "the baseline"), (second, "the run")):
-        if gone := missing_records(side, condition, metric):
-            raise CannotTell(f"{which} is {gone[0].text}", completes=side.run.manifest.command)
+    for whole, which in ((first, "the baseline"), (second, "the run")):
+        for side in whole.sides:
+            if gone := missing_records(side, condition, metric):
+                raise CannotTell(f"{which} is {gone[0].text}", completes=side.run.manifest.command)
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
@@ -270,10 +250,14 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if taken[0] != taken[1]:
             raise CannotTell(f"the runs cannot be paired: {text} reads different files here than in the baseline")
     try:
-        difference = pairing.paired_difference(first, second, condition, metric)
+        if isinstance(first, Method) and isinstance(second, Method):
+            difference = second.less(first, (condition, metric))
+        else:
+            difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
-    same = difference.value == 0 and pairing.same_identity(first.described, second.described)
+    pairs = [(one.described, other.described) for one, other in zip(first.sides, second.sides, strict=False)]
+    same = difference.value == 0 and all(pairing.same_identity(*pair) for pair in pairs)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
     return ChangedFigure(Figure(value, difference.n, low, high, groups=difference.groups), difference.first, same)
@@ -349,12 +333,15 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         if isinstance(rule.statement, Identity) and rule.statement.subject in OF_RUN:
             verdicts.append(of_identity(rule, "", rule.statement, subject))
             continue
-        names = matching(rule.checkpoint, [*subject.checkpoints])
+        names = matching(rule.method or rule.checkpoint, [*(subject.methods if rule.method else subject.checkpoints)])
+        if rule.method and isinstance(rule.statement, Identity | NoFindings):  # what each of its trainings says
+            names = [each.checkpoint for name in names for each in subject.methods[name].sides]
         if getattr(rule.statement, "metric", "") == "parity" and len(names) > 1:  # not of the one that it is with
             names = [name for name in names if name != subject.manifest.parity]
         if not names:
-            every = ", ".join(subject.checkpoints)
-            verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {every}"))
+            kind, known = ("method", subject.methods) if rule.method else ("checkpoint", subject.checkpoints)
+            reason = f"no such {kind} in the run; it has {', '.join(known) or 'none: audit with --method'}"
+            verdicts.append(Verdict(rule, rule.method or rule.checkpoint, UNDECIDED, reason))
         verdicts += (_verdict(policy, rule, name, subject, before) for name in names)
     notes = (
         f"a later audit into {each.run.path} was refused; these verdicts are of the run before it: {each.refused}"
@@ -378,24 +365,35 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             return _of_findings(rule, name, statement, subject)
         if isinstance(statement, Change):
             return _of_change(rule, name, statement, subject, before)
-        condition = find_condition(subject, name, statement.metric, statement.condition)
+        side = subject.judged(rule, name)
+        first = side.sides[0].checkpoint
+        condition = find_condition(subject, first, statement.metric, statement.condition)
         if statement.metric == "n":
-            of_all = max(row.n for (text, _), row in subject.cells[name].items() if text == condition)
+            of_all = max(row.n for (text, _), row in subject.cells[first].items() if text == condition)
             figure = Figure(of_all, of_all)
         else:
-            figure = judged_figure(subject.cells[name][condition, statement.metric])
-            if gone := missing_records(Side(subject.run, name), condition, statement.metric):
+            own = side.figure((condition, statement.metric)) if isinstance(side, Method) else None
+            figure = judged_figure(own or subject.cells[first][condition, statement.metric])
+            if gone := [lack for each in side.sides for lack in missing_records(each, condition, statement.metric)]:
                 others = tuple(each for each in figure.findings if each.code != INCOMPLETE)
                 partial, command = replace(figure, findings=others), subject.manifest.command
                 return Verdict(rule, name, UNDECIDED, gone[0].text, partial, condition, completes=command, whole=False)
             if statement.by:
                 return _of_slices(rule, name, statement, subject, condition)
-        state, reason, needed = decide(statement, figure, statement.metric)
+        state, reason, needed = _decided(statement, figure, statement.metric, side)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
         return Verdict(rule, name, UNDECIDED, str(why), command=why.command, completes=why.completes)
     except Ambiguous as why:
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
+
+
+def _decided(statement: Value | Change, figure: Figure, metric: str, side: Side) -> tuple[str, str, int | None]:
+    """Return what `decide` does; of a method no number of samples, since trainings count as well."""
+    state, reason, needed = decide(statement, figure, metric)
+    if needed is None or len(side.sides) == 1:
+        return state, reason, needed
+    return state, "the interval contains the bound; more trainings or samples would settle it", None
 
 
 def decide(statement: Value | Change, figure: Figure, metric: str, z: float = Z) -> tuple[str, str, int | None]:
@@ -495,31 +493,35 @@ def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: Measured
 def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
     if before is None:
         raise CannotTell("there is no baseline; give its run folder with --baseline")
-    other = name if name in before.checkpoints else next(iter(before.checkpoints), "")
-    if other != name and len(before.checkpoints) != 1:
-        raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
-    baseline = before.manifest, before.checkpoints[other]
-    flags = differences(baseline, (subject.manifest, subject.checkpoints[name]), statement.excepted)
+    theirs_known, kind = (before.methods, "method") if rule.method else (before.checkpoints, "checkpoint")
+    other = name if name in theirs_known else next(iter(theirs_known), "")
+    if other not in theirs_known or (other != name and (len(theirs_known) != 1 or rule.method)):
+        raise CannotTell(f"the baseline has no {kind} of this name; it has {', '.join(theirs_known) or 'none'}")
+    here, there = subject.judged(rule, name), before.judged(rule, other)
+    baseline = before.manifest, there.sides[0].described
+    every = [differences(baseline, (subject.manifest, e.described), statement.excepted) for e in here.sides]
+    flags = tuple(dict.fromkeys(finding for each in every for finding in each))
+    first, other = here.sides[0].checkpoint, there.sides[0].checkpoint
     metric = statement.metric or subject.task.headline
     asked = subject.task.headline if metric_of(metric).of_pairs else metric
     theirs = {text for text, measure in before.cells[other] if measure == asked}
     if statement.condition is not None:
-        conditions = [find_condition(subject, name, asked, statement.condition)]
+        conditions = [find_condition(subject, first, asked, statement.condition)]
         if conditions[0] not in theirs:
             raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
     else:
-        conditions = [text for text, measure in subject.cells[name] if measure == metric and text in theirs]
+        conditions = [text for text, measure in subject.cells[first] if measure == metric and text in theirs]
         if not conditions:
             raise CannotTell("the baseline shares no condition with this run; audit both under the same conditions")
     judged = []
     for condition in conditions:
         try:
-            change = change_of(Side(before.run, other), Side(subject.run, name), condition, metric, statement.falls)
+            change = change_of(there, here, condition, metric, statement.falls)
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
         figure = replace(change.figure, findings=flags)
-        state, reason, needed = decide(statement, figure, metric)
+        state, reason, needed = _decided(statement, figure, metric, here)
         if reach := SAME if change.same else out_of_reach(statement, change.before, metric):
             state, reason, needed = UNDECIDED, reach, None
         judged.append(Verdict(rule, name, state, reason, figure, condition, needed, whole=not reach))

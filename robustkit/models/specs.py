@@ -258,7 +258,9 @@ def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], spe
         pairs = [(name, str(spec)) for name, several in asked.items() for spec in several]
     else:
         pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, every)]
-    for name, spec in pairs:
+    for (name, spec), count in Counter(pairs).items():
+        if count > 1:
+            raise ProtocolError(f"{spec} is given twice for {name}, but is one training; leave one out")
         every.setdefault(spec, spec)
         if name and methods.setdefault(spec, name) != name:
             raise ProtocolError(f"{spec} is of {methods[spec]} and of {name}; expected one method")

@@ -147,10 +147,11 @@ def _prepare(plan: Plan, digest: str) -> list[str]:
 def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
-    entries = (planned.with_answers() for planned in plan.contenders)
-    checkpoints = tuple(
-        msgspec.structs.replace(entry, method=request.trainings.methods.get(entry.spec, UNSET)) for entry in entries
-    )
+    entries = [planned.with_answers() for planned in plan.contenders]
+    specs = [str(spec) for spec in request.checkpoints]
+    specs = specs if len(specs) == len(entries) else [entry.spec for entry in entries]  # a file may hold several
+    methods = (request.trainings.methods.get(spec, UNSET) for spec in specs)
+    checkpoints = tuple(msgspec.structs.replace(e, method=m) for e, m in zip(entries, methods, strict=True))
     if same := same_training(checkpoints):
         raise ProtocolError(f"{same} are the same file, which is no second training; leave one out")
     settings = plan.settings(old.batch_size if old else None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,12 +16,14 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..common.figure import INCOMPLETE, Figure
 from ..common.finding import Finding
+from ..common.names import IN_MEMORY
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
 from ..evaluations.attacks.ranking import missing_evidence
-from ..evaluations.condition import words_of
+from ..evaluations.condition import pattern_of, vocabulary_of, words_of
 from ..evaluations.presenting import Concerned
 from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, nothing_common
+from ..protocol.condition import ConditionPattern, split_list
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
@@ -112,6 +117,11 @@ _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "wei
 class Side(CheckpointRecords):
     """A checkpoint of a run, with its results."""
 
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Itself; of a method its trainings."""
+        return (self,)
+
     @cached_property
     def results(self) -> list[Figure]:
         """Its rows of summary.json; computed from the records where that file is missing or was altered."""
@@ -137,6 +147,38 @@ def missing_records(side: Side, condition: str, metric: str = "") -> list[Findin
                 Finding.of(INCOMPLETE, have=n - gone, expected=f"{n} samples under {text}".removesuffix(" samples"))
             ]
     return []
+
+
+def missing_command(manifest: Manifest, name: str, pattern: ConditionPattern, out: Path) -> str:
+    """Return the command that also evaluates a condition of a checkpoint into the same run, whose folder is `out`.
+
+    It has the options of the run. Of a run in memory it is the program that made it; empty where no option is known.
+    """
+    spec, asked = manifest.checkpoint(name).spec, manifest.arguments
+    options, specs = asked.get("options"), asked.get("checkpoints")
+    if not isinstance(options, dict) or not isinstance(specs, list):  # of another version, or altered
+        return ""
+    options = dict(options)
+    if any(str(text).startswith(IN_MEMORY) for text in (spec, *options.values())):
+        return manifest.command
+    words = [*vocabulary_of(pattern.name).command(pattern, pattern_of), "--"]
+    for flag, value in pairwise(words):
+        if flag.startswith("--") and (flag, value) != ("--attacks", "none"):  # those of the run are there
+            usual = options.get(flag)
+            if value.startswith("--"):
+                options[flag] = True
+            elif flag not in _SINGLE and isinstance(usual, str) and usual != "none":
+                options[flag] = ",".join(dict.fromkeys((*split_list(usual), value)))
+            else:
+                options[flag] = value
+    command = ["robustkit", task_of(manifest).command, *map(str, specs if spec in specs else [spec])]
+    for flag, value in options.items():
+        for text in value if isinstance(value, list) else [value]:
+            command += [flag] if text is True else [flag, str(text)]
+    return shlex.join([*command, "--out", str(out)])
+
+
+_SINGLE = ("--data-dir", "--constants", "--variant")  # options that hold no list
 
 
 def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:

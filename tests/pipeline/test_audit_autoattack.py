@@ -20,12 +20,12 @@ from robustkit.evaluations.attacks.results import stages_of
 from robustkit.evaluations.condition import pattern_of
 from robustkit.evaluations.family import AnyFamily
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Evaluation
-from robustkit.gate.verdicts import missing_command
 from robustkit.pipeline.units import evaluate
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
+from robustkit.results.pairing import missing_command
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"
 TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"

@@ -24,13 +24,13 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import check_condition, pattern_of, vocabularies
 from robustkit.evaluations.family import families_of
 from robustkit.gate.policy import parse_policy
-from robustkit.gate.verdicts import judge, missing_command
+from robustkit.gate.verdicts import judge
 from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.report.samples import Browser
 from robustkit.results.comparison import compare_sides
-from robustkit.results.pairing import checkpoint_pairs
+from robustkit.results.pairing import checkpoint_pairs, missing_command
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures

@@ -53,6 +53,7 @@ def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, pre
     """Return a statement about the checkpoints that rules are about, the same for the same records and policy. Raises
     ProtocolError where no rule is about a checkpoint, RunError where the weights of one came from no file."""
     judged = {verdict.checkpoint for verdict in outcome.verdicts}
+    judged |= {each for name in judged for each in run.methods.get(name, ())}
     entries = [entry for entry in run.checkpoints if entry.name in judged]
     if not entries:
         raise ProtocolError(

@@ -71,7 +71,7 @@ def print_table(runs: tuple[Path, ...], format: str, named: tuple[str, ...], **o
 
     with usable(*runs):
         opened = [RunFolder.existing(path) for path in runs]
-        made = table_of(*opened, methods=read_methods(named), **options)
+        made = table_of(*opened, methods=read_methods(named) or None, **options)
         unfinished = [f"{run.path}: {line}" for run in opened if (line := unfinished_line(run))]
     print_as_it_is(console(stderr=True), *(f"⚑ {line}" for line in (*unfinished, *made.flags)))
     print_as_it_is(console(), *made.to(format).splitlines())

@@ -29,7 +29,7 @@ from ...evaluations.presenting import Concerned, raised_once
 from ...evaluations.records import check_plugins
 from ...protocol.condition import ON, samples_named, split_list
 from ...results.comparison import HELD, LEVEL, Asked, asked_results
-from ...results.methods import Method, methods_of
+from ...results.methods import Method, methods_of, name_methods
 from ...results.pairing import Side, comparison_findings, paired_difference, refuse_incomparable
 from ...runs.folder import RunFolder
 from ...tasks import metric_of, metrics
@@ -183,7 +183,8 @@ def table(
         turned: with rows and columns exchanged.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
-        methods: as of `robustkit.compare_methods`: rows are methods, means over their trainings.
+        methods: as of `robustkit.compare_methods`: rows are methods, means over their trainings. Left out, those that the
+            runs name; `rows="checkpoints"` shows each training.
 
     Returns:
         A table, which `to_latex` and its siblings write.
@@ -205,8 +206,11 @@ def table(
         lines += (_Line(s.checkpoint, s, {(row.condition, row.metric): row for row in s.results}) for s in sides)
         results = Results(run, [row for side in sides for row in side.results])
         front = {entry.key: entry for entry in asked_results(results)} | front
+    folders = list({id(line.side.run): line.side.run for line in lines}.values())
+    named = name_methods(folders)
+    if methods is None and len(named) > 1 and "checkpoints" not in (rows, columns):
+        methods = named
     if methods:
-        folders = list({id(line.side.run): line.side.run for line in lines}.values())
         lines = [_Line.of_method(method) for method in methods_of(folders, methods)]
     several = [line.name for line in lines]
     lines = [

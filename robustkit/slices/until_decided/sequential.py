@@ -264,7 +264,8 @@ def options_asked(policy: Policy) -> dict[str, str]:
     asked = dict.fromkeys(_OPTIONS, "")
     needs_samples = False
     for rule in policy.rules:
-        if why := _why_not(rule.statement):
+        of_method = "it is about a method; audit and check its trainings without --until-decided" if rule.method else ""
+        if why := of_method or _why_not(rule.statement):
             raise _refused(policy, rule, why)
         pattern = None if isinstance(rule.statement, Identity) else bound_statement(rule).condition
         if pattern is None:
