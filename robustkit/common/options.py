@@ -102,6 +102,11 @@ def read_place(text: str | None, name: str) -> str:
     return text or ""
 
 
+def read_several(values: Any, name: str) -> Any:
+    """Return the values of an option that may be repeated; None for none."""
+    return values or None
+
+
 def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
     if text is None:
         return None

@@ -251,7 +251,7 @@ class Trainings(NamedTuple):
 
 def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], specs: Sequence[str | Path]) -> Trainings:
     """Return specs with those of methods added. asked: specs by method; texts such as `quest=trained/q*.pth@quest`,
-    whose patterns name specs or files; or a CSV with the columns checkpoint, method and, of choice, attention. Raises
+    whose patterns name specs or files; or a CSV with the columns checkpoint, method and, if needed, attention. Raises
     ProtocolError for what means nothing, a checkpoint of two methods, and one training next to several."""
     every, methods = {str(spec): spec for spec in specs}, dict[str, str]()
     if isinstance(asked, Mapping):
@@ -301,7 +301,7 @@ def _of_table(table: Path) -> Iterator[tuple[str, str]]:
         raise ProtocolError(f"--method {table}: no CSV that can be read ({reason_of(error)})") from None
     columns = [*(rows[0] if rows else ())]
     if not {"checkpoint", "method"} <= {*columns} <= {"checkpoint", "method", "attention"}:
-        expected = "expected checkpoint and method, and attention of choice"
+        expected = "expected checkpoint and method, and attention if needed"
         raise ProtocolError(
             f"--method {table}: its columns are {', '.join(map(str, columns)) or 'missing'}; {expected}"
         )

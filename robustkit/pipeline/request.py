@@ -27,6 +27,7 @@ from ..common.options import (
     read_labels,
     read_output,
     read_place,
+    read_several,
     read_sides,
     read_triple,
     text_of_value,
@@ -220,9 +221,10 @@ class Request:
     model: Mapping[str, Any] = option_group(ClassifierOptions)
     method: str | Sequence[str] | Mapping[str, Any] | None = option(
         "Model",
-        "NAME=CHECKPOINTS, such as quest=trained/q*.pth: trainings of a method, which is what results speak of; or a "
-        "CSV with the columns checkpoint and method, and attention of choice. May be repeated.",
+        "NAME=CHECKPOINTS, such as quest=trained/q*.pth: trainings of a method, of which results speak; or a CSV "
+        "with the columns checkpoint, method and, if needed, attention; may be repeated.",
         settings={"multiple": True},
+        read=read_several,
     )
     preset: str | Preset | None = option("Run", "")
     attacks: str | Iterable[str] | None = option("Attacks", "")
@@ -379,9 +381,7 @@ class Request:
         from ..models.device import DTYPES, is_fast_in_bfloat16, pick_device
 
         where = pick_device(self.device)
-        usual = self.usual_batch["cpu"]
-        if where.type != "cpu":
-            usual = self.usual_batch.get("accelerator", usual)
+        usual = self.usual_batch.get("cpu" if where.type == "cpu" else "accelerator", self.usual_batch["cpu"])
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
         workers = usual_workers() if self.workers is None else self.workers
         low = self.dtype == "auto" and is_fast_in_bfloat16(where)
@@ -496,8 +496,7 @@ class ClassificationRequest(Request):
     preset: str | Preset | None = option(
         "Run",
         "Amount of work, with forward + backward passes per image: quick 28 + 21, standard 155 + 22, full at most "
-        "7097 + "
-        "1922, quest at most 3670 + 482 (robustkit list presets).",
+        "7097 + 1922, quest at most 3670 + 482 (robustkit list presets).",
     )
     attacks: str | Iterable[str] | None = option(
         "Attacks", "Names or conditions: pgd(steps=30),spsa; none; default: fgsm,pgd."

@@ -183,8 +183,8 @@ def table(
         turned: with rows and columns exchanged.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
-        methods: as of `robustkit.compare_methods`: rows are methods, means over their trainings. Left out, those that the
-            runs name; `rows="checkpoints"` shows each training.
+        methods: as of `robustkit.compare_methods`: rows are methods, means over their trainings. Left out, those that
+            the runs name; `rows="checkpoints"` shows each training.
 
     Returns:
         A table, which `to_latex` and its siblings write.
