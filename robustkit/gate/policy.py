@@ -438,12 +438,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a file. undecided: `fail` or `pass`, for rules with too few samples. digest: the file's SHA-256
-    (hex)."""
+    """The rules of a file. undecided: `fail` or `pass`, for rules with too few samples. mid_p: whether changes of right
+    and wrong have the interval of mid-p. digest: the file's SHA-256 (hex)."""
 
     path: str
     rules: tuple[Rule, ...]
     undecided: str = "fail"
+    mid_p: bool = False
     digest: str = ""
 
 
@@ -471,20 +472,21 @@ def parse_policy(text: str, where: str) -> Policy:
     except RecursionError:
         raise ProtocolError(f"{where}: tables nested too deeply; expected [[rule]] tables with require") from None
     for key in table:
-        if key not in ("rule", "undecided"):
-            raise ProtocolError(f"{where}{_line_of(text, key)}: " + unknown("field", key, ("rule", "undecided")))
+        if key not in (fields := ("rule", "undecided", "mid_p")):
+            raise ProtocolError(f"{where}{_line_of(text, key)}: " + unknown("field", key, fields))
     if (undecided := table.get("undecided", "fail")) not in ("fail", "pass"):
         place = _line_of(text, "undecided")
         raise ProtocolError(f"{where}{place}: undecided {undecided!r}; expected fail or pass")
+    if not isinstance(mid_p := table.get("mid_p", False), bool):
+        raise ProtocolError(f"{where}{_line_of(text, 'mid_p')}: mid_p {mid_p!r}; expected true or false")
     rules = table.get("rule", [])
     if not isinstance(rules, list) or not rules or not all(isinstance(rule, dict) for rule in rules):
         raise ProtocolError(f"{where}: no rules, so nothing would be checked; expected [[rule]] with require = '…'")
     for count, rule in enumerate(rules, start=1):
         if "require" not in rule:
             raise ProtocolError(f"{where}: rule {count} has no require; expected one such as 'top1 under clean >= 0.7'")
-    return Policy(
-        where, tuple(_rule(rule, *spot, where) for rule, spot in zip(rules, _spots(text), strict=True)), undecided
-    )
+    read = tuple(_rule(rule, *spot, where) for rule, spot in zip(rules, _spots(text), strict=True))
+    return Policy(where, read, undecided, mid_p)
 
 
 def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str], where: str) -> Rule:

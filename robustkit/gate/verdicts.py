@@ -237,7 +237,9 @@ class ChangedFigure(NamedTuple):
     same: bool
 
 
-def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> ChangedFigure:
+def change_of(
+    first: Side, second: Side, condition: str, metric: str, falls: bool, mid_p: bool = False
+) -> ChangedFigure:
     """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
     for whole, which in ((first, "the baseline"), (second, "the run")):
         for side in whole.sides:
@@ -254,6 +256,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
             difference = second.less(first, (condition, metric))
         else:
             difference = pairing.paired_difference(first, second, condition, metric)
+        difference = difference.by_mid_p() if mid_p else difference
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     pairs = [(one.described, other.described) for one, other in zip(first.sides, second.sides, strict=False)]
@@ -348,7 +351,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         for each in (subject, before)
         if each and each.refused
     )
-    return Outcome(policy, tuple(verdicts), subject.results, tuple(notes))
+    said = ["changes of right and wrong have the intervals of McNemar's mid-p test"] if policy.mid_p else []
+    return Outcome(policy, tuple(verdicts), subject.results, (*notes, *said))
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[str]:
@@ -364,7 +368,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         if isinstance(statement, NoFindings):
             return _of_findings(rule, name, statement, subject)
         if isinstance(statement, Change):
-            return _of_change(rule, name, statement, subject, before)
+            return _of_change(policy, rule, name, statement, subject, before)
         side = subject.judged(rule, name)
         first = side.sides[0].checkpoint
         condition = find_condition(subject, first, statement.metric, statement.condition)
@@ -490,7 +494,9 @@ def _of_findings(rule: Rule, name: str, statement: NoFindings, subject: Measured
     return Verdict(rule, name, FAIL, reason, completes=completes)
 
 
-def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
+def _of_change(
+    policy: Policy, rule: Rule, name: str, statement: Change, subject: MeasuredRun, before: MeasuredRun | None
+) -> Verdict:
     if before is None:
         raise CannotTell("there is no baseline; give its run folder with --baseline")
     theirs_known, kind = (before.methods, "method") if rule.method else (before.checkpoints, "checkpoint")
@@ -516,7 +522,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     judged = []
     for condition in conditions:
         try:
-            change = change_of(there, here, condition, metric, statement.falls)
+            change = change_of(there, here, condition, metric, statement.falls, policy.mid_p)
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue

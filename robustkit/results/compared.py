@@ -15,7 +15,7 @@ from ..display.text import finite_json as json_of
 from ..errors import RunError
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
-from .comparison import Comparison, compare_sides, comparison_as_json
+from .comparison import Comparison, by_mid_p, compare_sides, comparison_as_json
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
 from .tables import Among, among_tables, compared_tables, found_among, sides_of
@@ -80,6 +80,7 @@ def compare(
     reference: str | None = None,
     groups: str | None = None,
     groups_from: str | None = None,
+    mid_p: bool = False,
 ) -> Compared:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
 
@@ -92,6 +93,7 @@ def compare(
             Ever.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
+        mid_p: with the mid-p form of McNemar's test, which takes fewer samples and keeps its level in practice only.
 
     Returns:
         Tables of paired differences; a notebook shows them.
@@ -121,7 +123,8 @@ def compare(
         result = Compared(Comparison((), published), lines, sides)
     else:
         unpaired = unpaired_lines(opened, checkpoints, against)
-        result = Compared(compare_sides(pairs, published), (*lines, *unpaired), sides)
+        comparison = compare_sides(pairs, published)
+        result = Compared(by_mid_p(comparison) if mid_p else comparison, (*lines, *unpaired), sides)
     if published is None or result.placed:
         return result
     if single:

@@ -296,6 +296,16 @@ def _with_findings(pair: Pair, reference: Published | None) -> Pair:
     return replace(pair, findings=tuple(dict.fromkeys(findings)), concerned=concerned)
 
 
+def by_mid_p(comparison: Comparison) -> Comparison:
+    """Return it with the mid-p form of McNemar's tests, and Holm's correction over all of them."""
+
+    def changed(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+        return tuple(replace(row, difference=row.difference.by_mid_p()) for row in rows)
+
+    pairs = [replace(pair, rows=changed(pair.rows)) for pair in comparison.pairs]
+    return correct_together(pairs, comparison.reference, changed(comparison.others))
+
+
 # Which rows
 
 

@@ -54,6 +54,7 @@ from .comparison import (
     Pair,
     Tested,
     asked_results,
+    by_mid_p,
     compared_keys,
     correct_together,
     pair_tests,
@@ -442,6 +443,7 @@ def compare_methods(
     methods: Mapping[str, str | Sequence[str]] | None = None,
     groups: str | None = None,
     groups_from: str | None = None,
+    mid_p: bool = False,
 ) -> ComparedMethods:
     """Compare methods, each of several trainings, on the same images: from records only.
 
@@ -452,6 +454,7 @@ def compare_methods(
             differ from the first.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
+        mid_p: as of `robustkit.compare`, where methods have one training each.
 
     Returns:
         Tables of differences and of all trainings; a notebook shows them.
@@ -472,7 +475,8 @@ def compare_methods(
     if methods is None and not (methods := name_methods(folders)):
         where = ", ".join(str(run.path) for run in folders)
         raise ProtocolError(f"{where}: run.json names no methods; name them: --method NAME=CHECKPOINTS, twice or more")
-    return _compared(methods_of(folders, methods), asked_results(written_results(folders[0])))
+    found = _compared(methods_of(folders, methods), asked_results(written_results(folders[0])))
+    return replace(found, comparison=by_mid_p(found.comparison)) if mid_p else found
 
 
 def name_methods(runs: Iterable[RunFolder | Path]) -> dict[str, list[str]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from paired_oracles import interval_of
+from scipy.stats import binom
 
-from robustkit.common.differences import MCNEMAR, of_draws, of_means, of_outcomes
+from robustkit.common.differences import MCNEMAR, MID_P, of_draws, of_means, of_outcomes
+from robustkit.common.groups import Groups
 
 
 def test_a_published_table() -> None:
@@ -18,6 +20,20 @@ def test_a_published_table() -> None:
     found = of_means(np.zeros(21), gaps, binary=True)
     assert (round(found.ci_low, 3), round(found.p_value, 4), found.test) == (-0.517, 0.0703, MCNEMAR)
     assert found.ci_high == pytest.approx(8 / 21 * (2 * 0.526510 - 1), abs=1e-6)  # of 1 in 8, Clopper and Pearson
+    mid = found.by_mid_p()  # .039 in Fagerland, Lydersen and Laake (2013)
+    assert (mid.p_value, mid.test, mid.value) == (pytest.approx(10 / 256), MID_P, found.value) and mid.ci_high < 0
+    share = (mid.ci_high * 21 / 8 + 1) / 2
+    assert (binom.cdf(1, 8, share) + binom.cdf(0, 8, share)) / 2 == pytest.approx(0.025, abs=1e-9)
+    assert mid.ci_low == found.ci_low  # Tango's
+
+
+def test_only_tests_of_changed_samples_have_a_mid_p_form() -> None:
+    same = of_means(np.ones(9), np.ones(9), binary=True)
+    assert same.by_mid_p() is same and same.changed == (0, 0)
+    loss = of_means(np.arange(9.0), np.arange(9.0) ** 2, binary=False)
+    assert loss.by_mid_p() is loss
+    grouped = of_means(np.zeros(8), np.repeat([0.0, 1.0], 4), True, Groups.numbered(np.repeat([0, 1, 2, 3], 2)))
+    assert grouped.by_mid_p() is grouped
 
 
 @pytest.mark.parametrize(
@@ -36,7 +52,9 @@ def test_intervals_hold_0_just_where_the_exact_test_does_not_reject() -> None:
                 first = np.repeat([0.0, 1.0, 0.0], [gained, lost, n - gained - lost])
                 second = np.repeat([1.0, 0.0, 0.0], [gained, lost, n - gained - lost])
                 found = of_means(first, second, binary=True)
-                assert (found.ci_low <= 0 <= found.ci_high) == (found.p_value >= 0.05)
+                for each in (found, found.by_mid_p()):
+                    assert (each.ci_low <= 0 <= each.ci_high) == (each.p_value >= 0.05)
+                    assert found.ci_low <= each.ci_low <= found.value <= each.ci_high <= found.ci_high
                 assert -1 <= found.ci_low <= found.value <= found.ci_high <= 1
                 low, high = of_outcomes(lost, gained, n)
                 assert (-high, -low) == pytest.approx((found.ci_low, found.ci_high), abs=1e-12)
@@ -61,7 +79,7 @@ def test_a_difference_over_draws_is_paired_where_they_are_as_many() -> None:
 @pytest.mark.parametrize(("gained", "lost"), [(0.02, 0.02), (0.1, 0.02), (0.3, 0.05)])
 def test_intervals_cover(gained: float, lost: float) -> None:
     """The exact chance, over all tables of 30 samples, that the interval holds the truth."""
-    n, truth, covered, total = 30, gained - lost, 0.0, 0.0
+    n, truth, covered, total, by_mid_p = 30, gained - lost, 0.0, 0.0, 0.0
     chances = np.array([gained, lost, 1 - gained - lost])
     factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     for b in range(n + 1):
@@ -70,4 +88,6 @@ def test_intervals_cover(gained: float, lost: float) -> None:
             chance = float(np.exp(factorial[n] - factorial[counts].sum() + counts @ np.log(chances)))
             low, high = of_outcomes(b, c, n)
             covered, total = covered + chance * (low <= truth <= high), total + chance
-    assert total == pytest.approx(1) and covered >= 0.95
+            low, high = of_outcomes(b, c, n, mid=True)
+            by_mid_p += chance * (low <= truth <= high)
+    assert total == pytest.approx(1) and covered >= 0.95 and by_mid_p >= 0.945

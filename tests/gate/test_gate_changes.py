@@ -14,9 +14,10 @@ from gate_runs import PGD, make, right, verdict, verdicts
 from paired_oracles import interval_of
 
 from robustkit.common.differences import of_outcomes, rare_share_bound
+from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import pattern_of
-from robustkit.gate.policy import Change, Value
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Figure, decide, judged_figure
+from robustkit.gate.policy import Change, Value, parse_policy
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Figure, decide, judge, judged_figure
 from robustkit.report.run import Run
 
 
@@ -191,3 +192,19 @@ def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: 
     assert found.figure is not None and found.figure.value == 0
     files = make(tmp_path / "files", {"vit": {"clean": [1] * 100}}, corrupted={"digests": {"clean": "x"}})
     assert "reads different files here" in verdict(run, "drop against baseline <= 0.5", files).reason
+
+
+def test_a_policy_may_take_the_mid_p_form(tmp_path: Path) -> None:
+    """Of 40 samples 1 is right now only, and 7 were before: mid-p .039, exact p .070."""
+    outcomes = [1] * 20 + [0] * 20, [1] * 13 + [0] * 7 + [1] + [0] * 19
+    before = make(tmp_path / "before", {"vit": {"clean": outcomes[0]}})
+    other = [{**before.manifest.checkpoints[0].to_plain(), "sha256": "other"}]
+    after = make(tmp_path / "after", {"vit": {"clean": outcomes[1]}}, checkpoints=other)
+    rule = "[[rule]]\nrequire = 'drop against baseline <= 0 % with 95 % confidence'\n"
+    exact, mid = (judge(parse_policy(head + rule, "p.toml"), after, before) for head in ("", "mid_p = true\n"))
+    assert (exact.verdicts[0].state, mid.verdicts[0].state) == (UNDECIDED, FAIL)
+    assert "mid-p" in mid.notes[0] and not exact.notes
+    figure = mid.verdicts[0].figure
+    assert figure is not None and -figure.low == pytest.approx(of_outcomes(1, 7, 40, mid=True)[1])
+    with pytest.raises(ProtocolError, match=r"line 1, column 1: mid_p 'yes'; expected true or false"):
+        parse_policy("mid_p = 'yes'\n" + rule, "p.toml")

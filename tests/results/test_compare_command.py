@@ -16,6 +16,7 @@ from compared_runs import (
     run_of,
 )
 
+import robustkit
 from robustkit.cli.app import cli
 from robustkit.results.comparison import compare_sides, own_flags
 from robustkit.results.pairing import checkpoint_pairs, unpaired_lines
@@ -84,3 +85,19 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(cli, ["compare", *map(str, words)])
         assert done.exit_code != 0 and message in str(done.exception) + done.output
+
+
+def test_mid_p_is_of_mcnemars_tests_and_said(tmp_path: Path) -> None:
+    right = {"plain": [1] * 20 + [0] * 20, "new": [1] * 13 + [0] * 7 + [1] + [0] * 19}
+    rows = {
+        (name, "clean"): [row | {"correct": bool(hit)} for row, hit in zip(rows_of(1), hits, strict=True)]
+        for name, hits in right.items()
+    }
+    run = run_of(tmp_path, rows)
+    exact, mid = (robustkit.compare(run, mid_p=each).to_frame().set_index("metric") for each in (False, True))
+    assert (exact.p["top1"], mid.p["top1"]) == (pytest.approx(18 / 256), pytest.approx(10 / 256))
+    assert mid.p_holm["top1"] == pytest.approx(2 * 10 / 256) and mid.ci_high["top1"] < 0 < exact.ci_high["top1"]
+    assert mid.loc["nll"].equals(exact.loc["nll"])
+    code, output = command(run.path, "--mid-p")
+    assert code == 0 and "McNemar's mid-p test for top-1" in " ".join(output.split())
+    assert "mid-p" not in command(run.path)[1]

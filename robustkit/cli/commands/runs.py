@@ -100,6 +100,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
     help="NAME=CHECKPOINTS, such as quest=quest-s*: compare methods, each of several trainings, with the first.",
 )
 @setting("--reference", help="Published figures to show as well: quest, quest-ablation, ..., or a TOML or JSON file.")
+@setting("--mid-p", is_flag=True, help="Use the mid-p form of McNemar's test: fewer images, its level in practice.")
 @setting("--plan", type=float, help="Also say how many images show a difference of so many points.")
 @setting("--json", "json_file", type=Place(writes=True), help="Write the differences to this JSON file.")
 @request_options(ClassificationRequest, *GROUPS)
