@@ -20,6 +20,7 @@ from ..protocol.condition import CLEAN, samples_named
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..runs.metadata import SampleGroups, groups_of_run
+from .clean import AT_32, PIXELS
 from .metrics import Cells
 from .setup_findings import guessing, odd_outputs, setup_findings, ties
 
@@ -90,7 +91,9 @@ class RecordReader:
     gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
 
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
-        return self.run.shards(self.checkpoint, condition, columns)
+        wanted = columns if callable(columns) else columns.__contains__
+        both = (PIXELS, AT_32) if condition == CLEAN.text else ()
+        return self.run.shards(self.checkpoint, condition, lambda name: name in both or wanted(name))
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[Finding]]:
         """Return the table of a condition, and how it was not evaluated as asked, each deviation once."""
@@ -168,6 +171,7 @@ class RecordReader:
         classes = manifest.data.classes if some_compete else described.num_classes
         raised += odd_outputs(read, described, classes)
         if condition == CLEAN.text:
+            raised += copies(read)
             raised += guessing(read, classes, manifest.arguments)
         if unread := len(table) - len(read):
             many = manifest.protocol.samples.many
@@ -182,6 +186,20 @@ class RecordReader:
         """Return them as figures of this checkpoint under the run's protocol."""
         tag = self.manifest.protocol.tag
         return [replace(figure, checkpoint=self.checkpoint, protocol=tag) for figure in figures]
+
+
+def copies(read: pa.Table) -> Iterator[Finding]:
+    """Yield findings on images, of readable rows, that occur more than once, and on others that nearly do."""
+    if not {PIXELS, AT_32} <= {*read.column_names} or read[PIXELS].null_count or not len(read):
+        return
+    ids, pixels, means = read["sample_id"].to_pylist(), *(read[name].to_numpy() for name in (PIXELS, AT_32))
+    same, alike = (np.unique(values, return_inverse=True, return_counts=True)[1:] for values in (pixels, means))
+    exact, near = (counts[inverse] > 1 for inverse, counts in (same, alike))
+    for code, those, digests in (("data/duplicates", exact, pixels), ("data/near-duplicates", near & ~exact, means)):
+        if those.any():
+            first = int(np.flatnonzero(those)[0])
+            other = next(place for place in np.flatnonzero(digests == digests[first]) if place != first)
+            yield Finding.of(code, count=int(those.sum()), n=len(read), first=ids[first], second=ids[other])
 
 
 Gathering = TypeVar("Gathering", bound=Gatherer)

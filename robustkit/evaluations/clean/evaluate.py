@@ -1,21 +1,27 @@
-"""Whether a model answers a sample alone as it answers it in a batch."""
+"""Whether a model answers a sample alone as it answers it in a batch, and which images are the same."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import cv2
+import numpy as np
+import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from ...common.determinism import SampleRng
 from ...common.finding import Finding
 from ...protocol.condition import Condition
 from ..family import Evaluator
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown
-from . import VOCABULARY
+from . import AT_32, PIXELS, VOCABULARY
 
 _FEW = 4  # samples that are asked alone
 _APART, _ROUNDED = 0.002, 0.1  # change of a figure that rounding does not explain, in float32 and below it
@@ -59,15 +65,46 @@ def _apart(one: Any, other: Any) -> float:
     return 0.0 if one == other else min(abs(one - other) / max(1.0, min(abs(one), abs(other))), 1e6)
 
 
+_SIDE = 32
+
+
+def image_digests(pixels: NDArray[np.uint8]) -> tuple[int, int]:
+    """Return digests, 64 bits each, of an image (C, H, W), and of its means over 32 x 32 boxes, exact on any machine.
+    A smaller side stays as it is."""
+    height, width = pixels.shape[1:]
+    rows, columns = (np.arange(min(side, _SIDE) + 1) * side // min(side, _SIDE) for side in (height, width))
+    sums = cv2.integral(np.ascontiguousarray(pixels.transpose(1, 2, 0))).reshape(height + 1, width + 1, -1)
+    corners = sums[rows][:, columns]  # modulo 2 ** 32, as the sum of a box is
+    boxes = np.diff(np.diff(corners, axis=0), axis=1)
+    means = boxes // (np.diff(rows)[:, None, None] * np.diff(columns)[None, :, None])
+    return _digest(pixels), _digest(means.astype(np.uint8))
+
+
+def _digest(levels: NDArray[np.uint8]) -> int:
+    size = repr(levels.shape).encode()
+    hashed = hashlib.blake2b(levels.tobytes(), digest_size=8, key=size).digest()
+    return int.from_bytes(hashed, "little", signed=True)
+
+
 class CleanEvaluator(Evaluator):
     words, keeps_places = VOCABULARY, True
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return {PIXELS: pa.int64(), AT_32: pa.int64()}
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return subject.show_pixels(batch, batch.inputs.to(subject.settings.device))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Of the first batch of a checkpoint also tell whether a sample alone is answered the same."""
+        """Of images also tell which are the same; of the first batch of a checkpoint, whether a sample alone is
+        answered the same."""
         done = super().evaluate(subject, batch, condition, rng)
+        if batch.inputs.ndim == 4 and batch.inputs.dtype == torch.uint8:
+            with ThreadPoolExecutor(subject.settings.workers) as threads:
+                digests = [*threads.map(image_digests, batch.inputs.cpu().numpy())]
+            for name, values in zip((PIXELS, AT_32), zip(*digests, strict=True), strict=True):
+                done.columns[name] = [*values]
         if subject.asked_alone:
             return done
         subject.asked_alone = True
