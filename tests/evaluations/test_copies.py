@@ -85,7 +85,7 @@ def test_copies_are_counted_and_named(images: Path) -> None:
         "3 of 15 images have the pixels of another, such as a/00.png and b/copy.bmp"
     )
     assert texts["data/near-duplicates"].startswith(
-        "2 of 15 images are another one but for details, such as a/02.png and "
+        "2 of 15 images differ from another only in details, such as a/02.png and "
     )
 
 
