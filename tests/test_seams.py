@@ -16,7 +16,6 @@ MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if not {*
 OF_A_FAMILY = {
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
-    "report/samples.py": "lays a map over its image",
     "results/comparison.py": "says which corruptions are not those of a paper, and which were compared by their mean",
     "results/pairing.py": "says that the evidence on an attack is missing",
     "results/published.py": "completes the attacks that a paper names from the card",

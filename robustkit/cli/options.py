@@ -401,7 +401,7 @@ def request_of(kind: type[R], options: Mapping[str, Any]) -> R:
             values[each.name] = take_entries(kind, each.name, values)
         elif each.default is True:
             values[each.name] = not values.pop(f"no_{each.name}")
-        elif each.read is not None:
+        elif each.read is not None and each.name in values:
             values[each.name] = each.read(values[each.name], each.name)
     with loading():
         return kind(**values)

@@ -253,15 +253,16 @@ def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], spe
     """Return specs with those of methods added. asked: specs by method; texts such as `quest=trained/q*.pth@quest`,
     whose patterns name specs or files; or a CSV with the columns checkpoint, method and, if needed, attention. Raises
     ProtocolError for what means nothing, a checkpoint of two methods, and one training next to several."""
-    every, methods = {str(spec): spec for spec in specs}, dict[str, str]()
+    every, texts, methods = [*specs], [*map(str, specs)], dict[str, str]()
     if isinstance(asked, Mapping):
         pairs = [(name, str(spec)) for name, several in asked.items() for spec in several]
     else:
-        pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, every)]
+        pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, texts)]
     for (name, spec), count in Counter(pairs).items():
         if count > 1:
-            raise ProtocolError(f"{spec} is given twice for {name}, but is one training; leave one out")
-        every.setdefault(spec, spec)
+            of = f" for {name}" if name else ""
+            raise ProtocolError(f"{spec} is given twice{of}, but is one training; leave one out")
+        every += [] if spec in texts else [spec]
         if name and methods.setdefault(spec, name) != name:
             raise ProtocolError(f"{spec} is of {methods[spec]} and of {name}; expected one method")
     counts = Counter(methods.values())
@@ -271,7 +272,7 @@ def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], spe
         raise ProtocolError(f"{one} has one training and {many} {count}: {why}")
     if not every:
         raise ProtocolError("no checkpoint; expected one or more, or --method NAME=CHECKPOINTS")
-    return Trainings([*every.values()], methods)
+    return Trainings(every, methods)
 
 
 def _trainings(text: str, specs: Iterable[str]) -> Iterator[tuple[str, str]]:

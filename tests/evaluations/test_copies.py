@@ -99,4 +99,4 @@ def test_scenes_have_digests_too(tmp_path: Path) -> None:
         out=tmp_path / "run",
     )
     table = run.table("shapes-segmenter-quest", "clean")
-    assert table["pixels"].null_count == 0 and len(set(table["pixels"].to_pylist())) == 3
+    assert table["digest"].null_count == 0 and len(set(table["digest"].to_pylist())) == 3

@@ -11,7 +11,7 @@ from ...errors import ProtocolError
 from ...protocol.condition import ConditionPattern
 from ..condition import Claims, Named, Place, PublishedNames, Vocabulary
 
-PIXELS, AT_32 = "pixels", "pixels_at_32"
+PIXELS, AT_32 = "digest", "digest_at_32"
 """Columns of clean records: digests of an image as the network is shown it, and of its means over 32 x 32 boxes."""
 
 
