@@ -22,6 +22,7 @@ _TAIL = 0.025
 _DRAWS = 2000  # draws for each end of an interval of ECE
 _STEPS = 20  # halvings that find it, to a millionth of its range
 _ROUNDING = 1e-12  # a relative width that sums of the same numbers in another order can have
+_OF_SUMS = 2  # times Satterthwaite's degrees of freedom; in simulations with skewed groups intervals then cover
 _ROWS = 2048  # rows held as floats at once
 
 
@@ -61,17 +62,21 @@ def bootstrapped(
 
 
 def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None, together: int = 1) -> Figure:
-    """Return the share of (n,) samples that are hits, with Wilson's interval. Of groups, with that of `grouped_mean`,
-    widened to Wilson's of as many independent samples as say as much, with Student's t (Korn and Graubard 1998), since
-    rare outcomes are skewed; where groups agree, each counts as one sample. together: how many intervals hold at once
-    with 95 % (Bonferroni)."""
+    """Return the share of (n,) samples that are hits, with Wilson's interval; of groups, Wilson's of as many independent
+    samples as say as much, by the design effect, with Student's t (Korn and Graubard 1998). Its degrees of freedom are
+    fewer where a few groups have most of the rare outcomes, by the kurtosis of the groups' sums. Where groups
+    agree, each counts as one sample. together: how many intervals hold at once with 95 % (Bonferroni)."""
     if groups is None or not len(hits):
         return proportion(int(hits.sum()), len(hits), simultaneous_z(together))
-    mean = grouped_mean(hits.astype(np.float64), groups)
-    samples = len(hits) / mean.effect if mean.effect > 0 else float(groups.count)
-    score = wilson(mean.value * samples, samples, float(stdtrit(max(groups.effective - 1, 1), 1 - _TAIL / together)))
-    low, high = (min(mean.low, score[0]), max(mean.high, score[1])) if math.isfinite(mean.low) else score
-    return grouped_figure(mean.value, len(hits), (max(0.0, low), min(1.0, high)), groups, mean.effect, CLUSTERED)
+    values, n = hits.astype(np.float64), len(hits)
+    value, squares = float(values.mean()), np.square(groups.sums(values - values.mean()))
+    alone = value * (1 - value) / max(n - 1, 1)
+    effect = cluster_variance(values, groups) / alone if alone else math.nan
+    samples = n / effect if effect > 0 else float(groups.count)
+    of_sums = _OF_SUMS * float(squares.sum()) ** 2 / fourth if (fourth := float(squares @ squares)) else math.inf
+    freedom = max(min(groups.effective, of_sums) - 1, 1)
+    ends = wilson(value * samples, samples, float(stdtrit(freedom, 1 - _TAIL / together)))
+    return grouped_figure(value, n, ends, groups, effect, CLUSTERED)
 
 
 def grouped_figure(

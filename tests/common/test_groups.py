@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
+from scipy.stats import t as student
 
 from robustkit.common.differences import CLUSTER_TEST, of_draws, of_means, of_ranks
 from robustkit.common.figure import CLUSTERED, Figure
@@ -125,13 +127,36 @@ def test_the_interval_of_a_share_is_within_its_bounds_and_never_empty() -> None:
     right = share_of(np.ones(50), groups)
     t = 2.2621571627409915  # of 9 degrees of freedom
     assert (right.value, right.high) == (1.0, 1.0) and right.low == pytest.approx(wilson(10, 10, t)[0])
-    hits = (np.arange(50) % 5 != 0) | (codes < 7)
+    hits = (np.arange(50) % 5 == 0) | (codes < 9)
     share = share_of(hits, groups)
     mean = grouped_mean(hits.astype(float), groups)
-    score = wilson(mean.value * 50 / mean.effect, 50 / mean.effect, t)
-    ends = max(0.0, min(mean.low, score[0])), min(1.0, max(mean.high, score[1]))
-    assert (share.low, share.high) == pytest.approx(ends) and 0 < share.low < share.value < share.high <= 1
+    sums = [sum(hits[codes == code] - hits.mean()) for code in range(10)]
+    freedom = 2 * sum(each**2 for each in sums) ** 2 / sum(each**4 for each in sums) - 1
+    assert 1 < freedom < 9  # one group has all misses
+    score = wilson(mean.value * 50 / mean.effect, 50 / mean.effect, student.ppf(0.975, freedom))
+    assert (share.low, share.high) == pytest.approx(score) and 0 < share.low < share.value < share.high < 1
+    assert (share.effect, share.interval) == (pytest.approx(mean.effect), CLUSTERED)
     assert share_of(np.zeros(0), groups).n == 0
+
+
+def test_a_share_has_the_degrees_of_freedom_of_its_groups_where_no_few_have_the_misses() -> None:
+    codes = np.repeat(np.arange(12), np.tile([2, 6], 6))
+    groups, of_groups = Groups(codes, 12), [[1, 1], [1, 1, 1, 1, 0, 0], [0, 0], [1, 1, 0, 0, 0, 0]] * 3
+    share = share_of(np.concatenate(of_groups) == 1, groups)  # each has one hit more, or less, than half
+    samples, z = 48 / share.effect, student.ppf(0.975, 48**2 / (6 * (4 + 36)) - 1)
+    assert (share.low, share.high) == pytest.approx(wilson(share.value * samples, samples, z))
+
+
+@pytest.mark.parametrize(("share", "correlation", "count"), [(0.9, 0.5, 20), (0.9, 0.0, 10), (0.5, 0.2, 20)])
+def test_shares_are_covered(share: float, correlation: float, count: int) -> None:
+    stream, held, rounds = np.random.default_rng(count), 0, 1200
+    for _ in range(rounds):
+        codes = np.repeat(np.arange(count), stream.integers(1, 20, count))
+        own = stream.standard_normal(count)[codes], stream.standard_normal(len(codes))
+        latent = math.sqrt(correlation) * own[0] + math.sqrt(1 - correlation) * own[1]
+        figure = share_of(latent < norm.ppf(share), Groups(codes, count))
+        held += figure.low <= share <= figure.high
+    assert 0.925 <= held / rounds <= 0.975  # .935 to .965, and two standard errors
 
 
 def test_whole_groups_are_resampled() -> None:
