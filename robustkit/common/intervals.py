@@ -62,10 +62,10 @@ def bootstrapped(
 
 
 def share_of(hits: Floats | NDArray[np.bool_], groups: Groups | None = None, together: int = 1) -> Figure:
-    """Return the share of (n,) samples that are hits, with Wilson's interval; of groups, Wilson's of as many independent
-    samples as say as much, by the design effect, with Student's t (Korn and Graubard 1998). Its degrees of freedom are
-    fewer where a few groups have most of the rare outcomes, by the kurtosis of the groups' sums. Where groups
-    agree, each counts as one sample. together: how many intervals hold at once with 95 % (Bonferroni)."""
+    """Return the share of (n,) samples that are hits, with Wilson's interval; of groups, with that of as many
+    independent samples as say as much, by the design effect, and Student's t (Korn and Graubard 1998). Its degrees of
+    freedom are fewer where a few groups have most of the rare outcomes, by the kurtosis of the groups' sums. Where
+    groups agree, each counts as one sample. together: how many intervals hold at once with 95 % (Bonferroni)."""
     if groups is None or not len(hits):
         return proportion(int(hits.sum()), len(hits), simultaneous_z(together))
     values, n = hits.astype(np.float64), len(hits)

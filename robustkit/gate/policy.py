@@ -502,8 +502,10 @@ def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str],
     text = table["require"]
     statement = parse_statement(text, lambda offset: f"{where}: {place(offset, len(text))}")
     by_slice = isinstance(statement, Value) and statement.by
-    if "method" in table and ("checkpoint" in table or by_slice):
+    of_pairs = isinstance(statement, Change) and statement.metric in metrics_of_pairs()
+    if "method" in table and ("checkpoint" in table or by_slice or of_pairs):
         what = "slices are of checkpoints" if by_slice else "it has a checkpoint, too"
+        what = "predictions that change are of checkpoints" if of_pairs else what
         raise ProtocolError(f"{where}: {here}: method {table['method']!r}: {what}; leave one out")
     options = {key: value for key, value in table.items() if key != "require"}
     name = " ".join(options.pop("name", text).split())

@@ -351,7 +351,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         for each in (subject, before)
         if each and each.refused
     )
-    said = ["changes of right and wrong have the intervals of McNemar's mid-p test"] if policy.mid_p else []
+    mid = policy.mid_p and any(isinstance(rule.statement, Change) for rule in policy.rules)
+    said = ["changes of right and wrong have the intervals of McNemar's mid-p test"] if mid else []
     return Outcome(policy, tuple(verdicts), subject.results, (*notes, *said))
 
 
@@ -376,8 +377,11 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             of_all = max(row.n for (text, _), row in subject.cells[first].items() if text == condition)
             figure = Figure(of_all, of_all)
         else:
-            own = side.figure((condition, statement.metric)) if isinstance(side, Method) else None
-            figure = judged_figure(own or subject.cells[first][condition, statement.metric])
+            key = condition, statement.metric
+            own = side.figure(key) if isinstance(side, Method) else subject.cells[first][key]
+            if own is None:
+                raise CannotTell(f"a training of {name} has no such figure", completes=subject.manifest.command)
+            figure = judged_figure(own)
             if gone := [lack for each in side.sides for lack in missing_records(each, condition, statement.metric)]:
                 others = tuple(each for each in figure.findings if each.code != INCOMPLETE)
                 partial, command = replace(figure, findings=others), subject.manifest.command
@@ -537,8 +541,8 @@ def _of_change(
     if 0 < len(idle) < len(judged):  # the others can fail
         judged = [replace(each, state=PASS, reason="", whole=True) if each in idle else each for each in judged]
     before_lacks, lacks = (
-        [text for text in run.without_records(its) if words_of(text).in_results or in_means(text)]
-        for run, its in ((before, other), (subject, name))
+        [t for e in whole.sides for t in run.without_records(e.checkpoint) if words_of(t).in_results or in_means(t)]
+        for run, whole in ((before, there), (subject, here))
     )
     unmatched = {
         "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),

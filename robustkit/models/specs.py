@@ -25,6 +25,7 @@ from ..common.files import first_line, json_of, reason_of, text_of
 from ..common.names import canonical
 from ..common.plugins import Registry, built_in, instance_of
 from ..errors import CheckpointError, ModelError, ProtocolError, unknown
+from ..protocol.condition import split_list
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
 INDEX = "model.safetensors.index.json"
@@ -256,15 +257,21 @@ def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], spe
     every, texts, methods = [*specs], [*map(str, specs)], dict[str, str]()
     if isinstance(asked, Mapping):
         pairs = [(name, str(spec)) for name, several in asked.items() for spec in several]
+        if odd := [name for name, own in asked.items() if not (isinstance(name, str) and name.strip() and own)]:
+            raise ProtocolError(f"method {odd[0]!r}: expected a name, and one checkpoint or more")
     else:
         pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, texts)]
     for (name, spec), count in Counter(pairs).items():
         if count > 1:
             of = f" for {name}" if name else ""
             raise ProtocolError(f"{spec} is given twice{of}, but is one training; leave one out")
+        if "=" in name or "," in re.sub(r"\(.*?\)", "", spec):
+            raise ProtocolError(f"method {name} with {spec}: expected a name without =, and files without a comma")
         every += [] if spec in texts else [spec]
         if name and methods.setdefault(spec, name) != name:
             raise ProtocolError(f"{spec} is of {methods[spec]} and of {name}; expected one method")
+    if methods and (rest := [text for text in map(str, every) if text not in methods]):
+        raise ProtocolError(f"{rest[0]} is of no method; name its method, too, or leave it out")
     counts = Counter(methods.values())
     if 1 in counts.values() and max(counts.values()) > 1:
         (one, _), (many, count) = counts.most_common()[-1], counts.most_common(1)[0]
@@ -283,16 +290,18 @@ def _trainings(text: str, specs: Iterable[str]) -> Iterator[tuple[str, str]]:
         return
     if not (equals and name.strip() and patterns.strip(" ,")):
         raise ProtocolError(f"--method {text}: expected NAME=CHECKPOINTS, such as quest=trained/q*.pth, or a CSV")
-    for pattern in filter(None, map(str.strip, patterns.split(","))):
+    seen = set[str]()
+    for pattern in filter(None, map(str.strip, split_list(patterns))):
         bare, formula = split_formula(pattern)
+        is_pattern = has_magic(bare) and not Path(bare).exists()
         fitting = [spec for spec in specs if spec == pattern or fnmatchcase(spec, pattern)]
         behind = "" if formula is None else f"@{formula}"
-        files = [f"{file}{behind}" for file in sorted(glob(bare))] if has_magic(bare) else []  # noqa: PTH207 - any path
-        if has_magic(bare) and not (fitting or files):
+        files = [f"{file}{behind}" for file in sorted(glob(bare))] if is_pattern else []  # noqa: PTH207 - any path
+        if is_pattern and not (fitting or files):
             raise ProtocolError(f"--method {text}: {pattern} fits no file and no CHECKPOINT; check it")
-        yield from (
-            (name.strip(), spec) for spec in dict.fromkeys((*fitting, *files) if has_magic(bare) else [pattern])
-        )
+        chosen = [spec for spec in dict.fromkeys((*fitting, *files)) if spec not in seen] if is_pattern else [pattern]
+        seen.update(chosen)
+        yield from ((name.strip(), spec) for spec in chosen)
 
 
 def _of_table(table: Path) -> Iterator[tuple[str, str]]:

@@ -301,7 +301,7 @@ def _note(rows: Sequence[Asked], tests: Tested, results: Results) -> str:
     note, called = "In brackets: 95 % intervals. ↓: lower is better.", results.manifest.protocol.samples
     if len(results.names) < 2:
         return note
-    if isinstance(results, MethodResults):
+    if isinstance(results, MethodResults) and not results.compared.single:
         note += f" Figures are means over trainings; intervals and tests are for other {called.many} and trainings."
     one = results.kind.removesuffix("s")
     best = f"Best: no other {one} is significantly better, and at least one is worse. Worst: the reverse."

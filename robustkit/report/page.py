@@ -21,7 +21,7 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, Term
 from ..protocol.condition import CLEAN
-from ..results.methods import MethodResults, by_method
+from ..results.methods import MethodResults, by_method, name_methods
 from ..results.survey import doubts_of, looks_of
 from ..results.tables import compared_grids, samples_text, slice_sections
 from ..runs.description import shown_as, why_not_repeated
@@ -178,7 +178,7 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
-        "methods": [*manifest.methods],
+        "methods": [*name_methods([run])],
         "many": manifest.protocol.samples.many,
         "samples": samples_text(results),
         "why_not": why_not_repeated(manifest.command),

@@ -52,6 +52,7 @@ from .survey import brief_rows, written_results
 LEVEL = 0.05
 MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
+HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 HELD = 200_000
 """Figures of samples that all checkpoints may hold at once under one condition."""
 _TESTED: WeakKeyDictionary[RunFolder, tuple[Sequence[Figure], Tested]] = WeakKeyDictionary()

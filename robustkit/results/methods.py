@@ -25,10 +25,10 @@ import numpy as np
 from msgspec.structs import replace as replace_field
 from scipy.special import stdtr, stdtrit
 
-from ..common.differences import STUDENT, Difference
+from ..common.differences import STUDENT, Difference, rare_share_bound
 from ..common.figure import STUDENT as OF_STUDENT
 from ..common.figure import Figure
-from ..common.groups import Groups, cluster_variance
+from ..common.groups import Groups, cluster_variance, count_units
 from ..common.intervals import Floats, error_of_parts
 from ..common.plugins import plugin_session
 from ..data.metadata import Grouping
@@ -47,6 +47,7 @@ from ..runs.manifest import same_training
 from ..tasks import metric_of
 from ..tasks.task import task_of
 from .comparison import (
+    HEADINGS,
     MOST,
     Asked,
     Comparison,
@@ -59,7 +60,7 @@ from .comparison import (
     correct_together,
     pair_tests,
 )
-from .pairing import Side, paired_difference, refuse_incomparable
+from .pairing import Side, intended_differences, paired_difference, refuse_incomparable
 from .survey import written_results
 
 if TYPE_CHECKING:
@@ -134,16 +135,18 @@ class Method(Side):
             values, groups = columns
             error, freedom = crossed_error([values], groups)
             value, reach = float(values.mean()), float(stdtrit(freedom, 0.975)) * error
+            if not error > 0:  # all samples of all trainings are alike, as where an attack leaves nothing
+                reach = rare_share_bound(count_units(groups, len(values))) if _is_share(key[1]) else math.nan
             least, most = metric_of(key[1]).ends
-            ends = max(least, value - reach), min(most, value + reach)
-            return replace(mean, value=value, n=len(values), low=ends[0], high=ends[1])
+            low, high = max(value - reach, least), min(value + reach, most)  # nan stays where it is the first
+            return replace(mean, value=value, n=len(values), low=low, high=high)
         errors = [(row.high - row.low) / 2 / _NORMAL for row in rows if row.has_interval]
         if len(errors) < len(rows):
             return mean
         error, freedom = error_of_parts(
             [_spread(self.values(key)), (float(np.mean(np.square(errors))), rows[0].n - 1.0)]
         )
-        reach = float(stdtrit(freedom, 0.975)) * error if error else 0.0
+        reach = float(stdtrit(freedom, 0.975)) * error if error else math.nan
         return replace(mean, low=mean.value - reach, high=mean.value + reach)
 
     def less(self, other: Method, key: Key) -> Difference:
@@ -154,7 +157,11 @@ class Method(Side):
             return paired_difference(first.sides[0], second.sides[0], *key)
         if (columns := sample_columns((*first.sides, *second.sides), key)) is not None:
             values, groups = columns
-            return crossed(values[:, : len(first.sides)], values[:, len(first.sides) :], groups, paired)
+            found = crossed(values[:, : len(first.sides)], values[:, len(first.sides) :], groups, paired)
+            if found.value or not math.isnan(found.ci_low) or not _is_share(key[1]):
+                return found
+            reach = rare_share_bound(count_units(groups, len(values)))
+            return replace(found, ci_low=-reach, ci_high=reach)
         pairs = [(one, two) for one in first.sides for two in second.sides]
         if paired:
             pairs = list(zip(first.sides, second.sides, strict=True))
@@ -171,6 +178,10 @@ class Method(Side):
             return Difference(value, differences[0].n, math.nan, math.nan, math.nan, *sides)
         reach, p = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
         return Difference(value, differences[0].n, value - reach, value + reach, p, *sides)
+
+
+def _is_share(metric: str) -> bool:
+    return metric_of(metric).binary or metric_of(metric).share
 
 
 def crossed_error(parts: Sequence[Floats], groups: Groups | None = None) -> tuple[float, float]:
@@ -314,17 +325,18 @@ class ComparedMethods:
     @property
     def sentence(self) -> str:
         """Which method is better under what, and whether seeds are part of it."""
-        significant = [row for row in self.rows if row.verdict]
+        significant, every = [row for row in self.rows if row.verdict], len(self.rows) + len(self.comparison.others)
         if self.single:
             return SINGLE
         if not significant:
-            names = " and ".join(method.name for method in self.methods)
-            return f"No significant difference between {names} in {len(self.rows)} tests over trainings and images."
+            names = [method.name for method in self.methods]
+            those = " and ".join(names) if len(names) == 2 else f"{len(names)} methods"
+            return f"No significant difference between {those} in {every} tests over trainings and images."
         row = min(significant, key=lambda each: each.p_value)
         metric, manifest = metric_of(row.key[1]), row.second.manifest
         size = scaled(abs(row.difference.value), metric.scale)
         where = name_of(row.key[0], "sentence", manifest)
-        rest = f"; {len(significant)} of {len(self.rows)} tests are significant" if len(significant) > 1 else ""
+        rest = f"; {len(significant)} of {every} tests are significant" if len(significant) > 1 else ""
         unit = " points" if metric.scale == 100 else ""
         what = f"{metric.word} {size}{unit}, {p_equals(row.p_value)}"
         return f"{row.second.checkpoint} is {row.verdict} than {row.first.checkpoint} {where} ({what}){rest}."
@@ -333,30 +345,20 @@ class ComparedMethods:
     def tables(self) -> list[Table]:
         """A table of differences for each method but the first, and one of all trainings."""
         base, *others = self.methods
-        headings = (
-            "condition",
-            "figure",
-            "n",
-            base.name,
-            "value [95 %]",
-            "difference [95 %]",
-            "p",
-            "p (Holm)",
-            "at 0.05",
-        )
+        headings = (*HEADINGS[:3], base.name, "value [95 %]", *HEADINGS[5:])
+        every = len(self.rows) + len(self.comparison.others)
         tables = []
         for method in others:
             rows = tuple(_cells(row) for row in self.rows if row.second is method)
             title = f"{method.name} against {base.name}: {_trainings(base, method)}"
-            single = all(len(each.sides) == 1 for each in (base, method))
-            note = _OF_FILES if single else _NOTE
+            tests = ", ".join(dict.fromkeys(row.difference.test for row in self.rows if row.difference.test))
+            note = f"{_OF_FILES if self.single else _OF_TRAININGS} {_NOTE.format(tests, every)}"
             tables.append(Table(title, headings, rows, (), note, method.name, ("p", "n", "p (Holm)")).said_once("n"))
         keys = dict.fromkeys(row.key for row in self.rows)
-        every = tuple(row for key in keys for row in self._trainings_of(key))
-        return [
-            *tables,
-            Table("Trainings", ("condition", "figure", "method", "mean [95 %]", "trainings"), every, keys=2),
-        ]
+        lines = tuple(line for key in keys for line in self._trainings_of(key))
+        names = (f"{each.name}: {', '.join(side.checkpoint for side in each.sides)}" for each in self.methods)
+        of_each = ("condition", "figure", "method", "mean [95 %]", "trainings")
+        return [*tables, Table(f"Trainings ({'; '.join(names)})", of_each, lines, keys=2)]
 
     def _trainings_of(self, key: Key) -> Iterator[tuple[str, ...]]:
         manifest, metric = self.methods[0].sides[0].manifest, metric_of(key[1])
@@ -390,24 +392,17 @@ class ComparedMethods:
         return as_html(self.tables, (self.sentence, *self.unpaired))
 
 
+_OF_TRAININGS = "Means over trainings; intervals and tests are for other images and other trainings, which are crossed."
+_OF_FILES = "One training of each: intervals and tests are for other images only."
 _NOTE = (
-    "Means over trainings; intervals and tests are for other images and other trainings (crossed, Student's t). The "
-    "difference is value minus the first method's, in points where they are in %. Holm's p corrects for all rows."
-)
-
-
-_OF_FILES = (
-    "One training of each: intervals and tests are for other images only, as of robustkit compare. The difference is "
-    "value minus the first method's, in points where they are in %. Holm's p corrects for all rows."
+    "The difference is value minus the first method's, in points where they are in %. p is from {}; Holm's p corrects "
+    "for {} tests."
 )
 
 
 def _trainings(base: Method, method: Method) -> str:
-    counts = (
-        f"{len(method.sides)} and {len(base.sides)} trainings"
-        if len(base.sides) != len(method.sides)
-        else (f"{len(base.sides)} training{'s' * (len(base.sides) > 1)} each")
-    )
+    same = len(base.sides) == len(method.sides)
+    counts = f"{base.trainings} each" if same else f"{len(method.sides)} and {base.trainings}"
     paired = base.seeds is not None and method.seeds is not None and sorted(base.seeds) == sorted(method.seeds)
     return f"{counts}, paired by image{' and by seed' if paired and len(base.sides) > 1 else ''}"
 
@@ -421,14 +416,8 @@ def _cells(row: ComparisonRow) -> tuple[str, ...]:
         figure_cell(gap, metric.scale, sign="+"),
     )
     tested = p_value(difference.p_value), p_value(row.p_value), row.verdict
-    return (
-        label,
-        metric.label or metric.name,
-        counted(difference),
-        scaled(difference.first, metric.scale),
-        *figures,
-        *tested,
-    )
+    first = scaled(difference.first, metric.scale)
+    return (label, metric.label or metric.name, counted(difference), first, *figures, *tested)
 
 
 def _plain(row: ComparisonRow) -> dict[str, Any]:
@@ -474,18 +463,22 @@ def compare_methods(
     folders = [RunFolder.opened(each, grouping) for each in runs]
     if methods is None and not (methods := name_methods(folders)):
         where = ", ".join(str(run.path) for run in folders)
-        raise ProtocolError(f"{where}: run.json names no methods; name them: --method NAME=CHECKPOINTS, twice or more")
+        raise ProtocolError(f"{where}: not each checkpoint has a method; give --method NAME=CHECKPOINTS twice or more")
     found = _compared(methods_of(folders, methods), asked_results(written_results(folders[0])))
+    if mid_p and not found.single:
+        raise ProtocolError("--mid-p: methods of several trainings have no McNemar's test; leave it out")
     return replace(found, comparison=by_mid_p(found.comparison)) if mid_p else found
 
 
 def name_methods(runs: Iterable[RunFolder | Path]) -> dict[str, list[str]]:
-    """Return the checkpoints by method that runs name."""
+    """Return the checkpoints by method that runs name; none where one has no method, or all have the same."""
     methods: dict[str, list[str]] = {}
     for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):
+        if len(run.manifest.names) > sum(map(len, run.manifest.methods.values())):
+            return {}
         for name, checkpoints in run.manifest.methods.items():
             methods.setdefault(name, []).extend(f"{run.path.as_posix()}/{each}" for each in checkpoints)
-    return methods
+    return methods if len(methods) > 1 else {}
 
 
 def _compared(methods: Sequence[Method], front: Sequence[Asked]) -> ComparedMethods:
@@ -508,12 +501,18 @@ def _compared(methods: Sequence[Method], front: Sequence[Asked]) -> ComparedMeth
 
     for method in methods[1:]:
         for side in (*base.sides[1:], *method.sides):
-            common = [text for text in base.sides[0].conditions if text in side.conditions]
-            refuse_incomparable(base.sides[0], side, common)
+            if common := [text for text in base.sides[0].conditions if text in side.conditions]:
+                refuse_incomparable(base.sides[0], side, common)
+            else:  # as while an audit runs
+                left_out[f"{base.sides[0].checkpoint} and {side.checkpoint} have no condition in common"] = None
         rows = tests(base, method, compared_keys(base.sides[0], method.sides[0]))
         pairs.append(Pair(base, method, tuple(rows)))
     paired = {row.key for pair in pairs for row in pair.rows}
     keys = [entry.key for entry in front if entry.key in paired]
+    for first, side in ((method.sides[0], side) for method in methods for side in method.sides[1:]):
+        changes = intended_differences(first.described, side.described)
+        if odd := [text for name, text in changes.items() if name != "weights"]:
+            left_out[f"{first.checkpoint} and {side.checkpoint} are of one method: {', '.join(odd)}"] = None
     all_pairs = len(methods) <= MOST
     others = [row for two in combinations(methods[1:], 2) for row in tests(*two, keys)] if all_pairs else []
     return ComparedMethods(tuple(methods), correct_together(pairs, None, others), tuple(left_out), all_pairs)
@@ -564,7 +563,7 @@ def by_method(results: Results) -> Results:
     """Return the results of a run by the methods that it names; of a run without two of them the same."""
     known, named = _BY_METHOD.get(results.run), results.manifest.methods
     uneven = {1} < {len(some) for some in named.values()}  # how much trainings of one method differ is unknown
-    if len(named) < 2 or uneven or isinstance(results, MethodResults):
+    if not name_methods([results.run]) or uneven or isinstance(results, MethodResults):
         return results
     if known is None or list(known.rows) != list(results.rows):
         methods = [Method.of(name, [Side(results.run, each) for each in some]) for name, some in named.items()]

@@ -25,7 +25,7 @@ from ..tasks.labelled.flips import flip_table, flipped_grid
 from ..tasks.labelled.parity import parity_tables
 from ..tasks.labelled.tables import stacked_grids
 from ..tasks.task import task_of
-from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
+from .comparison import HEADINGS, Comparison, ComparisonRow, own_flags, pair_tests
 from .methods import MethodResults, by_method
 from .pairing import Side
 from .published import Published
@@ -54,7 +54,8 @@ def short_tables(results: Results) -> list[Table]:
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
         named = by_method(results)
-        of = f", means over {named.compared.trainings}" if isinstance(named, MethodResults) else ""
+        several = isinstance(named, MethodResults) and not named.compared.single
+        of = f", means over {named.compared.trainings}" if several and isinstance(named, MethodResults) else ""
         title = f"protocol {manifest.protocol.tag}, {samples_text(results)}{of}"
         return [*([replace(_table(named, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
@@ -182,9 +183,6 @@ def _among_cells(each: Among, names: Sequence[str], manifest: Manifest) -> tuple
     levels = (cell(each.levels.get(name)).followed_by(spreads.get(name, "")) for name in names)
     label = name_of(row.condition, "table", manifest)
     return (label, metric.label, counted(row), here, *levels, place)
-
-
-HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
 
 def report_tables(run: RunFolder, results: Sequence[Figure]) -> list[Table]:

@@ -237,13 +237,14 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
 
 
 def same_training(entries: Iterable[CheckpointEntry]) -> str:
-    """Return `a and b of METHOD` for two trainings of a method that are one network; empty where there are none."""
+    """Return `a and b of METHOD` for two trainings that are one network; empty where there are none."""
     seen: dict[tuple[object, ...], CheckpointEntry] = {}
     for entry in entries:
         if entry.method is not UNSET and entry.sha256:
-            other = seen.setdefault((entry.method, entry.sha256, entry.code_sha256, entry.attention), entry)
+            other = seen.setdefault((entry.sha256, entry.code_sha256, entry.attention), entry)
             if other is not entry:
-                return f"{other.name} and {entry.name} of {entry.method}"
+                first = other.name if other.method == entry.method else f"{other.name} of {other.method}"
+                return f"{first} and {entry.name} of {entry.method}"
     return ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sealing import seal
 
 import robustkit
 from robustkit.cli.app import cli
+from robustkit.common.differences import rare_share_bound
 from robustkit.errors import ProtocolError
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
 from robustkit.models.specs import embedded_file, read_trainings, split_formula
@@ -147,6 +150,7 @@ def test_rules_about_methods_are_about_means_over_trainings(run: Run, tmp_path: 
     [
         ("top1 under clean >= 50 %", "method = 'a'\ncheckpoint = 'b'", "it has a checkpoint, too; leave one out"),
         ("top1 under clean by camera >= 50 %", "method = 'a'", "slices are of checkpoints; leave one out"),
+        ("churn under clean against baseline <= 5 %", "method = 'a'", "predictions that change are of checkpoints"),
     ],
 )
 def test_rules_about_methods_that_mean_nothing_are_refused(run: Run, rule: str, more: str, line: str) -> None:
@@ -271,13 +275,18 @@ def test_python_takes_a_dict_of_lists_of_files_or_networks(trained: Path) -> Non
         (["quest=a.pth", "standard=a.pth"], "a.pth is of quest and of standard; expected one method"),
         (["quest=a.pth,b.pth", "standard=c.pth"], "standard has one training and quest 2: how much trainings"),
         ([], "no checkpoint; expected one or more, or --method"),
+        ({"x=y": ["c.pth"]}, "method x=y with c.pth: expected a name without =, and files without a comma"),
+        ({"": ["c.pth"]}, "method '': expected a name, and one checkpoint or more"),
+        ({1: ["c.pth"]}, "method 1: expected a name"),
+        ({"x": ["c.pth"], "y": []}, "method 'y': expected a name, and one checkpoint or more"),
+        ({"x": ["c,d.pth"]}, "files without a comma"),
         (["absent.csv"], "absent.csv: no CSV that can be read"),
         (["odd.csv"], "odd.csv: its columns are checkpoint, seed; expected checkpoint and method"),
         (["empty.csv"], "empty.csv: its columns are missing"),
         (["hole.csv"], "hole.csv: a row has no checkpoint"),
     ],
 )
-def test_methods_that_mean_nothing_are_refused_in_a_line(trained: Path, methods: list[str], line: str) -> None:
+def test_methods_that_mean_nothing_are_refused_in_a_line(trained: Path, methods: Any, line: str) -> None:
     (trained / "odd.csv").write_text("checkpoint,seed\na.pth,1\n")
     (trained / "empty.csv").write_text("")
     (trained / "hole.csv").write_text("checkpoint,method\n,quest\n")
@@ -287,9 +296,9 @@ def test_methods_that_mean_nothing_are_refused_in_a_line(trained: Path, methods:
 
 
 def test_patterns_name_checkpoints_as_well_as_files(trained: Path) -> None:
-    found = read_trainings(["quest=zoo:*-quest,trained/q*/*"], ["zoo:shapes-vit-quest", "zoo:shapes-vit-standard"])
+    found = read_trainings(["quest=zoo:*-quest,trained/q*/*,trained/quest-s1/*"], ["zoo:shapes-vit-quest"])
     files = [f"trained/quest-s{seed}/last.safetensors" for seed in (0, 1)]
-    assert [*map(str, found.specs)] == ["zoo:shapes-vit-quest", "zoo:shapes-vit-standard", *files]
+    assert [*map(str, found.specs)] == ["zoo:shapes-vit-quest", *files]
     assert found.methods == dict.fromkeys(["zoo:shapes-vit-quest", *files], "quest")
     assert found.words() == [f"quest=zoo:shapes-vit-quest,{','.join(files)}"]
 
@@ -304,3 +313,100 @@ def test_the_same_weights_are_no_second_training(trained: Path) -> None:
         == "quest-s0 and quest-s1 of quest are the same file, which is no second training; leave one out"
     )
     assert not (trained / "run" / "run.json").exists()
+
+
+def test_a_checkpoint_of_no_method_next_to_methods_is_refused(trained: Path) -> None:
+    with pytest.raises(ProtocolError, match="zoo:b is of no method; name its method, too, or leave it out"):
+        read_trainings(["quest=zoo:a"], ["zoo:a", "zoo:b"])
+    (trained / "list.csv").write_text(
+        "checkpoint,method,attention\na.pth,,quest\nhf-hub:o/n,,quest\nhf-hub:o/n@v,,quest\n"
+    )
+    found = read_trainings(["list.csv"], [])
+    assert [*found.specs] == ["a.pth@quest", "hf-hub:o/n@main@quest", "hf-hub:o/n@v@quest"] and not found.methods
+
+
+def test_brackets_and_commas_inside_formulas_are_read(trained: Path) -> None:
+    folder = trained / "tr[1]"
+    folder.mkdir()
+    (folder / "a.pth").write_bytes(b"")
+    found = read_trainings(["x=tr[1]/a.pth,b.pth@elliptical(delta=0.5,scale=mean)"], [])
+    assert [*found.specs] == ["tr[1]/a.pth", "b.pth@elliptical(delta=0.5,scale=mean)"]
+
+
+def test_one_network_in_two_methods_is_refused(trained: Path) -> None:
+    words = ["--method", "a=trained/quest-s0/last.safetensors", "--method", "b=zoo:shapes-vit-quest"]
+    shutil.copy(embedded_file("shapes-vit-quest"), trained / "trained/quest-s0/last.safetensors")
+    done = CliRunner().invoke(cli, ["audit", *words, *BRIEF])
+    assert str(done.exception).startswith("last of a and shapes-vit-quest of b are the same file, which is no second")
+
+
+def test_where_all_samples_are_alike_intervals_are_as_wide_as_few_samples_allow(tmp_path: Path) -> None:
+    names = ("x-s0", "x-s1", "y-s0", "y-s1")
+    run = with_methods(make(tmp_path, {name: {"clean": [0] * 20} for name in names}), {name: name[0] for name in names})
+    found = compare_methods(run)
+    figure, (row, *_) = found.methods[0].figure(("clean", "top1")), found.rows
+    reach, difference = rare_share_bound(20), row.difference
+    assert figure is not None and (figure.value, figure.low, figure.high) == (0, 0, reach)
+    assert (difference.value, difference.ci_low, difference.ci_high, difference.p_value) == (0, -reach, reach, 1)
+    assert verdict(run, "top1 under clean <= 1 % with 95 % confidence", more="method = 'x'").state == UNDECIDED
+    loss = found.methods[0].figure(("clean", "nll"))
+    assert loss is not None and math.isnan(loss.low)
+
+
+def test_runs_that_lack_records_of_a_training_can_be_read(tmp_path: Path) -> None:
+    run = named(tmp_path)
+    shutil.rmtree(next((run.path / "records").glob("*quest-s2*")))
+    run = Run(run.path)
+    results = survey(run)
+    assert len(front_of(results, looks_of(run)).columns) == 2
+    found = compare_methods(run)
+    assert "standard-s0 and quest-s2 have no condition in common" in found.unpaired
+    assert found.methods[1].figure(("clean", "top1")) is None
+    partly = verdict(run, "top1 under clean >= 50 %", more="method = 'quest'")
+    assert (partly.state, partly.figure) == (
+        UNDECIDED,
+        None,
+    ) and "a training of quest has no such figure" in partly.reason
+    write_report(run, results)
+
+
+def test_runs_of_which_one_names_no_methods_are_compared_as_files(run: Run, tmp_path: Path) -> None:
+    plain = make(tmp_path / "plain", {"quest-s0": {"clean": [1] * N, PGD: [0] * N}})
+    done = CliRunner().invoke(cli, ["compare", str(run.path), str(plain.path)])
+    assert done.exit_code == 0 and f"quest-s0 of {plain.path} against quest-s0 of" in " ".join(done.output.split())
+    with pytest.raises(ProtocolError, match="not each checkpoint has a method"):
+        compare_methods(run, plain)
+
+
+def test_all_tests_are_counted_in_sentence_and_caption(tmp_path: Path) -> None:
+    run = named(tmp_path, {f"{name}-s{seed}": 0.5 for name in "abc" for seed in (0, 1)})
+    found = compare_methods(run)
+    every = len(found.rows) + len(found.comparison.others)
+    assert (len(found.rows), every) == (8, 10)
+    assert found.sentence == "No significant difference between 3 methods in 10 tests over trainings and images."
+    assert found.tables[0].note.endswith("p is from Student's t; Holm's p corrects for 10 tests.")
+    assert found.tables[-1].title == "Trainings (a: a-s0, a-s1; b: b-s0, b-s1; c: c-s0, c-s1)"
+
+
+def test_set_ups_that_differ_within_a_method_are_said(tmp_path: Path) -> None:
+    run = named(tmp_path)
+    entries = list(run.manifest.checkpoints)
+    entries[3] = replace(entries[3], attention="elliptical")
+    run.write_manifest(replace(run.manifest, checkpoints=tuple(entries)))
+    lines = compare_methods(Run(seal(run).path)).unpaired
+    assert "quest-s0 and quest-s1 are of one method: attention elliptical instead of quest" in lines
+
+
+def test_mid_p_is_for_one_training_of_each(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="--mid-p: methods of several trainings have no McNemar's test"):
+        compare_methods(run, mid_p=True)
+    one = named(tmp_path, {"x-s0": 0.5, "y-s0": 0.6})
+    (exact, mid) = (compare_methods(one, mid_p=each) for each in (False, True))
+    assert mid.rows[0].difference.p_value < exact.rows[0].difference.p_value
+    assert "McNemar's mid-p test" in mid.tables[0].note and "means over" not in mid.tables[0].note.lower()
+
+
+def test_a_rule_about_all_conditions_is_one_of_methods_too(run: Run, tmp_path: Path) -> None:
+    better = named(tmp_path, {name: level + 0.05 for name, level in SKILL.items()})
+    found = verdict(better, "drop against baseline <= 30 %", run, more="method = 'quest'")
+    assert found.state == PASS and "2 of 2 shared conditions pass" in found.reason

@@ -30,7 +30,7 @@ from ...display.table import Table
 from ...errors import DamagedRecord, ProtocolError, RunError
 from ...evaluations.condition import name_of, shares_of
 from ...results.comparison import compare_sides
-from ...results.methods import Key, Method, methods_of, read_methods, sample_columns
+from ...results.methods import Key, Method, methods_of, name_methods, read_methods, sample_columns
 from ...results.pairing import Side, checkpoint_pairs, pair_names
 from ...runs.folder import RunFolder, folder_name
 from ...tasks import metric_of
@@ -256,6 +256,8 @@ def plan(
         raise ProtocolError(f"a power of {power:g}: expected a share of more than {LEVEL:g} and less than 1")
     grouping = Grouping.of(groups, groups_from)
     folders = [RunFolder.opened(each, grouping) for each in runs]
+    if methods is None and len(named := name_methods(folders)) == 2:
+        methods = named
     if methods:
         several = methods_of(folders, methods)
         if len(several) != 2 or any(len(method.sides) < 2 for method in several):

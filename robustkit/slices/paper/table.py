@@ -224,6 +224,9 @@ def table(
     names = next((axis for axis in chosen if isinstance(axis, list)), None)
     figures = next((axis for axis in chosen if isinstance(axis, tuple)), tuple(front.values()))
     lines = lines if names is None else [line for name in names for line in lines if line.name == name]
+    figures = tuple(entry for entry in figures if any(entry.key in line.rows for line in lines))
+    if not figures:
+        raise RunError("no figure is known of each training of a method; rerun the audit until it completes")
     made = _made(lines, figures, intervals)
     return made.turned() if turned != (isinstance(chosen[0], tuple) or isinstance(chosen[1], list)) else made
 
@@ -372,9 +375,9 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
             many if max(trainings) > 1 else " One training of each; intervals and tests are for other images only."
         )
     whole = tuple((name, *row) for name, row in zip(names, cells, strict=True))
-    return PaperTable(
-        Table(caption, ("checkpoint", *headings.values()), whole, (*(doubt for doubt, _ in apart), *flags)), intervals
-    )
+    kind = "method" if trainings else "checkpoint"
+    doubts_apart = (*(doubt for doubt, _ in apart), *flags)
+    return PaperTable(Table(caption, (kind, *headings.values()), whole, doubts_apart), intervals)
 
 
 def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool, intervals: bool) -> PaperCell:
