@@ -299,3 +299,15 @@ def test_digests_of_folders_are_those_of_their_audit(
         part.write_bytes(part.read_bytes()[:-1] + b"\x7f")
         assert call(monkeypatch, f"hf:{folder}", "--verify-attestation", file) == 1
         assert "is not what" in capsys.readouterr().err
+
+
+def test_a_verdict_on_a_method_is_about_its_trainings(tmp_path: Path) -> None:
+    entries = [
+        {"name": name, "spec": f"{name}.pth", "path": f"{name}.pth", "sha256": str(place) * 64, "method": method}
+        for place, (name, method) in enumerate({"q0": "quest", "q1": "quest", "s0": "standard"}.items())
+    ]
+    figures = {entry["name"]: {"clean": right(60, 100)} for entry in entries}
+    run = make(tmp_path / "run", figures, checkpoints=entries, protocol={"digest": "c" * 64})
+    text = "[[rule]]\nrequire = 'top1 under clean >= 0.5'\nmethod = 'quest'\n"
+    statement = json.loads(as_statement(judge(parse_policy(text, "p.toml"), run), run.manifest, None, "test-result"))
+    assert [subject["name"] for subject in statement["subject"]] == ["q0", "q1"]
