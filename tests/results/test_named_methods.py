@@ -137,6 +137,8 @@ def test_rules_about_methods_are_about_means_over_trainings(run: Run, tmp_path: 
     assert drop.figure.low < drop.figure.value - 0.02
     missing = verdict(run, "top1 under clean >= 50 %", more="method = 'qest'")
     assert (missing.state, missing.reason) == (UNDECIDED, "no such method in the run; it has standard, quest")
+    nobody = verdict(run, "top1 under clean >= 50 %", more="checkpoint = 'nobody'")
+    assert (missing.checkpoint, nobody.checkpoint) == ("qest", "nobody")
     plain = make(tmp_path / "plain", {"vit": {"clean": [1] * 8}})
     assert verdict(plain, "top1 under clean >= 50 %", more="method = 'quest'").reason.endswith(
         "none: audit with --method"
