@@ -181,7 +181,7 @@ class Method(Side):
 
 
 def _is_share(metric: str) -> bool:
-    return metric_of(metric).binary or metric_of(metric).share
+    return metric_of(metric).ends == (0.0, 1.0)
 
 
 def crossed_error(parts: Sequence[Floats], groups: Groups | None = None) -> tuple[float, float]:
