@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from ..data.metadata import Grouping
 from ..display.html import as_html
 from ..runs.folder import RunFolder
 from . import output
-from .policy import Policy, read_policy
+from .policy import Policy, Rule, parse_statement, read_policy
 from .verdicts import Outcome, Verdict, judge
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Checked:
 
 def check(
     run: RunFolder | str | Path,
-    policy: Policy | str | Path,
+    policy: Policy | str | Path | Sequence[str],
     baseline: RunFolder | str | Path | None = None,
     groups: str | None = None,
     groups_from: str | None = None,
@@ -64,7 +65,7 @@ def check(
 
     Args:
         run: a run folder.
-        policy: a TOML file of rules.
+        policy: a TOML file of rules; or rules: one, such as `top1 under clean >= 60 %`, or a list.
         baseline: the run that rules about a drop compare with.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
@@ -78,13 +79,22 @@ def check(
         NothingEvaluated: a run without results.
 
     Example:
-        >>> _ = Path("policy.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 60 %'\n")
-        >>> checked = robustkit.check("runs/reference", "policy.toml")
+        >>> checked = robustkit.check("runs/reference", "top1 under clean >= 60 %")
         >>> checked.passed, checked.to_frame().verdict.tolist()
         (True, ['pass'])
     """
     grouping = Grouping.of(groups, groups_from)
     opened = RunFolder.opened(run, grouping)
     before = None if baseline is None else RunFolder.opened(baseline, grouping)
-    rules = policy if isinstance(policy, Policy) else read_policy(Path(policy))
-    return Checked(judge(rules, opened, before), opened, before)
+    return Checked(judge(_policy_of(policy), opened, before), opened, before)
+
+
+def _policy_of(policy: Policy | str | Path | Sequence[str]) -> Policy:
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, str | Path):
+        is_file = isinstance(policy, Path) or " " not in policy or policy.endswith(".toml") or Path(policy).exists()
+        if is_file:
+            return read_policy(Path(policy))
+        policy = [str(policy)]
+    return Policy("policy", tuple(Rule(" ".join(rule.split()), parse_statement(rule), rule) for rule in policy))

@@ -220,6 +220,10 @@ def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str]
                 images = ": images come without a name, audit(net, (images, labels))" if name == "data" else ""
                 raise TypeError(f"{name}={type(value).__name__}: expected a dict of options{images}")
             values[name] = {**(value or {}), **values.get(name, {})} if fields[name].group else value
+    if isinstance(eps := values.get("eps"), list | tuple):
+        values["eps"] = ",".join(map(str, eps))
+    if (dtype := str(values.get("dtype"))).startswith("torch."):
+        values["dtype"] = dtype.removeprefix("torch.")
     return values
 
 

@@ -311,9 +311,9 @@ class Request:
         if self.ray is not None and not re.fullmatch(r"local|auto|(ray://)?[^\s/]+:\d+", self.ray):
             raise ProtocolError(f"--ray {self.ray}: expected nothing, auto, HOST:PORT or ray://HOST:PORT")
         self._read_numbers()
-        sizes = self.batch_size, self.shard_size, self.limit
-        if any(isinstance(size, int) and size < 1 for size in sizes):
-            raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
+        for name in ("batch_size", "shard_size", "limit"):
+            if isinstance(size := getattr(self, name), int) and size < 1:
+                raise ProtocolError(f"{name} is {size}; expected 1 or more")
         if self.dtype not in (*DTYPES, "auto"):
             raise ProtocolError(unknown("dtype", self.dtype, (*DTYPES, "auto")))
         if self.out is not None and not str(self.out).strip():

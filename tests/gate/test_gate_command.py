@@ -17,9 +17,10 @@ from gate_runs import make, right, verdicts
 from places import ROOT
 from small_audit import audit, furnish
 
+import robustkit
 from robustkit.cli import app as cli
 from robustkit.common.figure import Figure
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import ProtocolError, RobustkitError, RunError
 from robustkit.gate.output import advice, by_urgency, figure_text, github_lines, junit, markdown, sentence, to_json
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
@@ -320,3 +321,19 @@ def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
         with cli.cli.commands[name].make_context(name, words):  # an option that is not there is refused
             pass
     assert "pip install robustkit" not in text + (ROOT / "docs" / "how-to" / "gate.md").read_text(encoding="utf-8")
+
+
+def test_python_takes_rules_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(tmp_path / "run", {"vit": {"clean": right(60, 100)}})
+    one = robustkit.check(run, "top1 under clean >= 50 %")
+    assert one.passed and [verdict.rule.name for verdict in one.verdicts] == ["top1 under clean >= 50 %"]
+    two = robustkit.check(run, ["top1 under clean >= 50 %", "n under clean >= 200"])
+    assert not two.passed and [verdict.state for verdict in two.verdicts] == ["pass", "FAIL"]
+    monkeypatch.chdir(tmp_path)
+    Path("my rules").write_text("[[rule]]\nrequire = 'top1 under clean >= 70 %'\n", "utf-8")
+    for path in ("my rules", Path("my rules")):  # a file of that name
+        assert not robustkit.check(run, path).passed
+    with pytest.raises(ProtocolError, match=r"policy other rules\.toml: No such file"):
+        robustkit.check(run, "other rules.toml")
+    with pytest.raises(ProtocolError, match="unknown metric 'top9'"):
+        robustkit.check(run, ["top9 under clean >= 50 %"])

@@ -25,7 +25,7 @@ from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions import expand
 from robustkit.pipeline import audit as audit_module
-from robustkit.pipeline.audit import in_memory
+from robustkit.pipeline.audit import grouped, in_memory
 from robustkit.pipeline.plan import plan_of
 from robustkit.pipeline.progress import preset_cost
 from robustkit.pipeline.request import (
@@ -152,9 +152,9 @@ def test_options_of_a_task_stand_before_the_common_ones_and_may_say_less() -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch size 0, shard size None, limit None: expected 1 or more"),
-        ({"shard_size": -1, "limit": 3}, "batch size None, shard size -1, limit 3: expected 1 or more"),
-        ({"limit": 0}, "batch size None, shard size None, limit 0: expected 1 or more"),
+        ({"batch_size": 0}, "batch_size is 0; expected 1 or more"),
+        ({"shard_size": -1, "limit": 3}, "shard_size is -1; expected 1 or more"),
+        ({"limit": 0}, "limit is 0; expected 1 or more"),
         ({"dtype": "float16"}, "unknown dtype 'float16'"),
     ],
 )
@@ -267,3 +267,12 @@ def test_a_request_says_what_a_command_would_have_to() -> None:
     table = pd.DataFrame({"camera": ["a"]})
     held = ClassificationRequest(checkpoints=["x"], data_dir="d", metadata=table)  # type: ignore[arg-type]
     assert held.options()["--metadata"] == "memory:DataFrame"
+
+
+def test_python_takes_numbers_and_dtypes_of_its_own(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    values = grouped(ClassificationRequest, {"eps": [1 / 255, 2 / 255], "dtype": torch.bfloat16})
+    request = ClassificationRequest(checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", **values)
+    texts = [condition.text for condition in request.attack_conditions("fgsm")]
+    assert texts == ["clean", "fgsm(eps=1/255)", "fgsm(eps=2/255)"] and request.dtype == "bfloat16"
+    assert grouped(ClassificationRequest, {"eps": "1/255", "dtype": "auto"}) == {"eps": "1/255", "dtype": "auto"}
