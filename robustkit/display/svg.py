@@ -141,6 +141,16 @@ def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
     return texts
 
 
+def brief_labels(names: Sequence[str], limit: int = 28) -> dict[str, str]:
+    """Return the same of names without the words with which all begin: `quest` for `shapes-vit-quest`."""
+    first, last = (min(names), max(names)) if len(names) > 1 else ("", "")  # which share what all share
+    alike = sum(1 for _ in takewhile(lambda signs: signs[0] == signs[1], zip(first, last, strict=False)))
+    ended = re.match(r".*[-_./ ]", first[:alike])
+    start = ended.end() if ended and all(len(name) > ended.end() for name in names) else 0
+    short = labels((name[start:] for name in names), limit)
+    return {name: short[name[start:]] for name in names}
+
+
 def _cut(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: _outside(line, limit - 1, 0)]}…"
 

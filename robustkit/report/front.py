@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..common.figure import Figure
 from ..display.format import figure_cell, interval, p_equals, percent, scaled
-from ..display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
+from ..display.svg import Plot, Style, brief_labels, dots, legend, list_some, panels, series_shift, shorten_name, style
 from ..display.text import capital
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_attack, kind_of, words_of
@@ -40,7 +40,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     points = {name: [_point(results, name, entry) for entry in drawn] for name in names}
     if len(drawn) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):
         return None
-    short = labels(names, 24)
+    short = brief_labels(names, 24)
     brief = [", ".join(entry.called.split(", ")[:2]) for entry in drawn]  # without what distinguishes none of them
     called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(drawn, brief, strict=True)]
     titles = [shorten_name(text, 30) for text in called]
@@ -178,7 +178,7 @@ class FrontPage:
 
 def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
     manifest, original, results = results.manifest, results, by_method(results)
-    rows, tests, short = asked_results(results), tests_of(results), labels(results.names, 28)
+    rows, tests, short = asked_results(results), tests_of(results), brief_labels(results.names, 28)
     if isinstance(results, MethodResults):
         columns = [FrontColumn(short[each.name], each.name, each.trainings) for each in results.compared.methods]
         looks = {name: style(place) for place, name in enumerate(results.names)}

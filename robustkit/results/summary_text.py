@@ -15,7 +15,7 @@ from statistics import NormalDist
 from ..common.differences import Difference
 from ..common.intervals import Z
 from ..display.format import counted, interval, number, p_equals, percent, scaled
-from ..display.svg import labels, shorten_name
+from ..display.svg import brief_labels, shorten_name
 from ..display.text import capital
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_over_groups, kind_of, name_of, words_of
@@ -177,13 +177,14 @@ def _overall(results: Results) -> list[Sentence]:
     tests = tests_of(results)
     if not tests.rows:
         return [Sentence(f"The {results.kind} cannot be compared yet: no two have records under the same condition.")]
-    names = labels(results.names, _LONGEST)
+    names = brief_labels(results.names, _LONGEST)
     sentences = [_sentence(row, results, tests, names) for row in _ranked(results, tests)]
-    whole = Sentence(standing_sentence(results, tests, names))
+    standing, is_count = standing_sentence(results, tests, names)
+    whole = [Sentence(standing)] if not (is_count and sentences) else []  # a sentence says which
     if not isinstance(results, MethodResults):
-        return [*parities, *[whole, *sentences][:MOST], *open_difference(results, tests, names)]
+        return [*parities, *[*whole, *sentences][:MOST], *open_difference(results, tests, names)]
     single = [Sentence(SINGLE)] if results.compared.single else []
-    return [*parities, *[whole, *single, *sentences][:MOST]]
+    return [*parities, *[*whole, *single, *sentences][:MOST]]
 
 
 # The verdict
@@ -221,13 +222,14 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
     return by_area
 
 
-def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str]) -> str:
-    """Return who is best where, where nothing is significant, and who is not significantly worse anywhere."""
+def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str]) -> tuple[str, bool]:
+    """Return who is best where, where nothing is significant, and who is not significantly worse anywhere; and whether
+    it only counts tests, of figures that are not on the first page."""
     tested = [row for row in tests.rows if math.isfinite(row.p_value)]
     called = list(names.values())
     those = " and ".join(called) if len(called) == 2 else f"the {len(called)} {results.kind}"
     if not tested:
-        return f"Too few samples to test any difference between {those}."
+        return f"Too few samples to test any difference between {those}.", False
     sizes = f"n = {counted(max((row.difference for row in tested), key=lambda each: each.n))}"
     sizes += f", {results.compared.trainings}" if isinstance(results, MethodResults) else ""
     every, significant = len(tested), sum(row.significant for row in tested)
@@ -255,11 +257,11 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
             if few and len(by_area) > 1
             else ""
         )
-        return f"{sentence} ({sizes}).{more}"
+        return f"{sentence} ({sizes}).{more}", False
     if significant:
         how = "is" if significant == 1 else "are"
-        return f"{significant} of {every} paired tests between {those} {how} significant ({sizes})."
-    return f"No significant difference between {those} in {every} paired tests ({sizes})."
+        return f"{significant} of {every} paired tests between {those} {how} significant ({sizes}).", True
+    return f"No significant difference between {those} in {every} paired tests ({sizes}).", False
 
 
 def listed(texts: Sequence[str], last: str = "and") -> str:
@@ -349,7 +351,7 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
     where = name_of(row.condition, "sentence", results.manifest)
     claims = words_of(row.condition).claims
     alike = row.condition == CLEAN.text or _alike_when_clean(row, results, tests)
-    if row.verdict in ("better", "worse") and claims.better and alike:
+    if row.verdict in ("better", "worse") and claims.better and alike and is_in_points(row.metric):
         predicate, figure = (
             f"{claims.better if row.verdict == 'better' else claims.worse} than {first}",
             f"{_noun(row.metric)} {_size(row)}",

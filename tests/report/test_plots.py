@@ -22,6 +22,7 @@ from robustkit.display.svg import (
     INK,
     PALETTE,
     Plot,
+    brief_labels,
     dots,
     labels,
     list_some,
@@ -443,3 +444,22 @@ def test_text_is_text_and_figures_of_one_title_have_ids_of_their_own() -> None:
 
 def _ids(figure: Figure) -> Iterator[str]:
     return (e.attrib["id"] for e in ElementTree.fromstring(figure.svg).iter() if "id" in e.attrib)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            ["shapes-vit-standard", "shapes-vit-quest", "shapes-vit-elliptical-quest"],
+            ["standard", "quest", "elliptical-quest"],
+        ),
+        (["vit", "vit-quest"], ["vit", "vit-quest"]),  # nothing would be left of one
+        (["vit-", "vit-quest"], ["vit-", "vit-quest"]),
+        (["vitality", "vit-quest"], ["vitality", "vit-quest"]),  # a word is not cut
+        (["a.b_c/d", "a.b_c/e"], ["d", "e"]),
+        (["shapes-vit-quest"], ["shapes-vit-quest"]),
+        (["x-a", "x-a"], ["a"]),
+    ],
+)
+def test_names_are_shown_without_the_words_with_which_all_begin(names: list[str], expected: list[str]) -> None:
+    assert list(brief_labels(names).values()) == expected

@@ -196,3 +196,10 @@ def test_one_checkpoint_has_its_weakest_spot_and_a_place_among_known_ones(
         sentences = summary_sentences(of(run))
         assert "Weakest spot: fog, severity 1 (accuracy 62.5 %)." in sentences
         assert any(text.startswith(said) for text in sentences), sentences
+
+
+def test_what_differs_beyond_the_first_page_is_named_and_not_counted(tmp_path: Path) -> None:
+    plain = rows_of(3, confidence=0.7, linf=0.0, l2=0.0, prediction=0)
+    other = [row | {"nll": row["nll"] + 1 + place % 3 / 10} for place, row in enumerate(plain)]
+    first, *_ = summary_sentences(of(run_of(tmp_path, {("plain", "clean"): plain, ("other", "clean"): other})))
+    assert first == "other has a higher NLL than plain on clean images (+1.098, p < 0.001, n = 40)."
