@@ -91,9 +91,9 @@ class RecordReader:
     gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
 
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
-        wanted = columns if callable(columns) else columns.__contains__
+        is_asked = columns if callable(columns) else columns.__contains__
         both = (PIXELS, AT_32) if condition == CLEAN.text else ()
-        return self.run.shards(self.checkpoint, condition, lambda name: name in both or wanted(name))
+        return self.run.shards(self.checkpoint, condition, lambda name: name in both or is_asked(name))
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[Finding]]:
         """Return the table of a condition, and how it was not evaluated as asked, each deviation once."""

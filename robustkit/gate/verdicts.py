@@ -80,8 +80,8 @@ class MeasuredRun:
     @cached_property
     def methods(self) -> dict[str, Method]:
         """By name, with figures from the records, as of checkpoints."""
-        named = self.manifest.methods.items()
-        return {name: Method.of(name, [self.side(each) for each in some]) for name, some in named}
+        methods = self.manifest.methods.items()
+        return {name: Method.of(name, [self.side(each) for each in some]) for name, some in methods}
 
     def side(self, name: str) -> Side:
         side = Side(self.run, name)
@@ -342,8 +342,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         if getattr(rule.statement, "metric", "") == "parity" and len(names) > 1:  # not of the one that it is with
             names = [name for name in names if name != subject.manifest.parity]
         if not names:
-            kind, known = ("method", subject.methods) if rule.method else ("checkpoint", subject.checkpoints)
-            reason = f"no such {kind} in the run; it has {', '.join(known) or 'none: audit with --method'}"
+            kind, names_of_run = ("method", subject.methods) if rule.method else ("checkpoint", subject.checkpoints)
+            reason = f"no such {kind} in the run; it has {', '.join(names_of_run) or 'none: audit with --method'}"
             verdicts.append(Verdict(rule, rule.method or rule.checkpoint, UNDECIDED, reason))
         verdicts += (_verdict(policy, rule, name, subject, before) for name in names)
     notes = (
@@ -352,8 +352,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         if each and each.refused
     )
     mid = policy.mid_p and any(isinstance(rule.statement, Change) for rule in policy.rules)
-    said = ["changes of right and wrong have the intervals of McNemar's mid-p test"] if mid else []
-    return Outcome(policy, tuple(verdicts), subject.results, (*notes, *said))
+    line = ["changes of right and wrong have the intervals of McNemar's mid-p test"] if mid else []
+    return Outcome(policy, tuple(verdicts), subject.results, (*notes, *line))
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[str]:
@@ -378,10 +378,10 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             figure = Figure(of_all, of_all)
         else:
             key = condition, statement.metric
-            own = side.figure(key) if isinstance(side, Method) else subject.cells[first][key]
-            if own is None:
+            measured = side.figure(key) if isinstance(side, Method) else subject.cells[first][key]
+            if measured is None:
                 raise CannotTell(f"a training of {name} has no such figure", completes=subject.manifest.command)
-            figure = judged_figure(own)
+            figure = judged_figure(measured)
             if gone := [lack for each in side.sides for lack in missing_records(each, condition, statement.metric)]:
                 others = tuple(each for each in figure.findings if each.code != INCOMPLETE)
                 partial, command = replace(figure, findings=others), subject.manifest.command
@@ -503,20 +503,20 @@ def _of_change(
 ) -> Verdict:
     if before is None:
         raise CannotTell("there is no baseline; give its run folder with --baseline")
-    theirs_known, kind = (before.methods, "method") if rule.method else (before.checkpoints, "checkpoint")
-    other = name if name in theirs_known else next(iter(theirs_known), "")
-    if other not in theirs_known or (other != name and (len(theirs_known) != 1 or rule.method)):
-        raise CannotTell(f"the baseline has no {kind} of this name; it has {', '.join(theirs_known) or 'none'}")
-    here, there = subject.judged(rule, name), before.judged(rule, other)
-    baseline = before.manifest, there.sides[0].described
-    every = [differences(baseline, (subject.manifest, e.described), statement.excepted) for e in here.sides]
+    candidates, kind = (before.methods, "method") if rule.method else (before.checkpoints, "checkpoint")
+    other = name if name in candidates else next(iter(candidates), "")
+    if other not in candidates or (other != name and (len(candidates) != 1 or rule.method)):
+        raise CannotTell(f"the baseline has no {kind} of this name; it has {', '.join(candidates) or 'none'}")
+    side, baseline_side = subject.judged(rule, name), before.judged(rule, other)
+    baseline = before.manifest, baseline_side.sides[0].described
+    every = [differences(baseline, (subject.manifest, e.described), statement.excepted) for e in side.sides]
     flags = tuple(dict.fromkeys(finding for each in every for finding in each))
-    first, other = here.sides[0].checkpoint, there.sides[0].checkpoint
+    first, other = side.sides[0].checkpoint, baseline_side.sides[0].checkpoint
     metric = statement.metric or subject.task.headline
-    asked = subject.task.headline if metric_of(metric).of_pairs else metric
-    theirs = {text for text, measure in before.cells[other] if measure == asked}
+    shown_by = subject.task.headline if metric_of(metric).of_pairs else metric
+    theirs = {text for text, measure in before.cells[other] if measure == shown_by}
     if statement.condition is not None:
-        conditions = [find_condition(subject, first, asked, statement.condition)]
+        conditions = [find_condition(subject, first, shown_by, statement.condition)]
         if conditions[0] not in theirs:
             raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
     else:
@@ -526,12 +526,12 @@ def _of_change(
     judged = []
     for condition in conditions:
         try:
-            change = change_of(there, here, condition, metric, statement.falls, policy.mid_p)
+            change = change_of(baseline_side, side, condition, metric, statement.falls, policy.mid_p)
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
         figure = replace(change.figure, findings=flags)
-        state, reason, needed = _decided(statement, figure, metric, here)
+        state, reason, needed = _decided(statement, figure, metric, side)
         if reach := SAME if change.same else out_of_reach(statement, change.before, metric):
             state, reason, needed = UNDECIDED, reach, None
         judged.append(Verdict(rule, name, state, reason, figure, condition, needed, whole=not reach))
@@ -542,7 +542,7 @@ def _of_change(
         judged = [replace(each, state=PASS, reason="", whole=True) if each in idle else each for each in judged]
     before_lacks, lacks = (
         [t for e in whole.sides for t in run.without_records(e.checkpoint) if words_of(t).in_results or in_means(t)]
-        for run, whole in ((before, there), (subject, here))
+        for run, whole in ((before, baseline_side), (subject, side))
     )
     unmatched = {
         "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),

@@ -246,8 +246,8 @@ def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
         formulas = [f"{each.identity.name}-{each.identity.attention}" for each in some]
         parts = parts or (formulas if len({*formulas}) == len(some) else [])
         for each, name in zip(some, parts, strict=False):
-            called = f"{name}-{each.identity.name}" if len(clashes) > 1 and name not in formulas else name
-            each.identity = replace(each.identity, name=display_name(called))
+            label = f"{name}-{each.identity.name}" if len(clashes) > 1 and name not in formulas else name
+            each.identity = replace(each.identity, name=display_name(label))
     taken: set[str] = set()
     originals = {classifier.identity.name.lower() for classifier in classifiers}
     for classifier in classifiers:

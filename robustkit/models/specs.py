@@ -216,8 +216,8 @@ def split_formula(spec: str) -> tuple[str, str | None]:
     bare, at, formula = spec.rpartition("@")
     if not at or Path(spec).exists() or (spec.startswith("hf-hub:") and "@" not in bare):
         return spec, None
-    known = canonical(formula.partition("(")[0], EVERY_FORMULA) in EVERY_FORMULA
-    return (bare, formula) if known or Path(bare).exists() else (spec, None)
+    is_formula = canonical(formula.partition("(")[0], EVERY_FORMULA) in EVERY_FORMULA
+    return (bare, formula) if is_formula or Path(bare).exists() else (spec, None)
 
 
 L = TypeVar("L", bound=Callable[..., Any])
@@ -257,7 +257,7 @@ def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], spe
     every, texts, methods = [*specs], [*map(str, specs)], dict[str, str]()
     if isinstance(asked, Mapping):
         pairs = [(name, str(spec)) for name, several in asked.items() for spec in several]
-        if odd := [name for name, own in asked.items() if not (isinstance(name, str) and name.strip() and own)]:
+        if odd := [name for name, some in asked.items() if not (isinstance(name, str) and name.strip() and some)]:
             raise ProtocolError(f"method {odd[0]!r}: expected a name, and one checkpoint or more")
     else:
         pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, texts)]

@@ -186,8 +186,8 @@ def carried_out(
         several = {name: [*each] if isinstance(each, list | tuple) else [each] for name, each in checkpoints.items()}
         sizes = {name: len(each) for name, each in several.items()}
         specs_only = all(isinstance(one, str | Path) for each in several.values() for one in each)
-        named = {f"{name}-{place}": one for name, each in several.items() for place, one in enumerate(each)}
-        checkpoints = [*named.values()] if specs_only else named
+        by_name = {f"{name}-{place}": one for name, each in several.items() for place, one in enumerate(each)}
+        checkpoints = [*by_name.values()] if specs_only else by_name
     if hasattr(values.get("metadata"), "keys"):  # a DataFrame, or a dict of columns
         tables, values["metadata"] = {_TABLE: values["metadata"]}, f"{IN_MEMORY}{_TABLE}"
     with (

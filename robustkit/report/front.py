@@ -184,8 +184,8 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         looks = {name: style(place) for place, name in enumerate(results.names)}
     else:
         words = {"none": "no attention", "other": "another attention"}
-        said = ((each, words.get(each.attention, f"{each.attention} attention")) for each in manifest.checkpoints)
-        columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in said]
+        pairs = ((each, words.get(each.attention, f"{each.attention} attention")) for each in manifest.checkpoints)
+        columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in pairs]
     groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)
     for entry in rows:
         more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""

@@ -164,8 +164,8 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
         return {"grids": compared_grids(run, results)}
 
     def methods() -> dict[str, Any]:
-        named = by_method(results)
-        return {"grids": named.compared.tables if isinstance(named, MethodResults) else []}
+        view = by_method(results)
+        return {"grids": view.compared.tables if isinstance(view, MethodResults) else []}
 
     sections = [
         Section("methods", "Methods compared", methods, template="comparison"),

@@ -421,8 +421,8 @@ def _cells(row: ComparisonRow) -> tuple[str, ...]:
 
 
 def _plain(row: ComparisonRow) -> dict[str, Any]:
-    named = {"first": "first_value", "second": "second_value"}
-    figures = {named.get(name, name): value for name, value in row.to_dict().items() if name != "published"}
+    columns = {"first": "first_value", "second": "second_value"}
+    figures = {columns.get(name, name): value for name, value in row.to_dict().items() if name != "published"}
     return {"first": row.first.checkpoint, "second": row.second.checkpoint} | figures
 
 
@@ -471,14 +471,16 @@ def compare_methods(
 
 
 def name_methods(runs: Iterable[RunFolder | Path]) -> dict[str, list[str]]:
-    """Return the checkpoints by method that runs name; none where one has no method, or all have the same."""
+    """Return the checkpoints by method that runs name; none where one has no method, all have the same, or one method
+    has a single training and another several, since how much trainings of the one differ is unknown."""
     methods: dict[str, list[str]] = {}
     for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):
         if len(run.manifest.names) > sum(map(len, run.manifest.methods.values())):
             return {}
         for name, checkpoints in run.manifest.methods.items():
             methods.setdefault(name, []).extend(f"{run.path.as_posix()}/{each}" for each in checkpoints)
-    return methods if len(methods) > 1 else {}
+    uneven = {1} < {len(checkpoints) for checkpoints in methods.values()}
+    return methods if len(methods) > 1 and not uneven else {}
 
 
 def _compared(methods: Sequence[Method], front: Sequence[Asked]) -> ComparedMethods:
@@ -561,16 +563,15 @@ _BY_METHOD: WeakKeyDictionary[RunFolder, MethodResults] = WeakKeyDictionary()
 
 def by_method(results: Results) -> Results:
     """Return the results of a run by the methods that it names; of a run without two of them the same."""
-    known, named = _BY_METHOD.get(results.run), results.manifest.methods
-    uneven = {1} < {len(some) for some in named.values()}  # how much trainings of one method differ is unknown
-    if not name_methods([results.run]) or uneven or isinstance(results, MethodResults):
+    view, methods_of_run = _BY_METHOD.get(results.run), results.manifest.methods
+    if not name_methods([results.run]) or isinstance(results, MethodResults):
         return results
-    if known is None or list(known.rows) != list(results.rows):
-        methods = [Method.of(name, [Side(results.run, each) for each in some]) for name, some in named.items()]
+    if view is None or list(view.rows) != list(results.rows):
+        methods = [Method.of(name, [Side(results.run, each) for each in some]) for name, some in methods_of_run.items()]
         compared = _compared(methods, asked_results(results))
-        known = MethodResults(results.run, results.rows, results.unread, results.gatherers, compared=compared)
-        _BY_METHOD[results.run] = known
-    return known
+        view = MethodResults(results.run, results.rows, results.unread, results.gatherers, compared=compared)
+        _BY_METHOD[results.run] = view
+    return view
 
 
 def tests_of(results: Results) -> Tested:

@@ -53,11 +53,11 @@ def short_tables(results: Results) -> list[Table]:
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
-        named = by_method(results)
-        several = isinstance(named, MethodResults) and not named.compared.single
-        of = f", means over {named.compared.trainings}" if several and isinstance(named, MethodResults) else ""
+        view, of = by_method(results), ""
+        if isinstance(view, MethodResults) and not view.compared.single:
+            of = f", means over {view.compared.trainings}"
         title = f"protocol {manifest.protocol.tag}, {samples_text(results)}{of}"
-        return [*([replace(_table(named, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
+        return [*([replace(_table(view, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading
     others = [row for row in rows if row.section != headline]

@@ -37,15 +37,15 @@ def join_manifests(other: Manifest, here: Manifest) -> Manifest:
     """Return the manifest of all that two ask for, which agree. What decides no record is `here`'s, except for the
     start and the kept pictures."""
     latest = {entry.name: entry for entry in here.checkpoints}
-    given = {name: entry.method for name, entry in latest.items() if entry.method is not UNSET}
-    kept = [replace(entry, method=given.get(entry.name, entry.method)) for entry in other.checkpoints]
+    methods = {name: entry.method for name, entry in latest.items() if entry.method is not UNSET}
+    entries = [replace(entry, method=methods.get(entry.name, entry.method)) for entry in other.checkpoints]
     return replace(
         here,
         started=other.started,
         arguments={**here.arguments, **({"keep_adversarials": True} if other.keeps_adversarials else {})},
         conditions=_union(other.conditions, here.conditions),
         claims={**other.claims, **here.claims},
-        checkpoints=(*kept, *(each for name, each in latest.items() if name not in other.names)),
+        checkpoints=(*entries, *(each for name, each in latest.items() if name not in other.names)),
         data=replace(here.data, notes=_union(here.data.notes, other.data.notes)),
         corrupted=_corrupted(other.corrupted, here.corrupted),
         bad_images=other.bad_images,

@@ -412,3 +412,10 @@ def test_a_rule_about_all_conditions_is_one_of_methods_too(run: Run, tmp_path: P
     better = named(tmp_path, {name: level + 0.05 for name, level in SKILL.items()})
     found = verdict(better, "drop against baseline <= 30 %", run, more="method = 'quest'")
     assert found.state == PASS and "2 of 2 shared conditions pass" in found.reason
+
+
+def test_a_run_with_one_training_next_to_several_has_a_table_of_checkpoints(tmp_path: Path) -> None:
+    run = named(tmp_path, {name: SKILL[name] for name in ("standard-s0", "quest-s0", "quest-s1")})
+    assert robustkit.table(run).names == ("standard-s0", "quest-s0", "quest-s1")
+    done = CliRunner().invoke(cli, ["compare", str(run.path)])
+    assert done.exit_code == 0 and "quest-s0 against standard-s0" in done.output

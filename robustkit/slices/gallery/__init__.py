@@ -122,9 +122,9 @@ def _run(
     how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
     side = console(stderr=True)
     how["say"] = lambda line: print_as_it_is(side, line)
-    drawn = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
+    gallery_of_pictures = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
-    print_as_it_is(console(), *(str(drawn.save(each)) for each in paths))
+    print_as_it_is(console(), *(str(gallery_of_pictures.save(each)) for each in paths))
 
 
 def _sheet_path(pictures: Sequence[str], out: Path | None) -> Path:

@@ -256,8 +256,8 @@ def plan(
         raise ProtocolError(f"a power of {power:g}: expected a share of more than {LEVEL:g} and less than 1")
     grouping = Grouping.of(groups, groups_from)
     folders = [RunFolder.opened(each, grouping) for each in runs]
-    if methods is None and len(named := name_methods(folders)) == 2:
-        methods = named
+    if methods is None and len(by_name := name_methods(folders)) == 2:
+        methods = by_name
     if methods:
         several = methods_of(folders, methods)
         if len(several) != 2 or any(len(method.sides) < 2 for method in several):

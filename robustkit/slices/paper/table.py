@@ -207,9 +207,8 @@ def table(
         results = Results(run, [row for side in sides for row in side.results])
         front = {entry.key: entry for entry in asked_results(results)} | front
     folders = list({id(line.side.run): line.side.run for line in lines}.values())
-    named = name_methods(folders)
-    if methods is None and len(named) > 1 and "checkpoints" not in (rows, columns):
-        methods = named
+    if methods is None and "checkpoints" not in (rows, columns):
+        methods = name_methods(folders)
     if methods:
         lines = [_Line.of_method(method) for method in methods_of(folders, methods)]
     several = [line.name for line in lines]
