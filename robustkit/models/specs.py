@@ -217,7 +217,8 @@ def split_formula(spec: str) -> tuple[str, str | None]:
     if not at or Path(spec).exists() or (spec.startswith("hf-hub:") and "@" not in bare):
         return spec, None
     is_formula = canonical(formula.partition("(")[0], EVERY_FORMULA) in EVERY_FORMULA
-    return (bare, formula) if is_formula or Path(bare).exists() else (spec, None)
+    has_none = bare.startswith(("zoo:", "timm:"))  # an @ of its own
+    return (bare, formula) if is_formula or has_none or Path(bare).exists() else (spec, None)
 
 
 L = TypeVar("L", bound=Callable[..., Any])

@@ -188,6 +188,7 @@ def test_specs_may_end_in_a_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "hf-hub:org/name@quest": ("hf-hub:org/name@quest", None),  # a revision
         "hf-hub:org/name@main@quest": ("hf-hub:org/name@main", "quest"),
         "zoo:shapes-vit-quest": ("zoo:shapes-vit-quest", None),
+        "zoo:shapes-vit-quest@qest": ("zoo:shapes-vit-quest", "qest"),
     }.items():
         assert split_formula(spec) == parts, spec
 
