@@ -26,7 +26,7 @@ setup(
         **{f"robustkit.{room}": ["**/*.toml"] for room in ("evaluations", "tasks")},
         "robustkit.embedded": ["*.safetensors", "*.json"],
         "robustkit.display": ["web/*"],
-        "robustkit.protocol": ["cards/*.toml"],
+        "robustkit.protocol": ["presets.toml", "cards/*.toml"],
         "robustkit.report": ["references.bib", "templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
         "robustkit.slices": ["*/*.pyi", "*/entry_points.txt", "**/*.toml", "*/templates/**"],

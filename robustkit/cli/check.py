@@ -16,6 +16,7 @@ from ..errors import GateFailed, ProtocolError, RunError
 from ..gate import output
 from ..gate.checked import check
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome
+from ..report.pages import show_gate
 from ..runs.description import why_not_repeated
 from ..runs.folder import OWN, RunFolder
 from .terminal import console
@@ -128,6 +129,8 @@ def conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate:
         attest, released = of_slice("attest", "--attestation"), baseline.manifest if baseline else None
         statement = attest(outcome, run.manifest, released, gate.predicate or "test-result")
         put(gate.attestation, statement, "--attestation")
+    run.keep_gate(gate.place.name, "passed" if outcome.passed else f"not passed, {output.count_verdicts(outcome)}")
+    show_gate(run)
     _tell_github(outcome, run, screen)
     if not outcome.passed:
         raise GateFailed(f"{run.path} does not meet {gate.place}: {output.count_verdicts(outcome)}")

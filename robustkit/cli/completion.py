@@ -90,9 +90,9 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
 
             return ENGINES
         case "--preset":
-            from ..pipeline.request import OPTIONS
+            from ..protocol.card import presets_of
 
-            return OPTIONS.get(task, ())
+            return presets_of(task)
         case "--reference":
             from ..results.published import reference_names
 

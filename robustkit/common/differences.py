@@ -40,6 +40,12 @@ class Difference:
     changed: tuple[int, int] | None = None
     """Of McNemar's test, how many samples are right the second time only, and the first only."""
 
+    @property
+    def complement(self) -> Difference:
+        """The difference of 1 minus the second figure and 1 minus the first: of accuracies, where it is of errors."""
+        turned = replace(self, value=-self.value, ci_low=-self.ci_high, ci_high=-self.ci_low)
+        return replace(turned, first=1 - self.first, second=1 - self.second)
+
     def by_mid_p(self) -> Difference:
         """Return it with the mid-p form of McNemar's test (Fagerland, Lydersen and Laake 2013): less conservative, and
         at its level in practice though not in theory. Unchanged where another test was made."""

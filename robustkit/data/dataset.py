@@ -183,6 +183,7 @@ class Dataset:
     valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
     notes: lines for the user: what was recognised and what was left out.
     odd: samples whose metadata are broken, noted as `contents` reads their files; parts of a data set share it.
+    total: samples before a part was selected; 0 where none was.
     """
 
     name: str
@@ -194,6 +195,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     source: DataSource = field(default_factory=DataSource, repr=False)
     odd: dict[str, None] = field(default_factory=dict, repr=False, compare=False)
+    total: int = 0
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -266,7 +268,8 @@ class Dataset:
             if limit < 1:
                 raise DataError(f"limit {limit}: expected 1 or more")
             samples = _balanced(samples, limit, seed)
-        return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
+        ordered = tuple(sorted(samples, key=lambda sample: sample.id))
+        return replace(self, samples=ordered, total=self.total or len(self))
 
     def in_turns(self, seed: int) -> Dataset:
         """Return the samples in the order in which `limit` takes them: the first are class-balanced, however many."""

@@ -80,6 +80,14 @@ class Table:
             heads=tuple((place, heads[place]) for place in first),
         )
 
+    def without_empty(self) -> Table:
+        """Return the table without columns in which no row has anything."""
+        empty = (MISSING, "")
+        columns = range(len(self.headings))
+        places = [at for at in columns if at < self.keys or any(row[at] not in empty for row in self.rows)]
+        headings, *rows = (tuple(row[at] for at in places) for row in (self.headings, *self.rows))
+        return replace(self, headings=headings, rows=tuple(rows))
+
     def said_once(self, heading: str) -> Table:
         """Return the table without a column whose cells say the same or nothing: its title says it."""
         if heading not in self.headings or not self.rows:
@@ -138,6 +146,7 @@ def side_by_side(title: str, tables: Sequence[Table], *, headline: str = "", not
                 rows.append((*row[:keys], *of, *(cells.get(column, MISSING) for column in columns)))
     headings = (*first.headings[:keys], *(["checkpoint"] if several else []), *(heading for heading, _ in columns))
     whole = Table(title, headings, tuple(rows), flags, note, keys=keys + several, shaded=first.shaded, dark=first.dark)
+    whole = whole.without_empty()
     if not several or not headline:
         return [whole]
     short = replace(_of_one(first, tables, named, headline), title=f"{title}: {headline}", flags=flags, note=note)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..common.figure import Figure
 from ..common.files import parse_toml
-from ..display.format import figure_cell, number, percent
+from ..display.format import Cell, figure_cell, number, percent
 from ..errors import ProtocolError
 
 
@@ -65,7 +65,8 @@ class Metric:
     ranks of their differences, not by their means. least, most: what no value is below, or above; those of shares are
     0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is not the label.
     bare: whether a column leaves its interval out. of_pairs: a share of the samples of two checkpoints, which neither
-    has alone; rules take it against the baseline. meaning: sentences for the glossary, where no term has them.
+    has alone; rules take it against the baseline. complement: the label of 1 minus the value, which people read in its
+    place (`shown`, of which is_complement is true). meaning: sentences for the glossary, where no term has them.
     """
 
     name: str
@@ -88,6 +89,8 @@ class Metric:
     short: str = ""
     bare: bool = False
     of_pairs: bool = False
+    complement: str = ""
+    is_complement: bool = False
     meaning: str = ""
 
     @property
@@ -103,6 +106,16 @@ class Metric:
         return -reach, reach
 
     @property
+    def shown(self) -> Metric:
+        """What pages and tables show: the metric itself, or in place of an error its complement, an accuracy."""
+        if not self.complement:
+            return self
+        better, noun = -self.better, "accuracy"
+        return replace(
+            self, label=self.complement, better=better, noun=noun, short="", complement="", is_complement=True
+        )
+
+    @property
     def heading(self) -> str:
         """The label, and which way is better."""
         return self.label + {1: ", higher is better", -1: ", lower is better"}.get(self.better, "")
@@ -116,9 +129,10 @@ class Metric:
         """The heading of its column in a table."""
         return f"{self.short or self.label}{'' if self.bare else ' [95 %]'}"
 
-    def cell(self, row: Figure | None) -> str:
+    def cell(self, row: Figure | None) -> Cell:
         """Return the cell of that column: `93.3 [84.1, 97.4]`; of what is not in percent with three decimals."""
-        return figure_cell(row, self.scale, not self.bare)
+        row = row.complement if row is not None and self.is_complement else row
+        return figure_cell(row, self.scale, not self.bare, sign="+" if scored_by(self.name) else "")
 
     @property
     def word(self) -> str:

@@ -6,7 +6,7 @@ It reads run.json, the evidence of the set-up check and the clean records, and n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,29 +63,45 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
     return parts
 
 
-def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
-    """Return the set-up of a checkpoint in a line; parts with the same source and status share a bracket."""
+def _setup_clauses(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a set-up in words, each with its source."""
     entry = manifest.checkpoint(checkpoint)
     if entry.is_elsewhere:
-        return f"{ELSEWHERE}; labels by layout {manifest.data.layout}"
-    together: dict[str, list[str]] = {}
-    for part in setup_parts(entry, evidence):
-        together.setdefault(part.why, []).append(f"{part.name} {part.value}")
-    if manifest.protocol.samples.many == "images" and any(entry.preprocessing.input_size):
-        together.setdefault("as images are read", []).append("channels RGB")
-    texts = [f"{', '.join(values)} ({why})" for why, values in together.items()]
-    texts += [] if list(_parts(evidence)) else ["not checked against the data"]
-    texts += [f"labels by layout {manifest.data.layout}"] if manifest.data.classes else []  # documents have none
-    return "; ".join(texts)
+        yield ELSEWHERE, ""
+    else:
+        yield from ((f"{part.name} {part.value}", part.why) for part in setup_parts(entry, evidence))
+        if manifest.protocol.samples.many == "images" and any(entry.preprocessing.input_size):
+            yield "channels RGB", "as images are read"
+        if not list(_parts(evidence)):
+            yield "not checked against the data", ""
+    if manifest.data.classes:  # documents have none
+        yield f"labels by layout {manifest.data.layout}", ""
+
+
+def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
+    """Return the set-up of a checkpoint in a line; parts with the same source share a bracket."""
+    return _in_brackets(_setup_clauses(manifest, checkpoint, evidence))
 
 
 def setups_of(run: RunFolder) -> list[tuple[str, str]]:
-    """Return the set-up of a run's checkpoints in words; those that have the same share a line with their names."""
-    manifest, alike = run.manifest, dict[str, list[str]]()
-    for name in manifest.names:
-        alike.setdefault(setup_text(manifest, name, run.evidence(name, CLEAN.text)), []).append(name)
-    every = len(manifest.names)
-    return [("all checkpoints" if len(names) == every > 1 else ", ".join(names), text) for text, names in alike.items()]
+    """Return the set-up of a run's checkpoints in words: what all share, then what is of some of them alone. Parts with
+    the same source share a bracket."""
+    manifest = run.manifest
+    clauses = {name: [*_setup_clauses(manifest, name, run.evidence(name, CLEAN.text))] for name in manifest.names}
+    first, *others = clauses.values()
+    common = [clause for clause in first if all(clause in other for other in others)]
+    alike = dict[str, list[str]]()
+    for name, own in clauses.items():
+        alike.setdefault(_in_brackets(clause for clause in own if clause not in common), []).append(name)
+    called = "all checkpoints" if others else manifest.names[0]
+    return [(called, _in_brackets(common)), *((", ".join(names), text) for text, names in alike.items() if text)]
+
+
+def _in_brackets(clauses: Iterable[tuple[str, str]]) -> str:
+    together = dict[str, list[str]]()
+    for value, why in clauses:
+        together.setdefault(why, []).append(value)
+    return "; ".join(f"{', '.join(values)} ({why})" if why else "; ".join(values) for why, values in together.items())
 
 
 def setup_findings(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[Finding]:

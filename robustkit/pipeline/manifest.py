@@ -232,6 +232,7 @@ def _data(plan: Plan, digest: str, size: int) -> DataEntry:
         class_names=tuple(dataset.class_names),
         unjudged=UNSET if plan.unjudged is None else plan.unjudged,
         shards=tuple(digests_of_shards([sample.id for sample in dataset.samples], size)),
+        total=dataset.total if dataset.total > len(dataset.samples) else UNSET,
     )
 
 

@@ -34,6 +34,7 @@ from ..common.options import (
 )
 from ..common.plugins import built_in, plugin_files
 from ..errors import ProtocolError, unknown
+from ..protocol.card import presets_of
 from ..runs.description import without_option
 from .processes import is_follower
 
@@ -44,24 +45,6 @@ if TYPE_CHECKING:
     from ..protocol.card import Card
     from ..protocol.condition import Condition
 
-_FEW = "gaussian_noise(severity=3),defocus_blur(severity=3),fog(severity=3),jpeg_compression(severity=3)"
-_QUEST = "fgsm,pgd,spsa(on=200),autoattack(second=200)"  # SPSA and Square take thousands of passes for an image
-OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {
-    "classification": {
-        "quick": {"attacks": "fgsm,pgd", "corruptions": _FEW, "limit": 100},
-        "standard": {"attacks": "fgsm,pgd", "corruptions": "in-c", "cams": "auto", "limit": 1000},
-        "full": {"attacks": "fgsm,pgd,autoattack", "corruptions": "in-c,in-c-extra", "cams": "auto"},
-        "quest": {"attacks": _QUEST, "eps": "1/255", "corruptions": "in-c", "cams": "agcam", "limit": 1000},
-    },
-    "segmentation": {
-        "quick": {"attacks": "pgd", "corruptions": _FEW, "limit": 50},
-        "standard": {"attacks": "pgd,segpgd", "corruptions": "segformer-16", "limit": 500},
-        "full": {"attacks": "pgd,segpgd", "corruptions": "in-c,in-c-extra"},
-    },
-}
-"""Options by preset, by task. The radius is the protocol card's where none stands here; without a limit all samples are
-evaluated. `robustkit table RUN --columns quest` shows a run of `quest` as the paper does.
-"""
 _CONSTANTS = ("auto", "imagenet", "cifar")
 
 
@@ -82,7 +65,7 @@ class Preset:
 
 def preset_of(task: str, name: str) -> Preset:
     """Return a preset by its name. Raises ProtocolError for an unknown one."""
-    presets = OPTIONS.get(task, {})
+    presets = presets_of(task)
     if name in presets:
         return Preset(name, presets[name])
     if name in _CONSTANTS:

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
@@ -101,6 +102,17 @@ def samples_of(task: str) -> SampleWords:
     if entry := built_in("tasks").get(task):
         return cast("SampleWords", entry.load().samples)
     return TASKS.get(task, SampleWords("sample", "samples"))
+
+
+@cache
+def _presets() -> dict[str, dict[str, dict[str, str | int]]]:
+    path = Path(__file__).with_name("presets.toml")
+    return parse_toml(path.read_text("utf-8"), str(path), ProtocolError)
+
+
+def presets_of(task: str) -> Mapping[str, Mapping[str, str | int]]:
+    """Return the options of each preset of a task, by name; none of a slice's or a plug-in's."""
+    return _presets().get(task, {})
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,15 +14,18 @@ from ..display.format import figure_cell, interval, p_equals, percent, scaled
 from ..display.svg import Plot, Style, brief_labels, dots, legend, list_some, panels, series_shift, shorten_name, style
 from ..display.text import capital
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import is_attack, kind_of, words_of
+from ..evaluations.condition import FOLDERS, kind_of, name_of, words_of
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
 from ..evaluations.setup_findings import setups_of
-from ..protocol.card import SampleWords
+from ..protocol.card import SampleWords, presets_of
+from ..protocol.condition import split_list
 from ..results.comparison import Asked, ComparisonRow, Tested, asked_results
 from ..results.methods import MethodResults, by_method, tests_of
-from ..results.summary_text import Sentence, findings, listed, standings
+from ..results.summary_text import Sentence, findings
+from ..results.tables import samples_text
 from ..tasks import metric_of
 from ..tasks.task import task_of
+from .pages import gate_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -33,7 +37,12 @@ _HEIGHT = 24  # units of a row; more where many checkpoints share it
 def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, Style]) -> Plot | None:
     """Return a row of dots for each condition with the task's metric, or an error that is its complement."""
     headline = task_of(results.manifest).headline_metric
-    drawn = [entry for entry in rows if entry.metric == headline.name or _is_error(entry.metric)]
+    drawn = [entry for entry in rows if entry.metric == headline.name or metric_of(entry.metric).complement]
+    if len(drawn) < 2:  # maps alone: the score that most rows have
+        often = Counter(entry.metric for entry in rows if metric_of(entry.metric).scale == 100)
+        ((metric, _),) = often.most_common(1) or [("", 0)]
+        drawn = [entry for entry in rows if entry.metric == metric]
+        headline = metric_of(metric) if metric else headline
     if headline.scale != 100:  # the axis is of shares
         return None
     names = results.names[:_MOST]
@@ -68,21 +77,15 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     descriptions = [f"{short[name]}: {spoken[name]}" for name in names]
     every = len(results.names)
     more = f" The first {_MOST} of {every} {results.kind}." if every > _MOST else ""
-    error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
-    error += "; small: each training" if isinstance(results, MethodResults) and not results.compared.single else ""
+    small = "; small: each training" if isinstance(results, MethodResults) and not results.compared.single else ""
     return Plot(
         "front",
         f"{heading} by condition",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
         paint,
         alt=f"{word} in percent. {list_some(descriptions)}.",
-        caption=f"{heading} with 95 % intervals{error}.{more}",
+        caption=f"{heading} with 95 % intervals{small}.{more}",
     )
-
-
-def _is_error(name: str) -> bool:
-    metric = metric_of(name)
-    return metric.better < 0 and metric.share
 
 
 def _trainings(results: Results, name: str, drawn: Sequence[Asked]) -> Iterator[list[Figure]]:
@@ -92,18 +95,17 @@ def _trainings(results: Results, name: str, drawn: Sequence[Asked]) -> Iterator[
         for side in method.sides if len(method.sides) > 1 else ():
             rows = {row.key: row for row in side.results}
             points = (rows.get(entry.key) for entry in drawn)
-            complete = (
-                point.complement if point and _is_error(entry.metric) else point
-                for entry, point in zip(drawn, points, strict=True)
-            )
+            complete = (_shown(point, entry.metric) for entry, point in zip(drawn, points, strict=True))
             yield [Figure(math.nan if point is None else point.value, 0) for point in complete]
 
 
 def _point(results: Results, name: str, entry: Asked) -> Figure:
-    row = results.cells[name].get(entry.key)
-    if row is None:
-        return Figure(math.nan, 0)
-    return row.complement if _is_error(entry.metric) else row
+    return _shown(results.cells[name].get(entry.key), entry.metric) or Figure(math.nan, 0)
+
+
+def _shown(row: Figure | None, metric: str) -> Figure | None:
+    """Return the figure as the page shows it: of an error, the accuracy."""
+    return row.complement if row is not None and metric_of(metric).complement else row
 
 
 WIDE = 4  # the number of checkpoints up to which a narrow screen shows the table as cards
@@ -121,12 +123,12 @@ class FrontColumn:
 @dataclass(frozen=True)
 class FrontCell:
     """A figure with its interval. mark: best or worst of all, or than the first; empty where that is not significant.
-    control: the best control's figure, of a map."""
+    lead: how far a map is above the best control."""
 
     value: str
     interval: str = ""
     mark: str = ""
-    control: str = ""
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class FrontLine:
 
 @dataclass(frozen=True)
 class Chip:
-    """A figure at a glance. value: of all checkpoints. detail: the best one, or an interval. section: what it opens."""
+    """A figure at a glance. value: of the best and the worst. detail: whose, or an interval. section: what it opens."""
 
     label: str
     value: str
@@ -155,9 +157,10 @@ class Chip:
 
 @dataclass(frozen=True)
 class FrontPage:
-    """What the template shows. setups: checkpoints, and their set-up in words. stops: what the samples are called of a
-    run that looks at them until rules are decided; None of others."""
+    """What the template shows. scope: by heading. setups: checkpoints, and their set-up in words. stops: what the
+    samples are called of a run that looks at them until rules are decided; None of others."""
 
+    scope: Sequence[tuple[str, str]]
     findings: Sequence[Sentence]
     chips: Sequence[Chip]
     columns: Sequence[FrontColumn]
@@ -188,17 +191,20 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in pairs]
     groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)
     for entry in rows:
-        more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""
+        more = f": {metric_of(entry.metric).shown.word}" if several[entry.called] > 1 else ""
         groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
+    raised = [*findings_of(original), *(Raised("", "", each) for each in not_evaluated(results.run))]
+    remarks = note_lines(original)
     return FrontPage(
+        [*_scope(rows, results, raised, len(remarks))],
         findings(original),
         list(_chips(rows, results, tests, short)),
         columns,
         list(groups.values()),
         _note(rows, tests, results),
         front_figure(rows, results, looks),
-        [*findings_of(original), *(Raised("", "", each) for each in not_evaluated(results.run))],
-        note_lines(original),
+        raised,
+        remarks,
         setups_of(results.run),
         gaps_of(results.run),
         manifest.protocol.samples if manifest.is_sequential else None,
@@ -207,38 +213,90 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
 
 
 def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mapping[str, str]) -> Iterator[Chip]:
-    """Yield a chip for each area of the first page: of its first row, which is the strongest attack of several."""
-    names, many = results.names, results.manifest.protocol.samples.many
-    best = {each.area: each for each in standings(results, tests)} if tests.all_pairs else {}
-    more = next((each.more for each in findings(results) if each.more), "")
-    detail = f"{more} more would probably settle the closest undecided comparison" if more else ""
-    yield Chip(many, f"{results.manifest.data.n:,}".replace(",", "\u202f"), detail.lower(), section="reproduce")
-    areas = dict[str, list[Asked]]()
+    """Yield a chip for each area of the first page: best against worst, of the condition that differs most, or the
+    first, which is the strongest attack, of one checkpoint."""
+    names, areas = results.names, dict[str, list[Asked]]()
+    many = results.manifest.protocol.samples.many
     for entry in rows:
         areas.setdefault(words_of(entry.condition).claims.area.format(many=many), []).append(entry)
-    for area, (entry, *others) in areas.items():
-        metric = metric_of(entry.metric)
-        finite = [row for name in names if (row := results.cells[name].get(entry.key)) and row.is_finite]
+    for entries in areas.values():
+        finite = {each: some for each in entries if (some := _finite(each, results, names))}
         if not finite:
             continue
-        ends = [scaled(end(row.value for row in finite), metric.scale) for end in (min, max)]
+
+        def differs(entry: Asked, finite: Mapping[Asked, list[Figure]] = finite) -> tuple[bool, float]:
+            values = [row.value for row in finite[entry]]
+            return any(row.significant for row in tests.of(entry.key)), max(values) - min(values)
+
+        def lowest(entry: Asked, finite: Mapping[Asked, list[Figure]] = finite) -> float:
+            return -(metric_of(entry.metric).shown.better or 1) * finite[entry][0].value
+
+        entry = max(finite, key=differs if len(names) > 1 else lowest)
+        metric = metric_of(entry.metric).shown
+        ends = sorted(finite[entry], key=lambda row: (metric.better or 1) * -row.value)
+        best, worst = (end if metric.better else finite[entry][0] for end in (ends[0], ends[-1]))
         unit = " %" if metric.scale == 100 else ""
-        detail, standing = _cell(finite[0], metric.scale, "").interval, best.get(area)
-        if len(finite) == 1 < len(names):
-            detail = f"{short[finite[0].checkpoint]} only"
-        elif len(names) > 1:
-            leaders = listed([short[name] for name in standing.leaders]) if standing else ""
-            detail = f"best: {leaders}" if leaders else "mixed" if standing and standing.mixed else "inconclusive"
-            detail = "equal" if detail == "inconclusive" and ends[0] == ends[1] else detail
-        several = " (strongest)" if others and is_attack(kind_of(entry.condition)) else ""
+        cells = [str(scaled(row.value, metric.scale)) for row in (best, worst)]
         called = ", ".join(entry.called.split(", ")[:2])
-        value = " to ".join(dict.fromkeys(ends)) + unit
-        yield Chip(f"{called}{several}: {metric.word}", value, detail, entry.family)
+        value = " vs ".join(dict.fromkeys(cells)) + unit
+        if len(names) == 1:
+            detail = interval(best.low, best.high, metric.scale)
+        elif len(finite[entry]) == 1:
+            detail = f"{short[best.checkpoint]} only"
+        elif cells[0] == cells[1]:
+            detail = "equal"
+        else:
+            pair = {best.checkpoint, worst.checkpoint}
+            of_pair = [row for row in tests.of(entry.key) if {row.first.checkpoint, row.second.checkpoint} == pair]
+            chance = p_equals(of_pair[0].p_value) if any(row.significant for row in of_pair) else "not significant"
+            detail = f"{short[best.checkpoint]} vs {short[worst.checkpoint]}, {chance}"
+        yield Chip(f"{called}: {metric.word}", value, detail, entry.family)
+
+
+def _finite(entry: Asked, results: Results, names: Sequence[str]) -> list[Figure]:
+    """Return the figures of a row, as the page shows them."""
+    rows = (results.cells[name].get(entry.key) for name in names)
+    return [_shown(row, entry.metric) or row for row in rows if row is not None and row.is_finite]
+
+
+def _scope(rows: Sequence[Asked], results: Results, found: Sequence[Raised], notes: int) -> Iterator[tuple[str, str]]:
+    """Yield what the page is about: of when, by what, of which data; what was evaluated and what was not; what a policy
+    said, and how many findings there are."""
+    manifest = results.manifest
+    whole = f" (of {total:,})" if isinstance(total := manifest.data.total, int) else ""
+    started = datetime.datetime.fromisoformat(manifest.started)
+    yield "date", f"{started.day} {started:%b %Y}, robustkit {manifest.robustkit}"
+    yield "data", f"{samples_text(results)} of {manifest.data.name}{whole}"
+    yield "protocol", f"{manifest.protocol.name}@{manifest.protocol.version}"
+    yield "evaluated", ", ".join(dict.fromkeys(entry.called.split(", ")[0] for entry in rows)) or "nothing"
+    if lacking := _lacking(results):
+        yield "not evaluated", ", ".join(lacking)
+    yield "gate", gate_text(results.run)
+    counts = Counter(each.finding.severity for each in found)
+    counts["note"] += notes
+    words = [f"{count} {name}{'s' * (count > 1)}" for name in ("doubt", "limit", "note") if (count := counts[name])]
+    yield "findings", ", ".join(words) or "none"
+
+
+def _lacking(results: Results) -> Iterator[str]:
+    """Return what presets of the task evaluate and the run does not: attacks, sets of corruptions, maps."""
+    manifest, presets = results.manifest, presets_of(results.manifest.protocol.task).values()
+    called = {name_of(text, "table", manifest).split(", ")[0] for text in manifest.conditions}
+    names = dict.fromkeys(name for each in presets for name in split_list(str(each.get("attacks", ""))))
+    lacking = dict.fromkeys(name_of(kind_of(name), "table", manifest) for name in names)
+    yield from (name for name in lacking if name not in called)
+    have = {row.condition for row in results}
+    sets = dict.fromkeys(name for each in presets for name in split_list(str(each.get("corruptions", ""))))
+    for name in sets:
+        if "(" not in name and not any(kind_of(text) == name and "severity=" not in text for text in have):
+            yield name_of(name, "table", manifest)
+    if any("cams" in each for each in presets) and not any(FOLDERS.get(kind_of(text)) == "maps" for text in have):
+        yield "attribution maps"
 
 
 def _line(title: str, entry: Asked, results: Results, tests: Tested) -> FrontLine:
-    metric, names = metric_of(entry.metric), results.names
-    rows = [results.cells[name].get(entry.key) for name in names]
+    metric, names = metric_of(entry.metric).shown, results.names
+    rows = [_shown(results.cells[name].get(entry.key), entry.metric) for name in names]
     marks = _marks(names, tests.of(entry.key), tests.all_pairs)
     leads = [results.cells[name].get((entry.condition, f"{entry.metric}_over_control")) for name in names]
     cells = tuple(
@@ -255,8 +313,8 @@ def _cell(row: Figure | None, scale: float, mark: str, lead: Figure | None = Non
     """Return the cell of a result. lead: how far it is above the best control, if there are any."""
     if row is None or not row.is_finite:
         return FrontCell("–" if row is None else "nan")
-    control = scaled(row.value - lead.value, scale) if lead is not None and lead.is_finite else ""
-    return FrontCell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, control)
+    ahead = scaled(lead.value, scale, sign="+") if lead is not None and lead.is_finite else ""
+    return FrontCell(scaled(row.value, scale), interval(row.low, row.high, scale), mark, ahead)
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
@@ -287,7 +345,7 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
         return "not tested", ""
     beyond = [row for row in finite if row.significant]
     if count == 2:
-        difference = finite[0].difference
+        difference = finite[0].shown[1]
         gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
         text = figure_cell(gap, scale, sign="+")
         return p_equals(finite[0].p_value) if beyond else "inconclusive", text
@@ -299,17 +357,23 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
 
 def _note(rows: Sequence[Asked], tests: Tested, results: Results) -> str:
     note, called = "In brackets: 95 % intervals. ↓: lower is better.", results.manifest.protocol.samples
+    if any(
+        (entry.condition, f"{entry.metric}_over_control") in results.cells[name]
+        for entry in rows
+        for name in results.names
+    ):
+        note += f" Lead: how far a map is above the best control, which ignores the {called.one}."
     if len(results.names) < 2:
         return note
     if isinstance(results, MethodResults) and not results.compared.single:
         note += f" Figures are means over trainings; intervals and tests are for other {called.many} and trainings."
     one = results.kind.removesuffix("s")
-    best = f"Best: no other {one} is significantly better, and at least one is worse. Worst: the reverse."
+    best = f"Best: significantly better than another {one}, worse than none. Worst: the reverse."
     marks = best if tests.all_pairs else f"Better, worse: significantly so than the first {one}."
     chance = (
         f"Significant: p < 0.05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of "
         "the run. Inconclusive: the difference may be chance."
     )
-    gaps = f"metrics that are not per-{called.one} means, single severities, and conditions missing for a {one}"
+    gaps = f"metrics that are not per-{called.one} means, and conditions missing for a {one}"
     untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""
     return f"{note} {marks} {chance}{untested}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import resources
 from typing import Any
@@ -15,15 +14,12 @@ from ..common.figure import Figure
 from ..common.preprocessing import describe_preprocessing
 from ..display.html import ENLARGE, html_table
 from ..display.table import Section, join_tables
-from ..display.text import capital, no_formula
+from ..display.text import no_formula
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import Clause
-from ..evaluations.family import by_family
-from ..evaluations.metrics import Cells, Term
-from ..protocol.condition import CLEAN
+from ..evaluations.metrics import Term
 from ..results.methods import MethodResults, by_method, name_methods
-from ..results.survey import doubts_of, looks_of
-from ..results.tables import compared_grids, samples_text, slice_sections
+from ..results.survey import looks_of
+from ..results.tables import compared_grids, slice_sections
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
@@ -98,56 +94,7 @@ def in_order(sections: Iterable[Section]) -> list[Section]:
     return sorted(sections, key=lambda section: places.get(section.name, places["attention"] + 0.5))
 
 
-_EXPECTED = ("attacks", "corruptions")  # of which a sentence says that none was evaluated
-WIDE = 0.2  # the width of a 95 % interval above which a sentence says that samples are too few
-
-
-@dataclass(frozen=True)
-class Headline:
-    """What the results say about a checkpoint, in one sentence. flags: each once, with the conditions that have it."""
-
-    checkpoint: str
-    sentence: str
-    flags: tuple[str, ...]
-
-
-def verdicts(run: RunFolder, rows: Sequence[Figure]) -> list[Headline]:
-    results = Results.of(run, rows)
-    manifest = results.manifest
-    task, headlines = task_of(manifest), []
-    for checkpoint in manifest.checkpoints:
-        every = results.cells[checkpoint.name]
-        cells = {key: row for key, row in every.items() if row.is_finite}
-        sentence = "; ".join(_parts(task, cells, manifest))
-        whole = f"{capital(sentence)}." if sentence else "Nothing was evaluated."
-        doubts = doubts_of(every.values()).items()
-        flags = (f"{flag} ({texts[0] if len(texts) == 1 else f'{len(texts)} conditions'})" for flag, texts in doubts)
-        headlines.append(Headline(checkpoint.name, whole, tuple(flags)))
-    return headlines
-
-
-def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
-    families = by_family(dict.fromkeys(condition for condition, _ in cells))
-    clauses = []
-    if (clean := cells.get((CLEAN.text, task.headline))) is not None:
-        clauses.append(Clause(task.clean_clause(clean), (clean,)))
-    for family, _ in families:
-        clauses += family.presenter.clauses(cells, manifest, task.headline_metric)
-    clauses += task.last_clauses(cells)
-    yield from (clause.text for clause in clauses)
-    if not cells:
-        return
-    lacking = [family.name for family, conditions in families if family.name in _EXPECTED and not conditions]
-    if lacking:
-        yield f"no {' and no '.join(lacking)} were evaluated"
-    rows = [row for clause in clauses for row in clause.rows]
-    if any(not (row.has_interval) for row in rows):
-        yield "too few samples for intervals"
-    elif any(row.high - row.low > WIDE for row in rows):
-        yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
-
-
-LARGEST = 7_900_000  # the limit in bytes of the page; it decides how many samples are shown
+LARGEST = 2_900_000  # the limit in bytes of the page; it decides how many samples are shown
 _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 
@@ -180,9 +127,7 @@ def write_report(run: RunFolder, rows: Sequence[Figure], by: Sequence[str] = ())
         "folder": run.path.name,
         "methods": [*name_methods([run])],
         "many": manifest.protocol.samples.many,
-        "samples": samples_text(results),
         "why_not": why_not_repeated(manifest.command),
-        "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),
     }
     text = _page(common, sections, Browser(run), Terms(task_of(manifest)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from markupsafe import Markup, escape
 
 from ..display.html import ENLARGE, LOOK, policy, shared
 from ..display.text import no_controls, no_formula
+from ..errors import RunError
+from ..runs.folder import RunFolder
 
 _HERE = Path(__file__).parent
 _BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")
@@ -68,6 +71,24 @@ def render_page(
         **values, style=Markup("\n".join(map(part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
     )
     return no_controls(text, allowed="\n\t")
+
+
+_GATE = re.compile(r'(?<=<span class="gate">)[^<]*(?=</span>)')
+
+
+def gate_text(run: RunFolder) -> str:
+    """Return what the last check of a run said: `release.toml: passed, 3 pass, ... (28 Nov 2026)`."""
+    gate = run.gate()
+    return f"{gate['policy']}: {gate['outcome']} ({gate['date']})" if gate else "no policy was checked"
+
+
+def show_gate(run: RunFolder) -> None:
+    """Write what the last check said into the page of a run, if it has one."""
+    path = run.path / "report.html"
+    with suppress(OSError, RunError, UnicodeDecodeError):  # a page that cannot be written to stays as it is
+        if path.is_file():
+            text = escape(no_controls(gate_text(run)))
+            run.write(path, _GATE.sub(lambda match: str(text), run.read_text(path), count=1).encode())
 
 
 def allow_breaks(text: str) -> Markup:

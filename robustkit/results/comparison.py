@@ -1,9 +1,10 @@
 """Compare checkpoints: which pairs, whether they may be paired, and all their differences, in one family of tests.
 
 Rows are top-1 and NLL of clean images and of each attack (top-1 alone where samples leave at their first wrong
-prediction), mean errors of corruptions and of their sets, and scores of maps; for segmenters mIoU and accuracies, under
-corruptions those of sets. Single severities, controls, precision and recall of maps, and watched attention are left
-out: they follow other rows so closely that they would only weaken Holm's correction.
+prediction), mean errors of corruptions and of their sets, single severities that are in no mean, and scores of maps;
+for segmenters mIoU and accuracies, under corruptions those of sets. Severities of a mean, controls, precision and
+recall of maps, and watched attention are left out: they follow other rows so closely that they would only weaken Holm's
+correction.
 
 That is over one family of tests. Of one run it is what its page tests (`pair_tests`): all rows of each checkpoint
 against the first, and what the first page shows of all other pairs; whichever of them are asked for. So a difference
@@ -28,9 +29,8 @@ from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import FIRST, group_of, is_attack, kind_of, name_of, words_of
 from ..evaluations.corruptions import unlike_published
-from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
-from ..evaluations.metrics import is_finite
+from ..evaluations.metrics import Metric, is_finite
 from ..evaluations.presenting import Concerned, raised_once, short_names
 from ..runs.folder import RunFolder
 from ..tasks import metric_of
@@ -74,6 +74,12 @@ class ComparisonRow:
     @property
     def key(self) -> tuple[str, str]:
         return self.condition, self.metric
+
+    @property
+    def shown(self) -> tuple[Metric, Difference]:
+        """The metric that people read, and the difference in it: of errors under corruption, of accuracies."""
+        metric = metric_of(self.metric)
+        return metric.shown, self.difference.complement if metric.complement else self.difference
 
     @property
     def significant(self) -> bool:
@@ -277,7 +283,7 @@ def _paired(first: Side, second: Side) -> Pair:
             left_out.append(str(fault))
             continue
         rows.append(ComparisonRow(first, second, condition, metric, difference))
-    left_out += _left_out(first, second, common, [row.condition for row in rows])
+    left_out += _left_out(first, second, common)
     flips = [*flips_under(first, second, texts), *flips]
     differ = tuple(intended_differences(first.described, second.described).values())
     return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)), flips=tuple(flips))
@@ -335,7 +341,7 @@ def _published(reference: Published | None, first: Side, second: Side, condition
     return None if of_first is None else figure - of_first
 
 
-def _left_out(first: Side, second: Side, common: Sequence[str], in_rows: Iterable[str]) -> Iterator[str]:
+def _left_out(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     """Yield lines on the conditions that are in no row: those that the other has, or that its own run.json names."""
     names = pair_names(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
@@ -346,7 +352,6 @@ def _left_out(first: Side, second: Side, common: Sequence[str], in_rows: Iterabl
         # A group that is lacking at all levels is named as a group.
         if merged := dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking):
             yield f"{name} has no records under {', '.join(merged)}"
-    yield from not_compared(common, in_rows)
 
 
 # The family of a run

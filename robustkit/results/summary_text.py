@@ -20,8 +20,6 @@ from ..display.text import capital
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import is_over_groups, kind_of, name_of, words_of
 from ..evaluations.family import by_family, family_of
-from ..evaluations.metrics import Cells
-from ..evaluations.presenting import gaps_of
 from ..protocol.condition import CLEAN
 from ..tasks import metric_of
 from ..tasks.labelled.parity import parity_sentences
@@ -29,39 +27,30 @@ from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points
 from .methods import SINGLE, MethodResults, by_method, tests_of
 from .published import read_published, reference_names
-from .survey import doubts_of
 from .tables import Among, weakest_slice
 
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
 
 
 def sentences_of_one(results: Results) -> Iterator[str]:
+    name = results.manifest.names[0]
+    first, *others = [*clauses_of(results, name)] or ["nothing was evaluated"]
+    yield f"{shorten_name(name, _LONGEST)}: {'; '.join([first, *others[:1]])}."
+    yield from (f"{capital(clause)}." for clause in others[1:])
+    if among := _among_known(results, name):
+        yield among
+
+
+def clauses_of(results: Results, name: str) -> Iterator[str]:
+    """Yield what the results say about a checkpoint: clean, under the strongest attack, under corruptions, of maps."""
     manifest, task = results.manifest, task_of(results.manifest)
-    name = manifest.names[0]
     cells = {key: row for key, row in results.cells[name].items() if row.is_finite}
-    clauses = []
     if (clean := cells.get((CLEAN.text, task.headline))) is not None:
-        clauses.append(task.clean_clause(clean))
+        yield task.clean_clause(clean)
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in cells)):
         if conditions:
-            clauses += [clause.text for clause in family.presenter.clauses(cells, manifest, task.headline_metric)]
-    if clauses:
-        yield f"{shorten_name(name, _LONGEST)}: {'; '.join(clauses[:2])}."
-    if clauses[2:]:
-        yield f"{capital(clauses[2])}."
-    yield from filter(None, (_weakest(results, cells), _among_known(results, name), _doubt(results, name)))
-
-
-def _weakest(results: Results, cells: Cells) -> str:
-    """Return under which attack or corruption the checkpoint does worst; empty for one condition."""
-    headline = task_of(results.manifest).headline_metric
-    rows = [row for (_, metric), row in cells.items() if metric == headline.name]
-    if len(rows) < 3 or not headline.better:
-        return ""
-    row = min(rows, key=lambda row: headline.better * row.value)
-    called = name_of(row.condition, "table", results.manifest)
-    value = f"{headline.scale * row.value:.{1 if headline.scale == 100 else 3}f}"
-    return f"Weakest spot: {called} ({headline.noun or headline.word} {value}{' %' * (headline.scale == 100)})."
+            yield from (clause.text for clause in family.presenter.clauses(cells, manifest, task.headline_metric))
+    yield from (clause.text for clause in task.last_clauses(cells))
 
 
 _PLACES = ("1st", "2nd", "3rd")
@@ -95,16 +84,6 @@ def _among_known(results: Results, name: str) -> str:
     return ""
 
 
-def _doubt(results: Results, name: str) -> str:
-    """Return whether any flag raises doubt about the results, and the first; empty where some are still missing."""
-    flags = doubts_of(results.cells[name].values())
-    if not flags:
-        return "" if gaps_of(results.run) else "No flags."
-    first, (condition, *_) = next(iter(flags.items()))
-    count = "1 flag" if len(flags) == 1 else f"{len(flags)} flags, the first"
-    return f"{count} ({condition}): {first}."
-
-
 MOST = 3  # the number of lines
 POWER = 0.8  # how often samples of this number show a difference that a sentence names as one they can show
 _ALPHA = 0.05
@@ -116,8 +95,8 @@ _SMALL = 0.25  # share of a difference that one on clean images may have at most
 @dataclass(frozen=True)
 class Sentence:
     """A sentence, and what it is about. text: to be escaped. checkpoints: the one that it is about first. group: the
-    family of conditions; empty for the whole run. difference: the first checkpoint minus the second. interval: its 95
-    %. p_value: Holm's. more: `About 340`, samples that would probably settle it."""
+    family of conditions; empty for the whole run. difference: the first checkpoint minus the second, of the metric.
+    interval: its 95 %. p_value: Holm's."""
 
     text: str
     checkpoints: tuple[str, ...] = ()
@@ -128,7 +107,6 @@ class Sentence:
     interval: tuple[float, float] = (math.nan, math.nan)
     p_value: float = math.nan
     n: int = 0
-    more: str = ""
 
     @property
     def significant(self) -> bool:
@@ -192,14 +170,32 @@ def _overall(results: Results) -> list[Sentence]:
 
 @dataclass(frozen=True)
 class Standing:
-    """How checkpoints stand in one area of the first page. leaders: no other is significantly better in any figure, and
-    at least one is worse in some. mixed: whether others are better in some figures and worse in others. beaten: those
-    that are significantly worse than another in some figure."""
+    """How checkpoints stand in one area of the first page. worse: which is significantly worse than which, in some
+    figure, in the order of the run. mixed: whether two are each worse than the other, in different figures."""
 
     area: str
-    leaders: tuple[str, ...]
-    mixed: bool
-    beaten: frozenset[str] = frozenset()
+    worse: tuple[tuple[str, str], ...]
+
+    @property
+    def mixed(self) -> bool:
+        return any(pair[::-1] in self.worse for pair in self.worse)
+
+    @property
+    def losers(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """Those that are worse than others, with all that these are worse than: {better: worse}."""
+        by_loser = dict[str, list[str]]()
+        for loser, winner in self.worse:
+            by_loser.setdefault(loser, []).append(winner)
+        alike = dict[tuple[str, ...], list[str]]()
+        for loser, winners in by_loser.items():
+            alike.setdefault(tuple(winners), []).append(loser)
+        return {winners: tuple(losers) for winners, losers in alike.items()}
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """Those that are better than some and worse than none."""
+        losers = {loser for loser, _ in self.worse}
+        return tuple(dict.fromkeys(winner for _, winner in self.worse if winner not in losers))
 
 
 def standings(results: Results, tests: Tested) -> list[Standing]:
@@ -210,21 +206,22 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
         areas.setdefault(area, []).extend(row for row in tests.of(entry.key) if math.isfinite(row.p_value))
     by_area = []
     for area, rows in areas.items():
-        above, below = set[str](), set[str]()
-        for row in rows:
-            ends = row.second.checkpoint, row.first.checkpoint
-            if row.verdict in ("better", "worse"):
-                above.add(ends[row.verdict == "worse"])
-                below.add(ends[row.verdict == "better"])
-        leaders = tuple(name for name in names if name in above - below)
+        ends = {
+            (row.second.checkpoint, row.first.checkpoint)[:: 1 if row.verdict == "worse" else -1]
+            for row in rows
+            if row.verdict in ("better", "worse")
+        }
         if rows:
-            by_area.append(Standing(area, leaders, bool(above) and not leaders, frozenset(below)))
+            by_area.append(Standing(area, tuple((a, b) for a in names for b in names if (a, b) in ends)))
     return by_area
 
 
+_GROUPS = 2  # groups of checkpoints, alike in what they are worse than, that a sentence names
+
+
 def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str]) -> tuple[str, bool]:
-    """Return who is best where, where nothing is significant, and who is not significantly worse anywhere; and whether
-    it only counts tests, of figures that are not on the first page."""
+    """Return who is worse than whom at what, where nothing is significant, and who is never beaten; and whether it only
+    counts tests, of figures that are not on the first page."""
     tested = [row for row in tests.rows if math.isfinite(row.p_value)]
     called = list(names.values())
     those = " and ".join(called) if len(called) == 2 else f"the {len(called)} {results.kind}"
@@ -234,34 +231,43 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
     sizes += f", {results.compared.trainings}" if isinstance(results, MethodResults) else ""
     every, significant = len(tested), sum(row.significant for row in tested)
     by_area = standings(results, tests) if tests.all_pairs else []
-    best = dict[tuple[str, ...], list[str]]()
+    where = dict[str, list[str]]()
     for each in by_area:
-        if each.leaders:
-            best.setdefault(each.leaders, []).append(each.area)
-    clauses = []
-    for leaders, areas in best.items():
-        whose = listed([names[name] for name in leaders])
-        clauses.append(f"{whose} {'is' if len(leaders) == 1 else 'are'} significantly best {listed(areas)}")
-    if mixed := [each.area for each in by_area if each.mixed]:
-        clauses.append(f"no single winner {listed(mixed)}")
-    level = [each.area for each in by_area if not each.leaders and not each.mixed]
-    if level and clauses:
-        clauses.append(f"no significant difference {listed(level, 'or')}")
-    if clauses:
-        sentence = "; ".join(clauses)
-        sentence = capital(sentence) if sentence.startswith("no ") else sentence
-        unbeaten = [name for name in names if not any(name in each.beaten for each in by_area)]
-        few = listed([names[name] for name in unbeaten]) if 0 < len(unbeaten) < len(names) else ""
-        more = (
-            f" {few} {'is' if len(unbeaten) == 1 else 'are'} not significantly worse than any other."
-            if few and len(by_area) > 1
-            else ""
-        )
-        return f"{sentence} ({sizes}).{more}", False
+        if each.worse:
+            where.setdefault(_standing_words(each, names), []).append(each.area)
+    if where:
+        clauses = [f"{what} {listed(areas)}" for what, areas in where.items()]
+        if level := [each.area for each in by_area if not each.worse]:
+            clauses.append(f"no significant difference {listed(level, 'or')}")
+        losers = {loser for each in by_area for loser, _ in each.worse}
+        unbeaten = [names[name] for name in names if name not in losers]
+        never = f" Never beaten: {', '.join(unbeaten)}." if 0 < len(unbeaten) < len(names) and len(names) > 2 else ""
+        text = "; ".join(clauses)
+        return f"{capital(text) if text.startswith('no ') else text} ({sizes}).{never}", False
     if significant:
         how = "is" if significant == 1 else "are"
         return f"{significant} of {every} paired tests between {those} {how} significant ({sizes}).", True
     return f"No significant difference between {those} in {every} paired tests ({sizes}).", False
+
+
+def _standing_words(standing: Standing, names: Mapping[str, str]) -> str:
+    """Return `quest is significantly worse than standard`, of many checkpoints who is best and who is worst."""
+
+    def call(group: Sequence[str]) -> str:
+        return listed([names[name] for name in group])
+
+    if standing.mixed:
+        return "no single winner"
+    groups = standing.losers
+    if len(groups) <= _GROUPS:
+        parts = [
+            f"{call(worse)} {'is' if len(worse) == 1 else 'are'} significantly worse than {call(better)}"
+            for better, worse in groups.items()
+        ]
+        return ", ".join(parts)
+    worst = max(groups, key=len)
+    best = f"{call(standing.leaders)} {'is' if len(standing.leaders) == 1 else 'are'} significantly best"
+    return f"{best} and {call(groups[worst])} worst"
 
 
 def listed(texts: Sequence[str], last: str = "and") -> str:
@@ -276,7 +282,7 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
     """Return a finding on the clearest difference of the first page that is not significant, where no checkpoint is
     best if there is one, and how many more samples would settle it if it is real; else what these could have shown."""
     many = results.manifest.protocol.samples.many
-    decided = {each.area for each in standings(results, tests) if each.leaders or each.mixed}
+    decided = {each.area for each in standings(results, tests) if each.worse}
     areas = {entry.key: words_of(entry.condition).claims.area.format(many=many) for entry in asked_results(results)}
     pairs = [(row, areas[key]) for row in tests.rows if (key := (row.condition, row.metric)) in areas]
     pairs = [(row, area) for row, area in pairs if not row.significant and is_in_points(row.metric)]
@@ -288,13 +294,12 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         more = math.ceil(n * (reaches[id(row)] / abs(row.difference.value)) ** 2) - n
         where = re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(row.condition, "sentence", results.manifest))
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
-        ends = interval(row.difference.ci_low, row.difference.ci_high, sign="+")
-        clearest = f"{second} against {first} {where}: {_size(row, whole=True)} {ends}"
-        corrected = "" if len(tests.rows) < 2 else f", not significant after correction for {len(tests.rows)} tests"
-        amount = f"About {_rounded(more)}" if more >= _FEW else "A few"  # power and the exact test are not the same
-        whole = f"{clearest}{corrected}"
-        text = f"{amount} more {many} would probably settle the closest undecided comparison ({whole})."
-        return [Sentence(text, more=amount)]
+        ends = interval(row.shown[1].ci_low, row.shown[1].ci_high, sign="+")
+        clear_of_0 = row.difference.ci_low > 0 or row.difference.ci_high < 0
+        why = f" (the interval excludes 0, but {len(tests.rows)} tests were made)" if clear_of_0 else ""
+        whole = f"{second} against {first}, {_size(row, whole=True)} {where} {ends}"
+        amount = _rounded(n + max(more, _FEW))  # power and the exact test are not the same
+        return [Sentence(f"Closest call: {whole}; about {amount} {many} in all would probably decide{why}.")]
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return [Sentence(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
     return []
@@ -354,11 +359,11 @@ def _sentence(row: ComparisonRow, results: Results, tests: Tested, names: Mappin
     if row.verdict in ("better", "worse") and claims.better and alike and is_in_points(row.metric):
         predicate, figure = (
             f"{claims.better if row.verdict == 'better' else claims.worse} than {first}",
-            f"{_noun(row.metric)} {_size(row)}",
+            f"{_noun(row)} {_size(row)}",
         )
     else:
-        how = "higher" if row.difference.value > 0 else "lower"
-        predicate, figure = f"has a {how} {_noun(row.metric)} than {first}", _size(row)
+        how = "higher" if row.shown[1].value > 0 else "lower"
+        predicate, figure = f"has a {how} {_noun(row)} than {first}", _size(row)
     begun = f"{where[:-1]}; " if where.endswith(")") else f"{where} ("
     return _of(row, f"{second} {predicate} {begun}{figure}, {p_equals(row.p_value)}, n = {counted(row.difference)}).")
 
@@ -380,15 +385,14 @@ def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bo
     return small and not clean.p_value < _ALPHA
 
 
-def _noun(metric: str) -> str:
-    definition = metric_of(metric)
-    return definition.noun or definition.word
+def _noun(row: ComparisonRow) -> str:
+    metric = row.shown[0]
+    return metric.noun or metric.word
 
 
 def _size(row: ComparisonRow, whole: bool = False) -> str:
-    """Return `+9.4 points`, or `+0.311`; whole: `+9.4 points of error`."""
-    value = row.difference.value
-    of = f" of {_noun(row.metric)}" if whole else ""
+    """Return `+9.4 points`, or `+0.311`; whole: `+9.4 points of accuracy`."""
+    value, of = row.shown[1].value, f" of {_noun(row)}" if whole else ""
     return f"{scaled(value, sign='+')} points{of}" if is_in_points(row.metric) else f"{number(value, sign='+')}{of}"
 
 

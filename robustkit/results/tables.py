@@ -15,7 +15,7 @@ from ..errors import DamagedRecord, ProtocolError, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import SHORT, SINGLES, BriefRow, check_condition, in_means, matches, name_of
 from ..evaluations.family import by_family
-from ..evaluations.metrics import Metric, is_finite, scored_by
+from ..evaluations.metrics import Metric, is_finite
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
@@ -97,8 +97,7 @@ def _table(results: Results, rows: list[BriefRow]) -> Table:
 
 def _cell(cells: Mapping[tuple[str, str], Figure], condition: str, metric: Metric) -> Cell:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
-    sign = "+" if scored_by(metric.name) else ""
-    return figure_cell(cells.get((condition, metric.name)), metric.scale, sign=sign)
+    return replace(metric, bare=False).cell(cells.get((condition, metric.name)))
 
 
 SMALL = 0.1  # where all figures of a row are below, three decimals would not tell them apart
@@ -232,7 +231,7 @@ def _note(comparison: Comparison) -> str:
     notes = ["The difference is value minus baseline, in points where they are in %."]
     words: dict[str, dict[str, None]] = {}
     for row in rows:
-        words.setdefault(row.difference.test, {})[metric_of(row.metric).word] = None
+        words.setdefault(row.difference.test, {})[row.shown[0].word] = None
     if words:
         *each, (last, _) = words.items()
         tests = "".join(f"{test} for {', '.join(of)}, " for test, of in each) + (f"else {last}" if each else last)
@@ -252,13 +251,16 @@ def _note(comparison: Comparison) -> str:
 
 
 def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
-    metric, difference = metric_of(row.metric), row.difference
+    metric, difference = row.shown
     cell = partial(scaled, scale=metric.scale)
     gap = Figure(difference.value, difference.n, difference.ci_low, difference.ci_high)
     label = name_of(row.condition, "table", row.second.manifest)
     cells = (label, metric.label, counted(difference), cell(difference.first), cell(difference.second))
     same = row.first.described.attention == row.second.described.attention
-    published = MISSING if row.published is None else cell(row.published, sign="" if same else "+")
+    value = row.published
+    if value is not None and metric.is_complement:
+        value = 1 - value if same else -value
+    published = MISSING if value is None else cell(value, sign="" if same else "+")
     figures = (figure_cell(gap, metric.scale, sign="+"), p_value(difference.p_value), p_value(row.p_value), row.verdict)
     return (*cells, *figures, *([published] if with_published else []))
 

@@ -8,6 +8,7 @@ pictures/…                                       images of a chosen few sample
 adversarials/…                                   adversarial images, kept for transfer or on request; see `kept_images`
 metadata.parquet                                 columns of the user's own, one row per sample; see `metadata`
 summary.json, summary.csv, report.html           made from the two above, any time
+gate.json                                        the last verdict of `robustkit check` about that summary
 refused.json                                     that the last audit into this folder was refused; gone after the next
 
 Each file states what it belongs to (`untrusted`). What disagrees with run.json is not read, and no link is followed.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import datetime
 import hashlib
 import json
 import os
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
 METADATA = "metadata.parquet"
 OWN = (
-    *("run.json", "summary.json", "summary.csv", "report.html", "refused.json", METADATA),
+    *("run.json", "summary.json", "summary.csv", "report.html", "gate.json", "refused.json", METADATA),
     *("records", "timings", "evidence", "pictures", "adversarials", "features"),
 )
 OWN_PICTURES = ("cams", "scenes")
@@ -468,6 +470,26 @@ class RunFolder:
         plain = {"results": [figure.to_plain() for figure in figures], "run": digest_of_run(self.manifest)}
         text = json.dumps(plain | {"digest": digest_of(plain)}, indent=1, ensure_ascii=False)
         self.write(self.path / "summary.json", (text + "\n").encode())
+
+    def keep_gate(self, policy: str, outcome: str) -> None:
+        """Keep the verdict of a policy about the summary, for the page."""
+        date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        plain = {"policy": policy, "outcome": outcome, "date": date, "summary": self._summary_digest()}
+        with contextlib.suppress(OSError, RunError):  # a run that cannot be written to is checked all the same
+            self.write(self.path / "gate.json", (json.dumps(plain, ensure_ascii=False) + "\n").encode())
+
+    def gate(self) -> dict[str, str]:
+        """Return what `keep_gate` kept; empty where there is nothing, or the summary is another one since."""
+        try:
+            plain = json_in(self.read_text(self.path / "gate.json"))
+            texts = {key: str(plain[key]) for key in ("policy", "outcome", "date")}
+            return texts if plain["summary"] == self._summary_digest() else {}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, RunError):
+            return {}
+
+    def _summary_digest(self) -> str:
+        path = self.path / "summary.json"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
 
     def summary(self) -> list[Figure]:
         """Return the figures of summary.json as last written; nan for what is not finite. Raises RunError."""

@@ -269,7 +269,8 @@ class CardEntry(ManifestPart, frozen=True, kw_only=True):
 
 
 class DataEntry(ManifestPart, frozen=True, kw_only=True):
-    """The data set. shards: a digest of the sample ids of each. unjudged: mask labels that do not count."""
+    """The data set. shards: a digest of the sample ids of each. unjudged: mask labels that do not count. total: samples
+    of the data set of which a part was chosen."""
 
     name: Text
     root: Text
@@ -281,6 +282,7 @@ class DataEntry(ManifestPart, frozen=True, kw_only=True):
     class_names: Texts
     unjudged: Annotated[tuple[Count, ...] | UnsetType, Meta(description="a list of whole numbers")] = UNSET
     shards: Texts
+    total: Count | UnsetType = UNSET
 
     def findings(self, *rooms: str) -> list[Finding]:
         """Return the findings among the notes whose codes begin with one of these."""

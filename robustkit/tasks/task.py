@@ -15,7 +15,7 @@ from ..common.figure import Figure
 from ..display.format import MISSING, amount, count, counted
 from ..display.table import Table, side_by_side, with_flags
 from ..errors import ProtocolError, RunError, unknown
-from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
+from ..evaluations.condition import Clause, kind_of, metric_in, name_of, vocabularies, words_of
 from ..evaluations.family import family_of
 from ..evaluations.metrics import Cells, Metric, Term, is_finite, metric_named, terms_next_to, terms_of
 from ..evaluations.records import (
@@ -240,7 +240,7 @@ class ConditionTable:
         size = largest.value if largest else None
         none = MISSING if self.manifest.checkpoint(key[0]).is_elsewhere else count(0)  # nobody measured it
         return {
-            "condition": key[1],
+            "condition": name_of(key[1], "table", self.manifest),
             "n": counted(self.figures[key][self.task.headline]),
             **{metric.column: metric.cell(figures.get(metric.name)) for metric in metrics},
             CHANGE: amount(size, norm, self.manifest.protocol.space) if is_finite(size) and size else none,

@@ -70,19 +70,22 @@ def test_an_audit_is_read_back_from_what_it_prints(runs: tuple[Run, Run], column
         assert all(shown) or (left_out and heading in left_out[1]), heading
     assert "7.99/255" in text
     summary = json.loads((one.path / "summary.json").read_text("utf-8"))["results"]
-    errors = [f"{100 * row['value']:.1f}" for row in summary if row["metric"] == "mean_error"]
-    assert errors and set(errors) <= set(NUMBER.findall(text))
+    shares = [f"{100 * (1 - row['value']):.1f}" for row in summary if row["metric"] == "mean_error"]
+    assert shares and set(shares) <= set(NUMBER.findall(text))  # errors are shown as accuracies
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_the_short_table_has_the_headline_of_each_checkpoint(runs: tuple[Run, Run], columns: int) -> None:
     _, two = runs
     text = said("report", str(two.path), columns=columns)
-    assert "top-1 %, higher is better" in text and "under corruption: mean error %, lower is better" in text
+    assert "top-1 %, higher is better" in text and "under corruption: top-1 %, higher is better" in text
     assert all(part in text for part in ("shapes-vit-", "a_checkpoint_", "characters_in_"))
     for row in two.results().to_dict("records"):
         if (row["condition"], row["metric"]) in (("clean", "top1"), ("noise", "mean_error")):
-            value, low, high = (f"{100 * row[key]:.1f}" for key in ("value", "ci_low", "ci_high"))
+            ends = [row[key] for key in ("value", "ci_low", "ci_high")]
+            if row["metric"] == "mean_error":  # shown as the accuracy
+                ends = [1 - ends[0], 1 - ends[2], 1 - ends[1]]
+            value, low, high = (f"{100 * end:.1f}" for end in ends)
             assert f"{value} [{low}, {high}]" in text
     assert "NLL" not in text and f"all tables: robustkit report {two.path} --details" in text
 
@@ -94,9 +97,10 @@ def test_a_comparison_prints_each_difference_whole(runs: tuple[Run, Run], column
     (pair,) = json.loads((tmp_path / "d.json").read_text("utf-8"))["pairs"]
     for row in pair["rows"]:
         scale, digits = (1, 3) if row["metric"] == "nll" else (100, 1)
-        gap = f"{scale * row['difference']:+.{digits}f}".replace("-", "−")
+        is_error = row["metric"] == "mean_error"  # shown as the accuracy
+        gap = f"{scale * row['difference'] * (-1 if is_error else 1) + 0.0:+.{digits}f}".replace("-", "−")
         assert f"{gap} [" in text or f"{gap}\n" in text
-        assert f"{scale * row['first']:.{digits}f}" in NUMBER.findall(text)
+        assert f"{scale * (1 - row['first'] if is_error else row['first']):.{digits}f}" in NUMBER.findall(text)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

@@ -159,7 +159,7 @@ def test_right_words_are_understood(
     monkeypatch.setenv("ROBUSTKIT_LIMIT", "2")
     assert call(words, monkeypatch) == 0, capsys.readouterr().err
     if "lists" in words:
-        assert "pgd(eps=1/255,steps=1)" in capsys.readouterr().out
+        assert "PGD, 1/255, 1 step" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

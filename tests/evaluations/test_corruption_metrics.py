@@ -137,12 +137,12 @@ def test_tables_show_means_over_some_severities_and_which() -> None:
     (table,) = corruption_tables(results)
     assert table.errors.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
     by_name = {cells[0]: cells[1:] for cells in table.errors.rows}
-    assert by_name["fog"] == ("–", "–", "25.0", "–", "–", "25.0 (3)", "2.000 (3)", "10.0 (3)")
-    assert by_name["snow"] == ("50.0", "75.0", "–", "–", "–", "62.5 (1–2)", "2.500 (1–2)", "30.0 (1–2)")
+    assert by_name["fog"] == ("–", "–", "75.0", "–", "–", "75.0 (3)", "2.000 (3)", "10.0 (3)")
+    assert by_name["snow"] == ("50.0", "25.0", "–", "–", "–", "37.5 (1–2)", "2.500 (1–2)", "30.0 (1–2)")
     assert [table.errors.shade(row, 6) for row in (0, 1)] == [0.625, 0.25]
     mean = Figure(0.2, 9, 0.1, 0.3, checkpoint="a").of("in-c(severity=3)", "mean_error", noted("x"))
     (table,) = corruption_tables([*results, mean])
-    assert table.means.rows == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
+    assert table.means.rows == (("in-c, severity 3 only", "9", "80.0 [70.0, 90.0]", "–", "–"),)
 
 
 def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
@@ -205,7 +205,8 @@ def test_what_differs_from_the_benchmark_is_said() -> None:
     assert size.code == "corruptions/other-size" and size.text == (
         "corruptions were applied at 384x192; ImageNet-C uses 224x224, so published figures are not comparable"
     )
-    assert tree_doubts("in-c(preset=cifar)", (32, 32), []) == []
+    (constants,) = tree_doubts("in-c(preset=cifar)", (32, 32), [])
+    assert (constants.code, constants.severity) == ("corruptions/cifar-constants", "note")
     one, other = (
         {"root": root, "image_sizes": [[224, 224], size]} for root, size in (("a", [192, 96]), ("b", [32, 32]))
     )
@@ -300,14 +301,14 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
     by_name = {cells[0]: (kind, cells) for kind, cells in zip(table.kinds, table.errors.rows, strict=True)}
     assert list(by_name) == [*TEST, "spatter"]
     kind, cells = by_name["fog"]
-    assert kind == "weather" and cells[1:8] == ("0.0", "81.9", "81.9", "81.9", "81.9", "65.5", "80.0")
-    assert cells[8:] == ("2.000", "59.5") and [cell.value for cell in cells[1:3]] == pytest.approx([0, 0.819324])
+    assert kind == "weather" and cells[1:8] == ("100.0", "18.1", "18.1", "18.1", "18.1", "34.5", "80.0")
+    assert cells[8:] == ("2.000", "59.5") and [cell.value for cell in cells[1:3]] == pytest.approx([1, 1 - 0.819324])
     assert by_name["spatter"][1][7] == "–"  # AlexNet's error there was not published
     assert [row[0] for row in table.means.rows] == ["in-c", "noise", "blur", "weather", "digital"]
     assert table.means.rows[0][3].startswith("98.7 [") and table.means.rows[1][3] == "–"
     (without,) = corruption_tables(summary(own, "no ImageNet"))
     assert without.errors.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
-    assert without.means.headings == ("mean over", "n", "error % [95 %]", "NLL", "ECE %")
+    assert without.means.headings == ("mean over", "n", "top-1 % [95 %]", "NLL", "ECE %")
     assert "CIFAR-10-C's constants" in replace(table, definition="(preset=cifar)").source
     assert "released files" in replace(table, definition="(source=released)").source
 

@@ -519,7 +519,7 @@ def test_report_and_lists_need_no_model(place: Path, tmp_path: Path, monkeypatch
     for name in ("summary.json", "summary.csv", "report.html"):
         (run.path / name).unlink()
     done = run_cli([sys.executable, "-m", "robustkit", "report", str(run.path)])
-    assert done.returncode == 0 and "fgsm(eps=8/255)" in done.stdout
+    assert done.returncode == 0 and "FGSM, 8/255" in done.stdout
     assert files(run.path) == before and (run.path / "report.html").read_bytes() == text
     for kind in ("attacks", "protocols", "datasets", "attentions", "models"):
         done = run_cli([sys.executable, "-m", "robustkit", "list", kind])

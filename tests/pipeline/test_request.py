@@ -29,13 +29,13 @@ from robustkit.pipeline.audit import grouped, in_memory
 from robustkit.pipeline.plan import plan_of
 from robustkit.pipeline.progress import preset_cost
 from robustkit.pipeline.request import (
-    OPTIONS,
     ClassificationRequest,
     Request,
     SegmentationRequest,
     preset_of,
     spelled_out,
 )
+from robustkit.protocol.card import presets_of
 from scripts.pages import keywords
 
 CALLS: list[tuple[Any, type[Request]]] = [
@@ -181,12 +181,12 @@ def test_an_iterable_is_read_once_for_the_run_and_for_what_it_keeps(tmp_path: Pa
     assert json.loads(run.manifest_path.read_text())["arguments"]["attacks"] == ["fgsm", "pgd(steps=2)"]
 
 
-PRESETS = [(kind, name) for kind in (ClassificationRequest, SegmentationRequest) for name in OPTIONS[kind.task]]
+PRESETS = [(kind, name) for kind in (ClassificationRequest, SegmentationRequest) for name in presets_of(kind.task)]
 
 
 @pytest.mark.parametrize(("request_of", "name"), PRESETS)
 def test_a_preset_is_the_options_that_it_stands_for(request_of: Any, name: str) -> None:
-    options = OPTIONS[request_of.task][name]
+    options = presets_of(request_of.task)[name]
     by_name, spelled = (
         request_of(checkpoints=["a.pth"], data_dir="b", **given) for given in ({"preset": name}, options)
     )
@@ -256,7 +256,7 @@ def test_a_request_says_what_a_command_would_have_to() -> None:
         "--use-ema": True,
         "--attacks": "fgsm,pgd(steps=2)",
         "--eps": str(2 / 255),
-        "--corruptions": OPTIONS["classification"]["quick"]["corruptions"],
+        "--corruptions": presets_of("classification")["quick"]["corruptions"],
         "--limit": "100",
         "--labels": "a b.csv",
         "--transfer": True,

@@ -17,7 +17,7 @@ from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.figure import Figure
-from robustkit.common.intervals import calibration_error, wilson
+from robustkit.common.intervals import calibration_error
 from robustkit.display.svg import (
     INK,
     PALETTE,
@@ -32,7 +32,7 @@ from robustkit.display.svg import (
 )
 from robustkit.evaluations.aggregate import Results, readable_rows
 from robustkit.evaluations.attacks.results import Curve, curves, strongest
-from robustkit.evaluations.corruptions.tables import accuracy_bars, retention_bars
+from robustkit.evaluations.corruptions.tables import accuracy_levels, retention_levels
 from robustkit.evaluations.maps.tables import map_scores
 from robustkit.report.page import sections_of
 from robustkit.report.run import Run
@@ -43,6 +43,7 @@ from robustkit.tasks.segmentation.results import MOST, class_ious
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 
+PGD_CALLED = "PGD, 4/255, 20 steps"
 PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(eps=1/255)"
 NASTY = "<script>alert('x')</script>&amp;\"$\\frac{a}{b}$_^ \u202e日本\x00\n" + "x" * 300
 
@@ -151,20 +152,23 @@ def test_a_curve_is_an_attack_with_its_other_parameters_from_clean_through_its_r
 
 def test_the_curves_figures_say_their_numbers(tmp_path: Path) -> None:
     rows = [row("clean", "top1", 0.933), row(PGD, "top1", 0.267), row(LONG, "top1", 0.2, n=30)]
-    rows += [row("pgd(eps=0.5,norm=l2)", "top1", 0.4, checkpoint="b")]
-    run = make_run(tmp_path, "ab", claims=CLAIMS | {"pgd(eps=0.5,norm=l2)": claim(0.5, "l2")})
+    two = {f"pgd(eps={eps},norm=l2)": claim(eps, "l2") for eps in (0.5, 1.0)}
+    rows += [row(text, "top1", 0.4, checkpoint="b") for text in two]
+    run = make_run(tmp_path, "ab", claims=CLAIMS | two)
+    assert figures(run, rows) == []  # two radii, of which one is 0, say no more than the first page
+    rows += [row(FGSM, "top1", 0.5), row("clean", "top1", 0.9, checkpoint="b")]
     linf, l2 = figures(run, rows)
     assert (linf.section, linf.title) == ("attacks", "Robust accuracy against eps, linf")
     assert linf.alt == (
         "Accuracy against eps. Under PGD, 20 steps: a has 93.3 % clean, 26.7 % at 4/255. "
-        "Under PGD, 100 steps: a has 93.3 % clean, 20.0 % at 4/255."
+        "Under PGD, 100 steps: a has 93.3 % clean, 20.0 % at 4/255. Under FGSM: a has 93.3 % clean, 50.0 % at 1/255."
     )
     assert "n from 30 to 40" in linf.caption and "n = 40" in l2.caption
-    assert l2.alt == "Accuracy against eps. Under PGD: b has 40.0 % at 0.5."
+    assert l2.alt == "Accuracy against eps. Under PGD: b has 90.0 % clean, 40.0 % at 0.5, 40.0 % at 1."
     assert {"eps (linf) in 1/255", "accuracy in %", "4"} <= set(texts(linf))
     assert {"eps (l2)", "0.5"} <= set(texts(l2))
     normalised = make_run(tmp_path, protocol={"tag": "quest@1", "space": "normalised"}, claims=CLAIMS)
-    assert "eps (linf) in 1/255, normalised units" in texts(figures(normalised, rows[:2])[0])
+    assert "eps (linf) in 1/255, normalised units" in texts(figures(normalised, [*rows[:2], rows[-2]])[0])
 
 
 def test_the_line_of_several_checkpoints_takes_the_strongest_attack_at_each_radius() -> None:
@@ -220,13 +224,15 @@ def test_stages_in_their_order(tmp_path: Path) -> None:
         row(aa, f"top1_after_{stage}", value) for stage, value in (("clean", 0.9), ("apgd-ce", 0.2), ("square", 0.1))
     ]
     (figure,) = figures(make_run(tmp_path), rows)
+    assert (figure.section, figure.title) == ("stages", "AutoAttack, 4/255: images still correct after each stage")
+    assert figures(make_run(tmp_path / "one"), rows[:2]) == []  # one stage
     assert (
-        figure.section == "stages" and figure.title == "Samples still correct after each stage of autoattack, eps 4/255"
+        figure.alt
+        == "AutoAttack, 4/255: of 40 samples of a are still correct: 36 after clean, 8 after apgd-ce, 4 after square."
     )
-    assert figure.alt == f"{aa}: of 40 samples of a are still correct: 36 after clean, 8 after apgd-ce, 4 after square."
 
 
-def test_bars_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Path) -> None:
+def test_levels_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Path) -> None:
     rows = [
         row("clean", "top1", 0.9),
         *(row(f"corruption(fog,severity={s})", "top1", s / 10) for s in (1, 2, 3, 4, 5)),
@@ -237,22 +243,25 @@ def test_bars_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Pa
         row("corruption(frost,severity=5)", "top1", 0.2, n=39),
         row("corruption(fog,severity=1,preset=cifar)", "top1", 0.1, checkpoint="b"),
     ]
-    ours, other = accuracy_bars(rows)
+    ours, other = accuracy_levels(rows)
     assert ours.checkpoint == "a" and bare(ours.clean) == point(0.9)
-    fog, over = ours.bars["fog"]
+    fog, over = ours.means["fog"]
     assert over == "" and (fog.value, fog.low, fog.high) == pytest.approx((0.3, 0.25, 0.4))
-    snow, over = ours.bars["snow"]
+    snow, over = ours.means["snow"]
     assert bare(snow) == point(0.4) and over == "3"
-    frost, over = ours.bars["frost"]
+    frost, over = ours.means["frost"]
     assert over == "1,5" and frost.value == pytest.approx(0.4) and math.isnan(frost.low) and frost.n == 39
     assert (other.checkpoint, other.definition, other.clean) == ("b", "(preset=cifar)", None)
-    lines, *drawn = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
-    assert lines.title == "Accuracy by severity" and {"fog", "severity"} <= set(texts(lines))
-    assert lines.alt == "Accuracy by severity, lowest: a has 50.0 % under weather at severity 5."
-    assert [f.title for f in drawn] == ["Accuracy under corruption", "Accuracy under corruption (preset=cifar)"]
-    assert {"weather", "snow (3)", "frost (1,5)", "fog"} <= set(texts(drawn[0]))
-    assert drawn[0].alt.startswith("Accuracy by corruption. a: 90.0 % clean, lowest 30.0 % under fog, ")
-    assert "dashed" in drawn[0].caption and "dashed" not in drawn[1].caption
+    drawn = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
+    (only,) = drawn  # one corruption alone, of the other definition, has no figure
+    assert only.title == "Accuracy under corruption"
+    rows_drawn = [text for text in texts(only) if text in ("clean", "fog", "snow (3)", "frost (1,5)")]
+    assert rows_drawn == ["clean", "fog", "frost (1,5)", "snow (3)"]  # the hardest first
+    assert only.alt.startswith("Accuracy by corruption. a: 90.0 % clean, lowest 30.0 % under fog, ")
+    assert "mean over severities" in only.caption
+    at_three = [row(f"corruption({name},severity=3)", "top1", 0.4) for name in ("fog", "snow")]
+    (only,) = [f for f in figures(make_run(tmp_path / "three"), at_three) if f.section == "corruptions"]
+    assert {"fog", "snow"} <= set(texts(only)) and ", severity 3, " in only.caption
 
 
 def test_retention_of_all_severities_goes_before_that_of_some() -> None:
@@ -263,11 +272,11 @@ def test_retention_of_all_severities_goes_before_that_of_some() -> None:
         row("noise", "retention", 0.4),
     ]
     for order in (rows, rows[::-1]):
-        (found,) = retention_bars(order)
-        ((name, (kept, over)),) = found.bars.items()
+        (found,) = retention_levels(order)
+        ((name, (kept, over)),) = found.means.items()
         assert (name, bare(kept), over, found.clean) == ("gaussian_noise", point(0.5), "", None)
-    (found,) = retention_bars(rows[:1])
-    assert found.bars["gaussian_noise"][1] == "1–3"
+    (found,) = retention_levels(rows[:1])
+    assert found.means["gaussian_noise"][1] == "1–3"
 
 
 def test_reliability_by_hand(tmp_path: Path) -> None:
@@ -278,21 +287,34 @@ def test_reliability_by_hand(tmp_path: Path) -> None:
     write(run, "clean", {"confidence": confidence, "correct": correct, "error": [None] * 5 + ["broken"]})
     found = reliability("a", "clean", readable_rows(run.table("a", "clean")))
     assert found is not None and found.left_out == 1
-    places = [place for place, n in enumerate(found.counts) if n]
-    assert places == [0, 7, 14] and [found.counts[p] for p in places] == [1, 2, 1]
-    assert [found.confidence[p] for p in places] == pytest.approx([0.06, 0.51, 1.0])
-    assert [found.accuracy[p].value for p in places] == [0.0, 0.5, 1.0]
-    assert (found.accuracy[7].low, found.accuracy[7].high) == wilson(1, 2)
+    assert {place: n for place, n in enumerate(found.counts) if n} == {0: 1, 7: 2, 14: 1}
+    # Of fewer than 500 samples at most eight bins of as many samples: here of one each.
+    assert found.confidence == pytest.approx([0.06, 0.5, 0.52, 1.0])
+    assert [each.value for each in found.accuracy] == [0.0, 1.0, 0.0, 1.0]
     sure = np.array(confidence[:4], dtype=np.float32).astype(float)
     assert found.error == calibration_error(sure, np.array([0.0, 1, 0, 1]))
-    gap = sum(n * abs(c - p.value) for n, c, p in zip(found.counts, found.confidence, found.accuracy, strict=True) if n)
-    assert found.error == pytest.approx(gap / 4) and found.error == pytest.approx((0.06 + 0.02 + 0) / 4, abs=1e-6)
+    assert found.error == pytest.approx((0.06 + 0.02 + 0) / 4, abs=1e-6)
     (figure,) = figures(run, [])
     assert figure.alt == (
-        "Reliability of a. clean: calibration error 2.0 % of 4 samples; the 2 of mean confidence 51.0 % are correct "
-        "50.0 % of the time"
-        "; 1 without a finite confidence are left out."
+        "Reliability of a. clean: calibration error 2.0 % of 4 samples; accuracy 0.0 % at a mean confidence of 6.0 %, "
+        "100.0 % at 100.0 %; 1 without a finite confidence are left out."
     )
+
+
+@pytest.mark.parametrize("n", [499, 500])
+def test_bins_have_equal_counts_below_500_samples(tmp_path: Path, n: int) -> None:
+    run = make_run(tmp_path, data={"n": n})
+    confidence = np.linspace(0.1, 0.999, n)
+    write(run, "clean", {"confidence": confidence, "correct": [i % 2 == 0 for i in range(n)]})
+    found = reliability("a", "clean", readable_rows(run.table("a", "clean")))
+    assert found is not None
+    parts = (
+        np.array_split(confidence, 8)
+        if n < 500
+        else [inside for place in range(15) if len(inside := confidence[np.ceil(confidence * 15) == place + 1])]
+    )
+    assert found.confidence == pytest.approx([part.mean() for part in parts], abs=1e-6)
+    assert [each.n for each in found.accuracy] == [len(part) for part in parts]
 
 
 def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_something(tmp_path: Path) -> None:
@@ -301,9 +323,12 @@ def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_somethin
     run = make_run(tmp_path, conditions=conditions, claims=CLAIMS | {aa: claim(1 / 255, early_stop=True)})
     for condition in conditions:
         write(run, condition, {"confidence": [0.9], "correct": [True]})
-    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == ["clean", PGD]
+    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == [
+        "clean",
+        PGD_CALLED,
+    ]
     write(run, "clean", {"confidence": [0.9], "correct": [None]})  # without a label
-    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == [PGD]
+    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == [PGD_CALLED]
 
 
 def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
@@ -328,10 +353,11 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
         ("", "deletion ↓", ["agcam"]),
     ]
     assert found[2].controls == {"full": 0.25, "centre": 0.375} and bare(found[2].points["agcam"]) == point(0.5)
-    odd, plain_kind = figures(make_run(tmp_path), rows)
+    assert figures(make_run(tmp_path), rows) == []  # of one method the table says as much
+    odd, plain_kind = figures(make_run(tmp_path), [*rows, row("cam(rollout)", "abpc", 0.25)])
     assert odd.title == "Scores of maps (threshold=0.3)" and "↓" not in odd.caption
     assert plain_kind.alt == (
-        "IoU of boxes. a: agcam 70.0. ABPC. a: agcam 0.500, best control centre 0.375. "
+        "IoU of boxes. a: agcam 70.0. ABPC. a: agcam 0.500, rollout 0.250, best control centre 0.375. "
         "deletion, lower is better. a: agcam 0.100, best control random 0.200."
     )
 
@@ -369,9 +395,10 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Figu
     for name in names:
         for condition in ("clean", PGD):
             write(run, condition, {"confidence": [0.9, 0.3], "correct": [True, False]}, name)
-        own = [row(condition, "top1", 0.5) for condition in ("clean", *claims, "corruption(fog,severity=2)")]
-        own += [row(aa, f"top1_after_{stage}", 0.4) for stage in ("clean", "apgd-ce")]
-        own += [row(f"cam({method})", "abpc", 0.4) for method in ("agcam", "random")]
+        corrupted = (f"corruption({name},severity=2)" for name in ("fog", "snow"))
+        own = [row(condition, "top1", 0.5) for condition in ("clean", *claims, *corrupted)]
+        own += [row(aa, f"top1_after_{stage}", 0.4) for stage in ("clean", "apgd-ce", "square")]
+        own += [row(f"cam({method})", "abpc", 0.4) for method in ("agcam", "rollout", "random")]
         rows += [replace(one, checkpoint=name) for one in own]
     return run, rows
 

@@ -25,12 +25,12 @@ from robustkit.evaluations.condition import check_condition, pattern_of, vocabul
 from robustkit.evaluations.family import families_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
-from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.run import Run
 from robustkit.report.samples import Browser
 from robustkit.results.comparison import compare_sides
 from robustkit.results.pairing import checkpoint_pairs, missing_command
+from robustkit.results.summary_text import clauses_of
 from robustkit.results.survey import survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
@@ -112,7 +112,9 @@ def test_it_is_on_the_page_and_in_the_terminal(run: Run) -> None:
     console = Console(width=160, record=True, file=io.StringIO())
     print_tables(console, task_of(run.manifest).terminal(rows))
     assert "predictions that stay" in console.export_text()
-    assert "turned by 90° it keeps 66.7 % [0.0, 100.0] of its predictions" in verdicts(run, rows)[1].sentence
+    assert "turned by 90° it keeps 66.7 % [0.0, 100.0] of its predictions" in "; ".join(
+        clauses_of(rows, run.manifest.names[1])
+    )
 
 
 def test_its_pictures_share_a_line_of_the_browser(run: Run) -> None:

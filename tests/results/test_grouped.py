@@ -238,7 +238,7 @@ def test_an_audit_takes_groups(tmp_path: Path) -> None:
     videos = {"video": [f"{place // 4}" for place in range(12)]}
     run = robustkit.audit("zoo:shapes-vit-quest", "embedded:shapes", metadata=videos, groups="video", **asked)
     assert {row.groups for row in run.summary() if row.metric == "top1"} == {3}
-    assert "on 12 images in 3 groups" in (run.path / "report.html").read_text("utf-8")
+    assert "12 images in 3 groups" in (run.path / "report.html").read_text("utf-8")
 
 
 def test_dependence_is_suspected_until_groups_are_named_and_few_groups_are_said(tmp_path: Path) -> None:

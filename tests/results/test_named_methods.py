@@ -62,7 +62,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_first_page_and_the_terminal_speak_of_methods(run: Run) -> None:
     results = survey(run)
     (whole, *_) = summary_sentences(results)
-    assert whole.startswith("quest is significantly best on clean images and under attack (n = 120, 2 to 3 trainings")
+    assert whole.startswith(
+        "standard is significantly worse than quest on clean images and under attack (n = 120, 2 to"
+    )
     page = front_of(results, looks_of(run))
     assert [(each.name, each.attention) for each in page.columns] == [
         ("standard", "2 trainings"),

@@ -58,26 +58,26 @@ def test_page_terminal_compare_and_csv_agree(names: tuple[str, ...], tmp_path: P
             "fog": "corruption(fog)",
         }
         text, metric = condition[line.title], "mean_error" if line.title == "fog" else "top1"
-        unit = metric_of(metric).label
-        assert line.unit == unit == "top-1 %" or line.unit == unit == "mean error %"
+        unit, is_error = metric_of(metric).shown.label, metric == "mean_error"
+        assert line.unit == unit == "top-1 %"
         (row,) = [cells for (section, label), cells in shown.items() if label == line.title and unit in section]
         for at, name in enumerate(names):
-            value = f"{100 * float(written[name, text, metric]['value']):.1f}"
+            number = float(written[name, text, metric]["value"])
+            value = f"{100 * (1 - number if is_error else number):.1f}"  # an error is shown as accuracy
             assert line.cells[at].value == value and row[at].startswith(f"{value} [{line.cells[at].interval[1:-1]}")
             if at:
                 found = figures[text, metric, name]
                 cells = printed[name, line.title, unit]
                 assert cells["value"] == value and cells["baseline"] == line.cells[0].value
-                assert found.difference.second == float(written[name, text, metric]["value"])
+                assert found.difference.second == number
+                difference = f"{100 * found.difference.value * (-1 if is_error else 1):+.1f}".replace("-", "−")
                 if len(names) == 2:
                     p = f"{found.p_value:.3f}"
                     expected = (
                         ("p < 0.001" if found.p_value < 0.001 else f"p = {p}") if found.significant else "inconclusive"
                     )
                     assert line.verdict == expected and bool(cells["at 0.05"]) == found.significant
-                    assert line.detail.startswith(f"{100 * found.difference.value:+.1f}".replace("-", "−"))
-                    assert cells["difference [95 %]"].startswith(
-                        f"{100 * found.difference.value:+.1f} [".replace("-", "−")
-                    )
+                    assert line.detail.startswith(difference)
+                    assert cells["difference [95 %]"].startswith(f"{difference} [")
                 seen += found.significant
     assert seen >= 2

@@ -171,7 +171,7 @@ def test_gate_page_and_terminal(run: Run) -> None:
     assert 'parity under clean >= 0.93"\ncheckpoint = "same"' in policy_text.replace("'", '"')
     assert "settled first, since no rule here accepts it: accuracy differs from that of float" in policy_text
     page = (run.path / "report.html").read_text()
-    assert "float only" in page  # FGSM's figure is not equal among checkpoints, but of one
+    assert "<b>FGSM" not in page and "float only" not in page  # a figure of one checkpoint alone is no comparison
     assert "rough and float: how often both predict the same class" in page and 'id="parity"' in page
     same, rougher = (table for table in short_tables(survey(run)) if table.checkpoint in ("same", "rough"))
     assert same.rows[0][:3] == ("clean", "100.0 [94.0, 100.0]", "100.0") and not any(row[-1] for row in same.rows)

@@ -164,7 +164,7 @@ def test_a_reference_of_ones_own(tmp_path: Path) -> None:
     )
     run = run_of(tmp_path / "a", records_of("clean", *FOG), card("quest-paper@1:d34db12c"))
     (table,) = tables(compare_sides(checkpoint_pairs([run]), read_published(str(path))))
-    assert [cells[-1] for cells in table.rows] == ["–", "–", "−25.0"]
+    assert [cells[-1] for cells in table.rows] == ["–", "–", "+25.0"]
 
 
 @pytest.mark.parametrize(

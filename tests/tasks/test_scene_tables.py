@@ -64,9 +64,12 @@ def test_tables_by_hand() -> None:
     assert plain.title == "protocol segmentation@1:00: pixels" and len(plain.rows) == 4
     cell = "80.0 [80.0, 80.0]"
     assert plain.rows[0] == ("seg", "quest", "clean", "10", "80.0 [71.0, 89.0]", cell, cell, "0.200", "0")
-    assert plain.rows[1][2:5] == (pgd, "10", "20.0 [20.0, 20.0]") and plain.rows[1][7:] == ("0.800", "4/255")
+    assert plain.rows[1][2:5] == ("PGD, 4/255, 3 steps", "10", "20.0 [20.0, 20.0]") and plain.rows[1][7:] == (
+        "0.800",
+        "4/255",
+    )
     assert plain.rows[2] == ("conv", "no", "clean", "1", "50.0", "50.0", "50.0", "0.500", "0")
-    assert plain.rows[3][2:4] == ("pgd(eps=1,steps=3,norm=l2)", "1") and plain.rows[3][8] == "0.75"
+    assert plain.rows[3][2:4] == ("PGD, l2 1, 3 steps", "1") and plain.rows[3][8] == "0.75"
     noise = ("10.0", "20.0", "30.0", "40.0", "50.0", "30.0", "37.5")
     assert severities.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
     assert severities.rows[:3] == tuple((name, *noise) for name in SETS["noise"])
@@ -81,6 +84,9 @@ def test_tables_by_hand() -> None:
     assert [severities.shade(4, column) for column in range(6)] == [None] * 5 + [1]
     assert sets.rows == (("noise", "10", "30.0 [30.0, 30.0]", "37.5 [37.5, 37.5]", "30.0", "30.0", "0.700"),)
     assert classes.headings == ("class", "images", "clean", pgd, "noise")
+    *_, named, _ = scene_tables(results, MANIFEST)
+    assert named.headings == ("class", "images", "clean", "PGD, 4/255, 3 steps", "noise")
+    assert classes.note == "--classes FILE names the classes."
     assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
     assert [classes.shade(0, column) for column in (2, 3, 4)] == pytest.approx([0.2, 0.8, 0.7])
     assert classes.shade(0, 1) is None

@@ -228,7 +228,8 @@ def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_pa
     def shown_as(text: str, metric: str) -> str:
         return f"{100 * figures[text, metric].value:.1f}"
 
-    assert shown[sea] == shown_as(sea, "miou_worst") and shown["clean"] == "–"
+    called = "SEA, 4/255, 4 steps"
+    assert shown[called] == shown_as(sea, "miou_worst") and shown["clean"] == "–"
     assert worst.split(" %")[0] in (run.path / "report.html").read_text()
     heading, page = sections(run, "plain")
     clean, first, ours, worst = ([cell.strip() for cell in line.split("|")] for line in page.splitlines()[2:])

@@ -125,12 +125,15 @@ _NAMES = {
     "sea": "SEA",
 }
 _STAGES = {
-    "apgd-ce": "APGD on the cross-entropy",
-    "apgd-dlr": "APGD on the DLR loss",
-    "apgd-t": "targeted APGD",
-    "fab-t": "targeted FAB",
-    "square": "Square",
+    "apgd-ce": ("APGD-CE", ("steps",)),
+    "apgd-dlr": ("APGD-DLR", ("steps",)),
+    "apgd-t": ("APGD-T", ("steps", "targets")),
+    "fab-t": ("FAB-T", ("steps", "targets")),
+    "square": ("Square", ("queries",)),
 }
+"""Stages of AutoAttack by their names in texts: what people call them, and which parameters they have."""
+_STANDARD = {"steps": 100, "targets": 9, "queries": 5000}
+"""Parameters of the AutoAttack that goes by this name (Croce and Hein 2020)."""
 
 
 def attack_name(name: str) -> str:
@@ -138,10 +141,29 @@ def attack_name(name: str) -> str:
     return _NAMES.get(name, name.upper())
 
 
-def alone(only: str) -> str:
-    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
-    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
-    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
+def stages_of(only: str) -> str:
+    """Return what people call stages of AutoAttack: `FAB-T and Square`."""
+    *first, last = (_STAGES[stage][0] if stage in _STAGES else stage for stage in only.split("+"))
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def called_attack(name: str, pairs: dict[str, str], manifest: Named) -> str:
+    """Return the name of an attack, AutoAttack's only of the standard one: else `APGD-CE`, a stage alone, whose
+    parameters the pairs then have, or `modified AutoAttack`, followed by what differs."""
+    if name != "autoattack":
+        return attack_name(name)
+    of_card = manifest.protocol.parameters.get(name, {})
+    usual = {key: str(of_card.get(key, value)) for key, value in _STANDARD.items()}
+    if (stage := pairs.get("only", "")) in _STAGES:
+        del pairs["only"]
+        title, keys = _STAGES[stage]
+        pairs |= {key: pairs.get(key, usual[key]) for key in keys}
+        for key in usual.keys() - {*keys}:
+            pairs.pop(key, None)
+        return title
+    changed = {key: value for key, value in usual.items() if value != str(_STANDARD[key])}
+    pairs |= {key: pairs.get(key, value) for key, value in changed.items()}
+    return "modified AutoAttack" if pairs.keys() & {*_STANDARD, "only"} else attack_name(name)
 
 
 def beneath(text: str, manifest: Named) -> str:
@@ -167,14 +189,14 @@ class AttackWords(Vocabulary):
         if place == "axis" or manifest is None:
             return text
         claim, (name, pairs), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
-        title, version = attack_name(name), pairs.get("version", "standard")
+        title, version = called_attack(name, pairs, manifest), pairs.get("version", "standard")
         if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
             budget = next((pairs[key] for key in ("steps", "queries") if key in pairs and name != "autoattack"), None)
             # A text names what differs from the card's attack, apart from its radius and budget.
             on = pairs.pop(ON, "")
             modified = pairs.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-            words = ["modified"] * bool(modified)
+            words = ["modified"] * bool(modified and not title.startswith("modified"))
             words += [title + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
             words += ["normalised"] if space == "normalised" else []
@@ -184,7 +206,7 @@ class AttackWords(Vocabulary):
         radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
         words = [f"{norm} {radius}" if norm != "linf" else radius]
         words += ["normalised units"] if space == "normalised" else []
-        words += [alone(pairs.pop("only"))] if "only" in pairs else []
+        words += [stages_of(pairs.pop("only"))] if "only" in pairs else []
         for key, value in pairs.items():
             is_count = value.isdigit() and key.endswith("s")
             word = key.removesuffix("s") if value == "1" else key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +15,18 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.intervals import share_of
 from ...display.format import MISSING, amount, count, counted, figure_cell, number, percent, share
-from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift, shorten_name, style
+from ...display.svg import Plot, Style, brief_labels, dots, legend, list_some, panels, series_shift, shorten_name, style
 from ...display.table import Section, Table, side_by_side
 from ...protocol.condition import CLEAN, samples_named
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, RecordReader, Results, column_of
-from ..condition import Clause, estimated, words_of
+from ..condition import Clause, estimated, name_of, words_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, is_whole
 from ..presenting import of_family
-from . import BROKEN, TOP1, VOCABULARY, alone, attack_name, attack_parts, beneath, starts_from
+from . import BROKEN, TOP1, VOCABULARY, attack_parts, beneath, called_attack, starts_from
 from .ranking import OrderOfAttacks, Sign, checks_of, checks_of_order, missing_evidence, raised_by
 
 if TYPE_CHECKING:
@@ -90,18 +89,21 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
     return checks_of(figures, standing, n, averaged="version=rand" in condition)
 
 
-STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")
+STRENGTH_HEADINGS = ("attack", "share % [95 %]", "broken by any")
+STRENGTH = "Share of breakable {many} that each attack breaks"
 STRENGTH_NOTE = (
-    "Of the samples that are correct when clean and that any attack of the run in the same norm broke within the "
-    "radius, the share that this attack broke itself."
+    "Breakable: correct when clean, and broken by some attack of this run in the same norm within the radius."
 )
-STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
+STAGE_HEADINGS = ("stage", "still correct", "forwards", "backwards", "seconds")
 Rows = Iterator[tuple[str, str, tuple[str, ...]]]  # checkpoint, condition, and texts of a row
 
 
 def stage_rows(results: Results) -> Rows:
     """Yield a row under `STAGE_HEADINGS` for each stage of each attack in stages."""
+    several = _in_stages(results)
     for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
+        if condition not in several:
+            continue
         seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
         for stage in stages:
             spent = number(seconds[stage.name], 1) if stage.name in seconds else MISSING
@@ -115,10 +117,10 @@ def strength_rows(results: Results) -> Rows:
             yield row.checkpoint, row.condition, (figure_cell(row), counted(row))
 
 
-def _parts_of(rows: Rows, headings: tuple[str, ...], keys: int = 1) -> list[Table]:
+def _parts_of(rows: Rows, headings: tuple[str, ...], manifest: Manifest, keys: int = 1) -> list[Table]:
     of: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, condition, texts in rows:
-        of.setdefault(checkpoint, []).append((condition, *texts))
+        of.setdefault(checkpoint, []).append((name_of(condition, "table", manifest), *texts))
     return [Table("", headings, tuple(lines), checkpoint=name, keys=keys) for name, lines in of.items()]
 
 
@@ -171,7 +173,9 @@ def curves(results: Sequence[Figure], claims: Mapping[str, Claim]) -> list[Curve
 def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Plot]:
     lines = curves(results, results.manifest.claims)
     for norm in dict.fromkeys(line.norm for line in lines):
-        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, results.manifest)
+        drawn = [line for line in lines if line.norm == norm]
+        if len({eps for line in drawn for eps, _ in line.points}) > 2:  # of fewer the first page says as much
+            yield _curve_figure(drawn, looks, metric, section, results.manifest)
 
 
 def _curve_figure(
@@ -180,7 +184,7 @@ def _curve_figure(
     """Return one figure of a norm: a panel for what the attacks start from, in it all of them."""
     norm, names, space = (
         lines[0].norm,
-        labels(dict.fromkeys(line.checkpoint for line in lines)),
+        brief_labels([*dict.fromkeys(line.checkpoint for line in lines)]),
         manifest.protocol.space,
     )
     called = {line.attack: _called(line.attack, manifest) for line in lines}
@@ -272,18 +276,30 @@ def _wrapped(text: str, width: int = 28) -> str:
     return "\n".join(lines)
 
 
-def stage_figures(results: Sequence[Figure], looks: Mapping[str, Style]) -> Iterator[Plot]:
-    """Yield a figure for each attack in stages: how many samples of every checkpoint stand after each."""
-    after: dict[str, dict[str, dict[str, Figure]]] = {}  # by condition, checkpoint and stage
+def _in_stages(results: Iterable[Figure]) -> dict[str, dict[str, dict[str, Figure]]]:
+    """Return what stands after each stage, by condition, checkpoint and stage; of attacks with several stages."""
+    after: dict[str, dict[str, dict[str, Figure]]] = {}
     for row in results:
         if row.metric.startswith(AFTER) and row.is_finite:
             checkpoints = after.setdefault(row.condition, {})
             checkpoints.setdefault(row.checkpoint, {})[row.metric.removeprefix(AFTER)] = row
-    yield from (_stage_figure(condition, checkpoints, looks) for condition, checkpoints in after.items())
+    return {
+        condition: checkpoints
+        for condition, checkpoints in after.items()
+        if any(len(stages.keys() - {CLEAN.text}) > 1 for stages in checkpoints.values())
+    }
 
 
-def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Figure]], looks: Mapping[str, Style]) -> Plot:
-    stages, names = list(dict.fromkeys(stage for points in after.values() for stage in points)), labels(after)
+def stage_figures(results: Results, looks: Mapping[str, Style]) -> Iterator[Plot]:
+    """Yield a figure for each attack in stages: how many samples of every checkpoint stand after each."""
+    for condition, after in _in_stages(results).items():
+        yield _stage_figure(condition, after, looks, results.manifest)
+
+
+def _stage_figure(
+    condition: str, after: Mapping[str, Mapping[str, Figure]], looks: Mapping[str, Style], manifest: Manifest
+) -> Plot:
+    stages, names = list(dict.fromkeys(stage for points in after.values() for stage in points)), brief_labels([*after])
 
     def paint(canvas: Canvas) -> None:
         (axes,) = panels(canvas, 1)
@@ -293,19 +309,17 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Figure]], loo
         axes.set_xticks(range(len(stages)), stages)
         axes.set_xlim(-0.4, len(stages) - 0.6)
         axes.set_ylim(0, 104)
-        axes.set_ylabel("samples still correct, %")
+        axes.set_ylabel("still correct, %")
         legend(canvas, {names[name]: looks[name] for name in names})
 
     sentences = []
     for name, points in after.items():
         standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
         sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} are still correct: {standing}")
-    eps = re.search(r"\beps=([^,)]+)", condition)
-    short = shorten_name(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
-    spaced = shorten_name(condition, 150).replace(",", ", ")  # so that a line can break
-    title, height = f"Samples still correct after each stage of {short}", 260 + 18 * -(-len(names) // 2)
-    alt = f"{shorten_name(condition, 90)}: {list_some(sentences)}."
-    caption = f"{spaced}: each stage attacks the samples that earlier stages left correct; 95 % intervals."
+    called, many = name_of(condition, "table", manifest), manifest.protocol.samples.many
+    title, height = f"{shorten_name(called, 60)}: {many} still correct after each stage", 260 + 18 * -(-len(names) // 2)
+    alt = f"{shorten_name(called, 90)}: {list_some(sentences)}."
+    caption = f"Each stage attacks the {many} that earlier stages left correct; 95 % intervals."
     return Plot("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
@@ -318,9 +332,8 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     claim, space = manifest.claims[row.condition], manifest.protocol.space
     radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
     radius += " in normalised units" if space == "normalised" else ""
-    on_all, (name, parameters) = clean is not None and row.n == clean.n, attack_parts(row.condition)
-    stages = f" with {alone(parameters['only'])}" if "only" in parameters else ""
-    call = f"{attack_name(name)}{stages} at {radius}{beneath(row.condition, manifest)}"
+    on_all = clean is not None and row.n == clean.n
+    call = f"{called_attack(*attack_parts(row.condition), manifest)} at {radius}{beneath(row.condition, manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row.n} {manifest.protocol.samples.many}")
     if missing := sum(not is_whole(cells, condition, headline.name) for condition in texts):
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
@@ -385,28 +398,37 @@ class AttacksPresenter(Presenter):
 
     def tables(self, results: Results) -> Iterable[Table]:
         """Yield those of a terminal; a page shows the same in other sections."""
-        staged = any(row.metric.startswith(AFTER) for row in results)
-        every = [(f"{name}, {condition}", *texts) for name, condition, texts in stage_rows(results)] if staged else []
+        manifest, rows = results.manifest, [*stage_rows(results)]
+        every = [(f"{name}, {name_of(condition, 'table', manifest)}", *texts) for name, condition, texts in rows]
         if every:
             title = "stages: each attacks what earlier stages left correct"
             table = Table(title, ("", *STAGE_HEADINGS), tuple(every), places=("terminal",))
             yield table.under_heads([unit for unit, *_ in every])
-        if rows := [(f"{name}, {condition}", *texts) for name, condition, texts in strength_rows(results)]:
-            headings = ("", *STRENGTH_HEADINGS[1:])
-            yield Table("attack strength", headings, tuple(rows), note=STRENGTH_NOTE, places=("terminal",))
+        if strengths := [
+            (f"{name}, {name_of(condition, 'table', manifest)}", *texts)
+            for name, condition, texts in strength_rows(results)
+        ]:
+            title, headings = STRENGTH.format(many=manifest.protocol.samples.many), ("", *STRENGTH_HEADINGS[1:])
+            yield Table(title, headings, tuple(strengths), note=STRENGTH_NOTE, places=("terminal",))
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
+        manifest, staged = results.manifest, _in_stages(results)
+        called = {called_attack(*attack_parts(condition), manifest) for condition in staged}
 
         def in_stages() -> dict[str, list[Table]]:
-            stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS), 2)
-            samples, headline = results.run.manifest.protocol.samples.many.capitalize(), STAGE_HEADINGS[1]
-            grids = side_by_side(f"{samples} still correct after each stage", stages, headline=headline)
-            parts, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "Attack strength"
+            parts, headline = (
+                _parts_of(stage_rows(results), ("attack", *STAGE_HEADINGS), manifest, 2),
+                STAGE_HEADINGS[1],
+            )
+            samples = manifest.protocol.samples.many
+            grids = side_by_side(f"{samples.capitalize()} after each stage", parts, headline=headline)
+            parts, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS, manifest), STRENGTH.format(many=samples)
             strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
             return {"grids": grids, "strengths": [*strengths, *support_grids(results, of_family(self.name))]}
 
-        yield Section("stages", "AutoAttack by stage", in_stages, tuple(stage_figures(results, looks)))
+        title = f"{called.pop() if len(called) == 1 else 'Attacks'} by stage" if staged else "Attack strength"
+        yield Section("stages", title, in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})

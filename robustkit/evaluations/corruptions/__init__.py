@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import corruptions
@@ -26,7 +27,7 @@ BENCHMARK = "in-c"  # the set that a rule means where it names none
 MOST_CE = 1 / 0.564592  # all wrong, where AlexNet's error is least (brightness)
 METRICS = (
     replace(
-        mean_share("mean_error", "mean error %", -1, True, ("mean_error", "mean error")),
+        replace(mean_share("mean_error", "mean error %", -1, True, ("mean_error", "mean error")), complement="top-1 %"),
         under=BENCHMARK,
         noun="error",
         also=("error_rate",),
@@ -357,17 +358,24 @@ _OWN_TEXTURE = "texture=own"
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
-def _in_table(text: str) -> str:
-    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
+@lru_cache(maxsize=64)
+def _several(conditions: tuple[str, ...]) -> bool:
+    """Whether the corruptions of a run have more than one definition, so that a label must say which it is."""
+    return len({part.definition for text in conditions if (part := parse_corrupted(text)) is not None}) > 1
+
+
+def _in_table(text: str, in_full: bool) -> str:
+    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`; in full: with what is not the
+    benchmark's."""
     if (parts := set_of(text)) is not None:
         name, severities, definition = parts
         words = f"all corruptions ({name})" if name == BENCHMARK else name
         at = f", severity {'+'.join(map(str, severities))}" if severities else ""
-        return f"{words}{at}{f' {definition}' if definition else ''}"
+        return f"{words}{at}{f' {definition}' if definition and in_full else ''}"
     part, at = split_severities(text)
     if part is None:
         return text
-    definition = f" {part.definition}" if part.definition else ""
+    definition = f" {part.definition}" if part.definition and in_full else ""
     return f"{part.name.replace('_', ' ')}{f', severity {at}' if at else ''}{definition}"
 
 
@@ -436,7 +444,7 @@ class CorruptionWords(Vocabulary):
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place in ("table", "sentence"):
-            return _in_table(text)
+            return _in_table(text, manifest is None or _several(tuple(manifest.conditions)))
         part, at = split_severities(text)
         return text if part is None else f"{part.label}, severity {at}" if at else part.label
 

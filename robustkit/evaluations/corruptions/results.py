@@ -221,6 +221,8 @@ def tree_doubts(
         doubts.append(Finding.of("corruptions/other-size", size=size))
     if "texture=own" in condition:
         doubts.append(Finding.of("corruptions/own-frost"))
+    if "preset=cifar" in condition:
+        doubts.append(Finding.of("corruptions/cifar-constants"))
     if "variant=bethgelab" in condition:
         doubts.append(Finding.of("corruptions/variant"))
     return doubts
@@ -244,13 +246,6 @@ class MeanErrors(Overview):
             yield row.having(tree_doubts(row.condition, size, released, compared=not why_no_mce(manifest)))
 
 
-def not_compared(common: Iterable[str], in_rows: Iterable[str]) -> list[str]:
-    """Return a line on the severities in `common` that are in no mean. in_rows: the conditions of all rows."""
-    averaged = {text for condition in dict.fromkeys(in_rows) for text in shares_of(condition)}
-    single = [text for text in common if words_of(text) is VOCABULARY and text not in averaged]
-    return [f"single severities, which are not averaged, are left out: {', '.join(single)}"] if single else []
-
-
 class CorruptionsAggregator(Aggregator):
     words = VOCABULARY
     overview = MeanErrors
@@ -258,13 +253,18 @@ class CorruptionsAggregator(Aggregator):
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
     ) -> Iterator[tuple[str, str]]:
-        """Yield the means that `common` allows; single severities would only weaken the correction."""
+        """Yield the means that `common` allows, then the single severities that are in none of them; those of a mean
+        would only weaken the correction."""
+        averaged = set[str]()
         for example, members in by_definition(common):
             means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), compared.sets)
             means |= {replace(example, name=name).mean.text: compared.groups for name in CORRUPTIONS if compared.groups}
             for mean, metrics in means.items():
                 if set(conditions_of(mean)) <= set(common):
+                    averaged.update(conditions_of(mean))
                     yield from ((mean, metric) for metric in metrics)
+        single = (text for text in common if words_of(text) is VOCABULARY and text not in averaged)
+        yield from ((text, compared.shown[0]) for text in single)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample | None:
         if metric != "mean_error":

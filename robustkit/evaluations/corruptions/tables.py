@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...common.figure import Figure
 from ...display.format import MISSING, counted, figure_cell, loss_cell, percent, scaled, share
-from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
+from ...display.svg import Plot, Style, brief_labels, dots, legend, list_some, panels, series_shift
 from ...display.table import Section, Table, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..condition import FIRST, BriefRow, Clause, kind_of, name_of
@@ -23,7 +22,6 @@ from . import (
     SETS,
     VOCABULARY,
     Corrupted,
-    categories,
     category_of,
     corruption_names,
     definition_of,
@@ -35,7 +33,6 @@ from . import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     from ..aggregate import Results
@@ -61,7 +58,7 @@ def _is_single(condition: str) -> bool:
 def _at(row: Figure | None, headline: Metric, start: str) -> str:
     if row is None or (part := parse_corrupted(row.condition)) is None:
         return ""
-    value = percent(1 - row.value) if headline.binary else f"{headline.word} {percent(row.value)}"
+    value = percent(row.value) if headline.binary else f"{headline.word} {percent(row.value)}"
     called = part.label.replace("_", " ")
     return f"{start} {called} at severity {part.severity} with {value}"
 
@@ -73,19 +70,21 @@ _LOSSES = (Metric("nll", "NLL", bare=True), Metric("ece", "ECE %", 100, bare=Tru
 @dataclass(frozen=True)
 class CorruptionTables:
     """A checkpoint under one definition. errors: a row for each corruption, of `kinds`; without AlexNet as a yardstick,
-    its column is left out. means: over sets."""
+    its column is left out. means: over sets. over: the severities that all rows are of, where these are not all."""
 
     definition: str
     errors: Table
     kinds: tuple[str, ...]
     means: Table
+    over: str
 
     @property
     def source(self) -> str:
         released = "source=released" in self.definition
         where = "released files" if released else "corrupted in memory after resize and crop"
         words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
-        return ", ".join([where, *(phrase for key, phrase in words.items() if key in self.definition)])
+        at = [f"severity {self.over} only"] if self.over else []
+        return ", ".join([*at, where, *(phrase for key, phrase in words.items() if key in self.definition)])
 
 
 def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTables]:
@@ -98,30 +97,42 @@ def corruption_tables(results: Sequence[Figure]) -> list[CorruptionTables]:
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.label: part.mean for part in parts if part.definition == definition}
             ordered = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
-            lines = [_errors(part, cells) for part in ordered]
+            overs = {_over(part, cells) for part in ordered}
+            over = overs.pop() if len(overs) == 1 else None
+            lines = [_errors(part, cells, over is None) for part in ordered]
             ce = ERROR_HEADINGS.index("CE %")
             with_ce = any(row[ce] != MISSING for row in lines)  # AlexNet is a yardstick
             headings, *rows = (row if with_ce else row[:ce] + row[ce + 1 :] for row in (ERROR_HEADINGS, *lines))
-            errors = Table("", headings, tuple(rows), checkpoint=checkpoint, shaded=headings[1:7], dark="high")
+            errors = Table("", headings, tuple(rows), checkpoint=checkpoint, shaded=headings[1:7])
             kinds = tuple(category_of(part.name) for part in ordered)
-            tables.append(CorruptionTables(definition, errors, kinds, _means(checkpoint, definition, cells)))
+            means = _means(checkpoint, definition, cells)
+            tables.append(CorruptionTables(definition, errors, kinds, means, over or ""))
     return tables
 
 
-def _errors(part: Corrupted, cells: Cells) -> tuple[str, ...]:
-    """Return the row of a corruption."""
+def _over(part: Corrupted, cells: Cells) -> str:
+    """Return the severities of a corruption's mean, `1–3`; empty for all five."""
+    if (part.text, "mean_error") in cells:
+        return ""
+    texts = {severity: replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)}
+    return span(severity for severity, text in texts.items() if finite_or_none(cells, text, "top1") is not None)
+
+
+def _errors(part: Corrupted, cells: Cells, with_over: bool) -> tuple[str, ...]:
+    """Return the row of a corruption. with_over: with the severities of its mean, where these are not all."""
     texts = [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    values = [None if (right := finite_or_none(cells, text, "top1")) is None else 1 - right for text in texts]
+    values = [finite_or_none(cells, text, "top1") for text in texts]
     present = [text for text, value in zip(texts, values, strict=True) if value is not None]
     whole = (part.text, "mean_error") in cells
     if whole:
-        mean, nll, ece = (finite_or_none(cells, part.text, metric) for metric in ("mean_error", "nll", "ece"))
+        error, nll, ece = (finite_or_none(cells, part.text, metric) for metric in ("mean_error", "nll", "ece"))
+        mean = None if error is None else 1 - error
     else:  # over the severities that were evaluated, which the cells name
         mean = _mean([value for value in values if value is not None])
         nll, ece = (_mean([finite_or_none(cells, text, metric) for text in present]) for metric in ("nll", "ece"))
     loss = scaled(nll, 1)
     ends = [scaled(mean), scaled(finite_or_none(cells, part.text, "ce")), loss, scaled(ece)]
-    only = "" if whole or not present else f" ({span(texts.index(text) + 1 for text in present)})"
+    only = f" ({over})" if with_over and (over := _over(part, cells)) else ""
     ends = [cell.followed_by(only) if cell != MISSING else cell for cell in ends]
     return part.label, *map(scaled, values), *ends
 
@@ -136,7 +147,7 @@ def _means(checkpoint: str, definition: str, figures: Cells) -> Table:
     texts = {text: set_of(text) for text, metric in figures if metric == "mean_error"}
     sets = {text: parts for text, parts in texts.items() if parts and definition_of(parts[2]) == definition}
     names = {metric for text, metric in figures if text in sets}
-    metrics = [*(metric for metric in METRICS if metric.name in names), *_LOSSES]
+    metrics = [*(metric.shown for metric in METRICS if metric.name in names), *_LOSSES]
     rows = []
     for text, (name, some, of) in sets.items():
         only = f", severity {span(some)} only" if some else ""
@@ -178,7 +189,8 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[Table]:
     rows = _with_categories([part.name for part in ordered], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
-    yield Table(title, SEVERITY_HEADINGS, tuple(rows), checkpoint=checkpoint, shaded=SEVERITY_HEADINGS[1:])
+    table = Table(title, SEVERITY_HEADINGS, tuple(rows), checkpoint=checkpoint, shaded=SEVERITY_HEADINGS[1:])
+    yield table.without_empty()
     means = []
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
         shares = (scaled(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
@@ -235,8 +247,9 @@ def corruption_grids(tables: Sequence[CorruptionTables]) -> list[Table]:
         some = [table for table in tables if table.definition == definition]
         where = some[0].source
         means = [each.means for each in some if each.means.rows]
-        grids += side_by_side(f"Means over sets of corruptions, {where}", means)
-        title = f"Error in % by corruption, {where}"
+        headline = next((h for h in means[0].headings if h.startswith("top-1 %")), "") if means else ""
+        grids += side_by_side(f"Means over sets of corruptions, {where}", means, headline=headline)
+        title = f"Accuracy in % by corruption, {where}"
         grids += side_by_side(title, [_with_severities(each.errors) for each in some], headline="mean")
     return grids
 
@@ -255,6 +268,7 @@ class CorruptionsPresenter(Presenter):
         the mean error, else the task's metric, and then the mCE."""
         error, mce = (metric_named(METRICS, name) for name in ("mean_error", "mce"))
         assert error is not None and mce is not None
+        error = error.shown
         texts = in_short(text for text, _ in keys)
         for metric in (error, mce, headline) if headline.binary else (headline,):
             for text in texts:
@@ -271,11 +285,11 @@ class CorruptionsPresenter(Presenter):
         worst = min(single, key=lambda row: row.value, default=None)
         if headline.binary:
             if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
-                most, over = _at(worst, headline, f",{so_far} most under"), mean.condition
+                most, over = _at(worst, headline, f",{so_far} least under"), mean.condition
                 over = over if _set(over) == BENCHMARK else f"mean over {over}, the worst set{so_far}"
-                yield Clause(f"its error under corruption is {share(mean)} ({over}){most}", (mean,))
+                yield Clause(f"its accuracy under corruption is {share(mean.complement)} ({over}){most}", (mean,))
             elif worst is not None:
-                yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
+                yield Clause(f"its accuracy under corruption{_at(worst, headline, f' is{so_far} lowest under')}")
         elif (retention := _worst_mean(cells, "retention", -1)) is not None:
             most = _at(worst, headline, f",{so_far} worst")
             yield Clause(f"corruption leaves {share(retention)} of it ({retention.condition}){most}", (retention,))
@@ -287,7 +301,7 @@ class CorruptionsPresenter(Presenter):
         places = ("terminal", "card")
         for part in corruption_tables(results) if any(row.metric in ("top1", "mean_error") for row in results) else ():
             errors, checkpoint = part.errors, part.errors.checkpoint
-            title = f"{checkpoint}: error in % by corruption and severity, {part.source}"
+            title = f"{checkpoint}: accuracy in % by corruption and severity, {part.source}"
             rows = tuple((f"{kind}:", *row) for kind, row in zip(part.kinds, errors.rows, strict=True))
             table = Table(title, ("", *errors.headings), rows, spare=("ECE %", "NLL", "CE %"), places=places)
             yield table.under_heads([row[0] for row in rows])
@@ -298,9 +312,7 @@ class CorruptionsPresenter(Presenter):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines = finding_lines(results, of_family(self.name))
-        bars = accuracy_bars(results)
-        by_severity = severity_figures(bars, looks, "corruptions")
-        drawn = bar_figures(bars, looks, "corruptions", "Accuracy under corruption", "accuracy")
+        drawn = level_figures(accuracy_levels(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
         yield Section(
             "corruptions",
             "Corruptions",
@@ -308,26 +320,25 @@ class CorruptionsPresenter(Presenter):
                 "grids": with_flags(corruption_grids(corruption_tables(results)), lines),
                 "left_out": left_out_lines(results.run),
             },
-            (*by_severity, *drawn),
+            tuple(drawn),
         )
 
 
-_TOGETHER = 6  # checkpoints in a figure
+_TOGETHER = 8  # checkpoints in a figure
 
 
 @dataclass(frozen=True)
-class CorruptionBars:
-    """A checkpoint under one definition. clean: without corruption, if known. bars: by corruption, with the severities
-    of the mean, `""` for all five; only these have intervals. single: by corruption and severity."""
+class CorruptionLevels:
+    """A checkpoint under one definition. clean: without corruption, if known. means: by corruption, with the severities
+    of the mean, `""` for all five; only these have intervals."""
 
     checkpoint: str
     definition: str
     clean: Figure | None
-    bars: Mapping[str, tuple[Figure, str]]
-    single: Mapping[str, Mapping[int, Figure]] = field(default_factory=dict)
+    means: Mapping[str, tuple[Figure, str]]
 
 
-def accuracy_bars(results: Sequence[Figure], metric: str = "top1") -> list[CorruptionBars]:
+def accuracy_levels(results: Sequence[Figure], metric: str = "top1") -> list[CorruptionLevels]:
     clean: dict[str, Figure] = {}
     means: dict[tuple[str, str], dict[str, Figure]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Figure]]] = {}
@@ -342,12 +353,12 @@ def accuracy_bars(results: Sequence[Figure], metric: str = "top1") -> list[Corru
                 single.setdefault(key, {}).setdefault(part.label, {})[part.severity] = row
             elif row.metric == "mean_error":
                 means.setdefault(key, {})[part.label] = row.complement
-    bars = []
+    levels = []
     for key in single:
         points = {name: (_mean_of(some), span(some)) for name, some in single[key].items()}
         points |= {name: (point, "") for name, point in means.get(key, {}).items()}
-        bars.append(CorruptionBars(*key, clean.get(key[0]), points, single[key]))
-    return bars
+        levels.append(CorruptionLevels(*key, clean.get(key[0]), points))
+    return levels
 
 
 def _mean_of(some: Mapping[int, Figure]) -> Figure:
@@ -358,165 +369,85 @@ def _mean_of(some: Mapping[int, Figure]) -> Figure:
     return Figure(value, min(point.n for point in some.values()))
 
 
-def retention_bars(results: Sequence[Figure]) -> list[CorruptionBars]:
+def retention_levels(results: Sequence[Figure]) -> list[CorruptionLevels]:
     """Return the share of the clean mIoU that is left, averaged over all five severities or the first three."""
     by_key: dict[tuple[str, str], dict[str, tuple[Figure, str]]] = {}
     for row in results:
-        if row.metric != "retention" or not row.is_finite or not row.condition.startswith("corruption("):
-            continue
         some = "severity=1+2+3"
-        part = parse_corrupted(row.condition.replace(some, "severity=1", 1))
-        assert part is not None
+        part = parse_corrupted(row.condition.replace(some, "severity=3"))
+        if row.metric != "retention" or part is None or set_of(row.condition) or not row.is_finite:
+            continue
         points = by_key.setdefault((row.checkpoint, part.definition), {})
         if some not in row.condition or part.label not in points:
             points[part.label] = (row, "1–3" if some in row.condition else "")
-    return [CorruptionBars(*key, None, points) for key, points in by_key.items()]
+    return [CorruptionLevels(*key, None, points) for key, points in by_key.items()]
 
 
-def bar_figures(
-    drawn: Sequence[CorruptionBars], looks: Mapping[str, Style], section: str, title: str, what: str
+def level_figures(
+    drawn: Sequence[CorruptionLevels], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Plot]:
-    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure shown."""
-    for definition in dict.fromkeys(bars.definition for bars in drawn):
-        every = [bars for bars in drawn if bars.definition == definition]
-        for start in range(0, len(every), _TOGETHER):
-            group = every[start : start + _TOGETHER]
-            several = f", {start + 1} to {start + len(group)} of {len(every)}" if len(every) > _TOGETHER else ""
-            yield _figure(group, looks, section, f"{title}{f' {definition}' if definition else ''}{several}", what)
+    """Yield a figure for each definition: a row for each corruption, the hardest first, a dot for each checkpoint.
+    what: the figure shown."""
+    for definition in dict.fromkeys(levels.definition for levels in drawn):
+        every = [levels for levels in drawn if levels.definition == definition]
+        if len({name for levels in every for name in levels.means}) > 1:
+            several = f" {definition}" if definition and len({levels.definition for levels in drawn}) > 1 else ""
+            yield _level_figure(every[:_TOGETHER], looks, section, f"{title}{several}", what, len(every))
 
 
-def _figure(group: Sequence[CorruptionBars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Plot:
-    rows = list(_rows(group))
-    names = labels((bars.checkpoint for bars in group), 22)
-    points = [point for bars in group for point, _ in bars.bars.values()]
-    highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in points))
-    reference = "the dashed line is the clean one" if any(bars.clean for bars in group) else "100 % is the clean mIoU"
-    listed = list_some([_words(bars, names[bars.checkpoint]) for bars in group])
+def _level_figure(
+    group: Sequence[CorruptionLevels], looks: Mapping[str, Style], section: str, title: str, what: str, count: int
+) -> Plot:
+    values, overs = dict[str, list[float]](), dict[str, set[str]]()
+    for levels in group:
+        for name, (point, over) in levels.means.items():
+            values.setdefault(name, []).append(point.value)
+            overs.setdefault(name, set()).add(over)
+    rows = sorted(values, key=lambda name: (sum(values[name]) / len(values[name]), name))
+    every = set[str]().union(*overs.values())
+    one = every.pop() if len(every) == 1 else None  # the severities of all rows
+    texts = [_row_text(name, set() if one is not None else overs[name]) for name in rows]
+    clean = any(levels.clean for levels in group)
+    places = {name: place for place, name in enumerate(rows, start=clean)}
+    names, height = brief_labels([levels.checkpoint for levels in group], 22), max(22, 6 * len(group) + 8)
 
     def paint(canvas: Canvas) -> None:
-        grid = panels(canvas, len(group), sharex=True, sharey=True)
-        for axes, bars in zip(grid, group, strict=True):
-            _bars(axes, bars, rows, looks[bars.checkpoint])
-            axes.set_title(names[bars.checkpoint])
-            axes.set_xlim(0, 100 * highest)
-            axes.set_xticks([0, 25, 50, 75, 100])
-        for axes in grid[-2:]:
-            axes.set_xlabel(f"{what} in %")
-        for axes in grid[::2]:
-            axes.set_yticks(range(len(rows)), [text for text, _ in rows])
-            axes.set_ylim(len(rows) - 0.4, -0.6)
-            for label, (_, name) in zip(axes.get_yticklabels(), rows, strict=True):
-                label.set_fontweight("normal" if name else "bold")
+        (axes,) = panels(canvas, 1, columns=1)
+        for place, levels in enumerate(group):
+            points = {places[name]: point for name, (point, _) in levels.means.items()}
+            points |= {0: levels.clean} if levels.clean else {}
+            shift = -series_shift(place, len(group), 6, height - 6)
+            dots(axes, [*points], [*points.values()], looks[levels.checkpoint], shift=shift, across=True)
+        axes.set_yticks(range(len(rows) + clean), [*["clean"] * clean, *texts])
+        axes.set(ylim=(len(rows) + clean - 0.4, -0.6), xlabel=f"{what} in %")
+        axes.set_xlim(0, 100 if all(point.value <= 1 for some in group for point, _ in some.means.values()) else None)
+        axes.grid(visible=False, axis="y")
+        legend(canvas, {names[levels.checkpoint]: looks[levels.checkpoint] for levels in group}, lines=False)
 
+    over = "mean over severities" if one is None else f"severity {one}" if one else "mean over the five severities"
+    more = f" The first {len(group)} of {count} checkpoints." if count > len(group) else ""
+    sentences = [_words(levels, names[levels.checkpoint]) for levels in group]
     return Plot(
         section,
         title,
-        20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
+        60 + 18 * -(-len(group) // 2) + height * (len(rows) + clean),
         paint,
-        alt=f"{what.capitalize()} by corruption. {listed}.",
-        caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {reference}.",
-        name=" ".join(bars.checkpoint for bars in group),
+        alt=f"{what.capitalize()} by corruption. {list_some(sentences)}.",
+        caption=f"{what.capitalize()}, {over}, with 95 % intervals; the hardest corruption first.{more}",
+        name=" ".join(levels.checkpoint for levels in group),
         chief=True,
     )
 
 
-def severity_figures(
-    drawn: Sequence[CorruptionBars], looks: Mapping[str, Style], section: str, what: str = "accuracy"
-) -> Iterator[Plot]:
-    """Yield a figure for each definition with several severities: a panel for each category, a line for each
-    checkpoint. A point is the mean over the category's corruptions that have all its severities."""
-    for definition in dict.fromkeys(bars.definition for bars in drawn):
-        group = [bars for bars in drawn if bars.definition == definition]
-        panes = dict[str, tuple[list[str], list[int]]]()
-        for category, members in categories().items():
-            names = [label for name in members for label in (name, f"{name}(texture=own)") if label in group[0].single]
-            severities = sorted({level for bars in group for name in names for level in bars.single.get(name, ())})
-            whole = [name for name in names if all({*severities} <= {*bars.single.get(name, ())} for bars in group)]
-            if whole and len(severities) > 1:
-                panes[category] = whole, severities
-        if panes:
-            yield _severity_figure(group, looks, section, definition, panes, what)
+def _row_text(label: str, overs: Iterable[str]) -> str:
+    """Return the corruption, with the severities of its mean where rows differ in them."""
+    over = {*overs} - {""}
+    return label.replace("_", " ") + (f" ({min(over)})" if len(over) == 1 else " (some)" if over else "")
 
 
-def _severity_figure(
-    group: Sequence[CorruptionBars],
-    looks: Mapping[str, Style],
-    section: str,
-    definition: str,
-    panes: Mapping[str, tuple[Sequence[str], Sequence[int]]],
-    what: str,
-) -> Plot:
-    names, clean = labels(bars.checkpoint for bars in group), any(bars.clean for bars in group)
-
-    def line(bars: CorruptionBars, members: Sequence[str], severities: Sequence[int]) -> list[tuple[int, Figure]]:
-        means = [_mean_of({k: bars.single[name][level] for k, name in enumerate(members)}) for level in severities]
-        return [*([(0, bars.clean)] if bars.clean else []), *zip(severities, means, strict=True)]
-
-    def paint(canvas: Canvas) -> None:
-        grid = panels(canvas, len(panes), sharex=True, sharey=True)
-        every = sorted({level for _, severities in panes.values() for level in severities})
-        for axes, (category, pane) in zip(grid, panes.items(), strict=True):
-            for place, bars in enumerate(group):
-                places, points = zip(*line(bars, *pane), strict=True)
-                shift = series_shift(place, len(group), 5)
-                dots(axes, places, points, looks[bars.checkpoint], shift=shift)
-            members = pane[0]
-            axes.set_title(f"{category} ({len(members)})" if len(members) > 1 else members[0].replace("_", " "))
-            axes.set_ylim(0, 104)
-            axes.set_xticks([0, *every] if clean else every, [*["clean"] * clean, *map(str, every)])
-            axes.set_xlim(-0.5 if clean else every[0] - 0.5, every[-1] + 0.5)
-        for axes in grid[-2:]:
-            axes.set_xlabel("severity")
-        for axes in grid[::2]:
-            axes.set_ylabel(f"{what} in %")
-        legend(canvas, {names[bars.checkpoint]: looks[bars.checkpoint] for bars in group})
-
-    sentences = []
-    for bars in group:
-        ends = {category: line(bars, *pane)[-1][1] for category, pane in panes.items()}
-        worst = min(ends, key=lambda category: ends[category].value)
-        value, level = percent(ends[worst].value), panes[worst][1][-1]
-        sentences.append(f"{names[bars.checkpoint]} has {value} under {worst} at severity {level}")
-    start = what if what[1:2].isupper() else what.capitalize()  # mIoU
-    return Plot(
-        section,
-        f"{start} by severity{f' {definition}' if definition else ''}",
-        20 + 18 * -(-len(names) // 2) + 190 * -(-len(panes) // 2),
-        paint,
-        alt=f"{start} by severity, lowest: {list_some(sentences)}.",
-        caption="Means over the corruptions of a category that have all its severities; of one with 95 % intervals.",
-        chief=True,
-    )
-
-
-def _rows(group: Sequence[CorruptionBars]) -> Iterator[tuple[str, str]]:
-    """Yield the text and corruption of each row; a category's heading has an empty corruption."""
-    for category, members in categories().items():
-        every = (label for name in members for label in (name, f"{name}(texture=own)"))
-        present = [label for label in every if any(label in bars.bars for bars in group)]
-        if present:
-            yield category, ""
-        for name in present:
-            over = {bars.bars[name][1] for bars in group if name in bars.bars} - {""}
-            texture = f" ({min(over)})" if len(over) == 1 else " (some)" if over else ""
-            yield name.replace("_", " ") + texture, name
-
-
-def _bars(axes: Axes, bars: CorruptionBars, rows: Sequence[tuple[str, str]], look: Style) -> None:
-    places = [place for place, (_, name) in enumerate(rows) if name in bars.bars]
-    points = [bars.bars[rows[place][1]][0] for place in places]
-    axes.barh(places, [100 * point.value for point in points], height=0.62, color=look.colour)
-    ink = axes.spines["left"].get_edgecolor()
-    lows, highs = [100 * point.low for point in points], [100 * point.high for point in points]
-    axes.hlines(places, lows, highs, colors=[ink], linewidth=1.6)
-    axes.grid(visible=False, axis="y")
-    if bars.clean is not None:
-        axes.axvline(100 * bars.clean.value, color=ink, linestyle="--", linewidth=1.2)
-
-
-def _words(bars: CorruptionBars, name: str) -> str:
-    order = sorted((point.value, corruption) for corruption, (point, _) in bars.bars.items())
-    start = f"{name}: {percent(bars.clean.value)} clean, " if bars.clean else f"{name}: "
+def _words(levels: CorruptionLevels, name: str) -> str:
+    order = sorted((point.value, corruption) for corruption, (point, _) in levels.means.items())
+    start = f"{name}: {percent(levels.clean.value)} clean, " if levels.clean else f"{name}: "
     lowest = ", ".join(f"{percent(value)} under {corruption}" for value, corruption in order[:3])
     best = f"; highest {percent(order[-1][0])} under {order[-1][1]}" if len(order) > 3 else ""
     return f"{start}lowest {lowest}{best}"

@@ -16,8 +16,8 @@ from PIL import Image
 from ...common.figure import Figure
 from ...common.finding import Finding
 from ...data.images import open_picture
-from ...display.format import Cell, count, counted, figure_cell
-from ...display.svg import Plot, Style, dots, labels, legend, list_some, panels, series_shift
+from ...display.format import MISSING, Cell, count, counted, figure_cell, scaled
+from ...display.svg import Plot, Style, brief_labels, dots, legend, list_some, panels, series_shift
 from ...display.table import Section, Table, side_by_side, with_flags
 from ...errors import RunError
 from ...runs.folder import RunFolder, refuse_link
@@ -66,8 +66,8 @@ _DRAWN = {
 }  # metric and mode of the scores that are drawn; the tables have all
 
 
-def score_called(metric: str, mode: str, only_boxes: bool) -> str:
-    return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else _DRAWN[metric, mode]
+def score_called(metric: str, mode: str, only_boxes: bool, of: Mapping[tuple[str, str], str] = _DRAWN) -> str:
+    return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else of[metric, mode]
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,28 @@ class Score:
         return (min if "↓" in self.score else max)(finite, key=finite.__getitem__, default="")
 
 
-def map_scores(results: Sequence[Figure], only_boxes: bool = False) -> list[Score]:
+_CHIEF = {("cam_pixel_accuracy", "mask"): "pixel acc.", ("cam_dice", "mask"): "DICE", **_DRAWN}
+"""What a checkpoint's first table has: pixel accuracy and DICE, too."""
+
+
+def map_scores(
+    results: Sequence[Figure], only_boxes: bool = False, of: Mapping[tuple[str, str], str] = _DRAWN
+) -> list[Score]:
     by_score: dict[tuple[str, str, str, float], dict[str, Figure]] = {}
     controls: dict[tuple[str, str, str, float], dict[str, float]] = {}
     for row in results:
         parts = parts_of(row.condition)
-        if parts is None or parts[0].under or not row.is_finite or (row.metric, parts[1]) not in _DRAWN:
+        if parts is None or parts[0].under or not row.is_finite or (row.metric, parts[1]) not in of:
             continue
         spec, mode = parts
         kind = spec.kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
-        score = score_called(row.metric, mode, only_boxes)
+        score = score_called(row.metric, mode, only_boxes, of)
         key = row.checkpoint, kind, score, _scale(row.metric)
         if spec.is_control:
             controls.setdefault(key, {})[spec.called] = row.value
         else:
             by_score.setdefault(key, {})[spec.called] = row
-    order = [score_called(*key, only_boxes) for key in _DRAWN]
+    order = [score_called(*key, only_boxes, of) for key in of]
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
     return [
         Score(*key, {name: points[name] for name in sorted(points, key=_place)}, controls.get(key, {}))
@@ -124,6 +130,8 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
     """Yield a figure for each kind of map, with a panel for each score."""
     kinds = dict.fromkeys(entry.kind for entry in entries)
     several = len(kinds) > 1
+    if len({name for entry in entries for name in entry.points}) < 2:  # the table says as much
+        return
     for kind in kinds:
         yield _figure(kind if several else "", [entry for entry in entries if entry.kind == kind], looks)
 
@@ -131,7 +139,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
 def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Plot:
     score_names = list(dict.fromkeys(entry.score for entry in group))
     methods = sorted({name for entry in group for name in entry.points}, key=_place)
-    names = labels(entry.checkpoint for entry in group)
+    names = brief_labels([*dict.fromkeys(entry.checkpoint for entry in group)])
 
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(score_names), sharey=True)
@@ -267,12 +275,34 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
 _BEST, _LEAD = "  – best control", "  – lead over it"  # begin the rows below a method
 
 
+def chief_grids(entries: Sequence[Score]) -> Iterator[Table]:
+    """Yield a small table of each checkpoint: a row for each method, a column for each score, and the best control."""
+    by_checkpoint: dict[tuple[str, str], list[Score]] = {}
+    for entry in entries:
+        by_checkpoint.setdefault((entry.checkpoint, entry.kind), []).append(entry)
+    several = len({kind for _, kind in by_checkpoint}) > 1
+    for (checkpoint, kind), scores in by_checkpoint.items():
+        methods = sorted({name for entry in scores for name in entry.points}, key=_place)
+        rows = [(name, *(figure_cell(entry.points.get(name), entry.scale) for entry in scores)) for name in methods]
+        controls = [(entry.best_control, entry) for entry in scores]
+        if any(best for best, _ in controls):
+            best_cells = (
+                scaled(entry.controls[best], entry.scale).followed_by(f" ({best})") if best else MISSING
+                for best, entry in controls
+            )
+            rows.append(("best control", *best_cells))
+        headings = ("method", *(f"{entry.score} %" if entry.scale == 100 else entry.score for entry in scores))
+        yield Table(f"{checkpoint}{f': {kind}' if several else ''}", headings, tuple(rows), checkpoint=checkpoint)
+
+
 def map_grids(tables: Sequence[Table]) -> list[Table]:
+    """Return all scores of all checkpoints, folded, and how maps change."""
     groups: dict[str, list[Table]] = {}
     for table in tables:
         part = replace(table, title="", rows=tuple(_named(table.rows)))
         groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
-    return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
+    grids = (grid for title, parts in groups.items() for grid in side_by_side(title, parts))
+    return [replace(grid, folded=grid.title.startswith("Maps,")) for grid in grids]
 
 
 def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -349,8 +379,9 @@ class MapsPresenter(Presenter):
         yield from support_tables(results, is_of_maps)
 
     def brief(self, keys: Sequence[tuple[str, str]], manifest: Manifest, headline: Metric) -> Iterable[BriefRow]:
-        """Yield scores of each method, and their leads over controls; on a first page, the three scores of masks and of
+        """Yield scores of each method, and their leads over controls; on a first page, the IoU with masks, or else with
         boxes, and the ABPC."""
+        of_masks = any(parts is not None and parts[1] == "mask" for parts in (parts_of(text) for text, _ in keys))
         for text in dict.fromkeys(text for text, _ in keys):
             parts = parts_of(text)
             if parts is None or parts[0].is_control or parts[0].under:
@@ -360,15 +391,16 @@ class MapsPresenter(Presenter):
                 if mode == parts[1] and metric is not None and lead is not None:
                     yield BriefRow(_HEADING, f"{name_of(text, 'table', manifest)}: {metric.word}", text, metric)
                     yield BriefRow(_HEADING, "  – lead over the best control", text, lead)
-            first = ("cam_pixel_accuracy", "cam_iou", "cam_dice") if parts[1] else ("abpc",)
-            chief = [metric for metric in VOCABULARY.metrics if metric.name in first]
-            yield from (BriefRow("", "", text, metric, FIRST) for metric in chief)
+            if parts[1] != ("box" if of_masks else ""):
+                chief = [metric for metric in VOCABULARY.metrics if metric.name == ("cam_iou" if parts[1] else "abpc")]
+                yield from (BriefRow("", "", text, metric, FIRST) for metric in chief)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines, boxes = finding_lines(results, of_family(self.name)), only_boxes(results.manifest)
 
         def values() -> dict[str, Any]:
-            grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
+            chief = chief_grids(map_scores(results, boxes, _CHIEF))
+            grids = [*chief, *map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
             if grids and (remarks := note_lines(results, of_family(self.name))):
                 grids[0] = replace(grids[0], note=f"{'. '.join(remarks)}.")
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}

@@ -173,7 +173,8 @@ def _corruptions() -> list[Entry]:
 
 def _presets() -> list[Entry]:
     from ...pipeline.progress import preset_cost
-    from ...pipeline.request import OPTIONS, preset_of
+    from ...pipeline.request import preset_of
+    from ...protocol.card import TASKS, presets_of
     from ...tasks.task import task_named
 
     return [
@@ -183,8 +184,8 @@ def _presets() -> list[Entry]:
             "stands for": shlex.join(preset_of(task, name).words()),
             "passes for each image, forward + backward": str(preset_cost(task, name)),
         }
-        for task, presets in OPTIONS.items()
-        for name in presets
+        for task in TASKS
+        for name in presets_of(task)
     ]
 
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.differences import holm, hypergeometric_tail
 from ...common.figure import BOOTSTRAP, INVERTED, Figure
 from ...common.groups import Groups
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of
-from ...display.format import Cell, count, figure_cell, scaled
+from ...display.format import Cell, count, figure_cell, p_value, scaled
 from ...display.table import Table
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
-from ...evaluations.condition import family_object, kind_of
+from ...evaluations.condition import family_object, kind_of, name_of
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import Metric, metric_named, of_samples
 from ...protocol.condition import CLEAN
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.folder import RunFolder
-    from ...runs.metadata import SampleGroups
 
 
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
@@ -151,9 +151,8 @@ def _losses(read: pa.Table, correct: Floats, groups: Groups | None) -> list[Figu
 
 MOST = 8  # classes in a table
 FEWEST = 5  # classes with fewer samples are left out
+LEVEL = 0.05  # p-values below which a class is in it
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "error")
-_CHANCE = "Each interval is for its class alone: the lowest of many classes are low partly by chance."
-
 Ints = NDArray[np.int64]
 
 
@@ -189,15 +188,9 @@ class ClassTally:
     def take(self, rows: Ints) -> ClassTally:
         return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
-    def counts(self, classes: int) -> tuple[Ints, Ints]:
-        n = np.bincount(self.label, minlength=classes)
-        return n, np.bincount(self.label[self.correct], minlength=len(n))
-
-    def share(self, label: int, groups: SampleGroups | None) -> Cell:
-        """Return the share of a class that is right. groups: of the run's samples."""
-        mine = self.label == label
-        theirs = None if groups is None else groups.of(self.ids.take(np.flatnonzero(mine)))
-        return figure_cell(share_of(self.correct[mine], theirs))
+    def share(self, label: int) -> Cell:
+        """Return the share of a class that is right."""
+        return figure_cell(share_of(self.correct[self.label == label]))
 
     def mistaken(self, label: int) -> list[tuple[int, int]]:
         """Return what samples of a class are mistaken for and how often, most often first."""
@@ -207,7 +200,8 @@ class ClassTally:
 
 
 class WeakClasses(Gatherer):
-    """One table per checkpoint on clean images, and one per attack; none where nothing is wrong."""
+    """One table for each checkpoint on clean images and for each attack, of the classes that do significantly worse
+    than all others; none where there is no such class, or samples are not independent."""
 
     def __init__(self, run: RunFolder) -> None:
         super().__init__(run)
@@ -216,62 +210,48 @@ class WeakClasses(Gatherer):
         self._names = self.manifest.data.class_names or ()
 
     def wants(self, checkpoint: str, condition: str) -> bool:
-        return condition == CLEAN.text or condition in self.manifest.claims
+        return self.sample_groups is None and (condition == CLEAN.text or condition in self.manifest.claims)
 
     def needs(self, column: str) -> bool:
         return column in _COLUMNS
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
-        tally, table = ClassTally.of(read), None
+        tally, clean = ClassTally.of(read), None
         if condition == CLEAN.text:
             self._clean = {checkpoint: tally}  # the others are no longer needed
-            table = _lowest(checkpoint, tally, self._names, self.sample_groups)
         elif checkpoint in self._clean:
-            both = self._clean[checkpoint].shared(tally)
-            table = _largest_drops(checkpoint, condition, *both, self._names, self.sample_groups)
-        self.tables += [] if table is None else [table]
+            clean, tally = self._clean[checkpoint].shared(tally)
+        else:
+            return
+        title = f"{checkpoint}: classes significantly below the rest {name_of(condition, 'sentence', self.manifest)}"
+        self.tables += filter(None, [_weak(title, checkpoint, tally, clean, self._names)])
 
 
-def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str], groups: SampleGroups | None) -> Table | None:
-    n, right = tally.counts(int(tally.label.max(initial=-1)) + 1)
-    judged = np.flatnonzero((n >= FEWEST) & (right < n))
-    order = judged[np.argsort(right[judged] / n[judged], kind="stable")][:MOST].tolist()
-    rows = tuple(
-        (class_name_of(place, names), count(n[place]), tally.share(place, groups), _taken(tally, place, names))
-        for place in order
-    )
-    headings = ("class", "n", "right % [95 %]", "most often mistaken for")
-    note = _note(n, len(order), len(judged), "lowest", "mistakes")
-    title = f"{checkpoint}: classes with the lowest clean accuracy"
-    return Table(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
-
-
-def _largest_drops(
-    checkpoint: str,
-    condition: str,
-    clean: ClassTally,
-    attacked: ClassTally,
-    names: Sequence[str],
-    groups: SampleGroups | None,
+def _weak(
+    title: str, checkpoint: str, tally: ClassTally, clean: ClassTally | None, names: Sequence[str]
 ) -> Table | None:
-    classes = int(clean.label.max(initial=-1)) + 1  # on the same samples as attacked
-    n, before = clean.counts(classes)
-    _, after = attacked.counts(classes)
-    judged = np.flatnonzero((n >= FEWEST) & (after < before))
-    drops = (before - after)[judged] / n[judged]
-    order = judged[np.lexsort((after[judged] / n[judged], -drops))][:MOST].tolist()
-    rows = tuple(
-        (
-            *(class_name_of(place, names), count(n[place]), scaled(before[place] / n[place])),
-            *(attacked.share(place, groups), scaled((after[place] - before[place]) / n[place])),
-            _taken(attacked, place, names),
-        )
-        for place in order
-    )
-    headings = ("class", "n", "clean %", "right % [95 %]", "points", "most often mistaken for")
-    title = f"{checkpoint}: classes with the largest drop under {condition}"
-    note = _note(n, len(order), len(judged), "largest", "a drop")
-    return Table(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
+    """Return the classes that Fisher's exact test, one-sided and Holm-corrected over all classes, tells from all other
+    samples. clean: the same samples without an attack, for one more column."""
+    n = np.bincount(tally.label)
+    wrong = np.bincount(tally.label[~tally.correct], minlength=len(n))
+    judged = [place for place, size in enumerate(n.tolist()) if size >= FEWEST]
+    tails = {size: hypergeometric_tail(len(tally.label), int(wrong.sum()), size) for size in {*n[judged].tolist()}}
+    p_values = dict(zip(judged, holm([float(tails[n[place]][wrong[place]]) for place in judged]), strict=True))
+    weak = sorted((p, place) for place, p in p_values.items() if p < LEVEL)
+    rows = []
+    for p, place in weak[:MOST]:
+        before = [scaled(float(clean.correct[clean.label == place].mean()))] if clean else []
+        cells = (*before, tally.share(place), p_value(p), _taken(tally, place, names))
+        rows.append((class_name_of(place, names), count(int(n[place])), *cells))
+    headings = ("class", "n", *(["clean %"] if clean else []), "accuracy % [95 %]", "p", "most often mistaken for")
+    rare = int(((n > 0) & (n < FEWEST)).sum())
+    parts = [
+        f"The first {MOST} of {len(weak)}." if len(weak) > MOST else "",
+        f"p: against all other samples (Fisher's exact test, one-sided), Holm-corrected over {len(judged)} classes.",
+        f"{rare} {'class' if rare == 1 else 'classes'} with fewer than {FEWEST} samples left out." if rare else "",
+    ]
+    note = " ".join(filter(None, parts))
+    return Table(title, headings, tuple(rows), (), note, checkpoint=checkpoint) if rows else None
 
 
 def class_name_of(label: int, names: Sequence[str]) -> str:
@@ -285,11 +265,3 @@ def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:
     most = [class_name_of(which, names) for which, count in pairs if count == often]
     classes = ", ".join(most[:2]) + (f" and {len(most) - 2} more" if len(most) > 2 else "")
     return f"{classes} ({often} of {wrong}{' each' if len(most) > 1 else ''})"
-
-
-def _note(n: Ints, count: int, judged: int, which: str, what: str) -> str:
-    rare = int(((n > 0) & (n < FEWEST)).sum())
-    parts = [f"The {count} {which} of {judged} classes with {what}." if count < judged else "", _CHANCE]
-    if rare:
-        parts.append(f"{rare} {'class' if rare == 1 else 'classes'} with fewer than {FEWEST} samples left out.")
-    return " ".join(filter(None, parts))

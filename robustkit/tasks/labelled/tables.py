@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from ...display.svg import INK, Plot, Style, dots, shorten_name, space_panels
 from ...display.table import Table
 from ...display.text import capital
 from ...evaluations.aggregate import Gatherer
+from ...evaluations.condition import name_of
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
@@ -43,10 +43,14 @@ def stacked_grids(tables: Sequence[Table]) -> list[Table]:
     return [grids[0], *(replace(grid, folded=True) for grid in grids[1:])] if grids else []
 
 
+MANY, FEW_BINS = 500, 8
+
+
 @dataclass(frozen=True)
 class Reliability:
-    """The reliability under a condition, by bin of the calibration error. confidence: means, nan without samples.
-    accuracy: with its interval. error: calibration error. left_out: samples of no finite confidence.
+    """The reliability under a condition. counts: samples in each bin of the calibration error. confidence, accuracy: of
+    these bins without the empty ones; of fewer than `MANY` samples, of at most `FEW_BINS` bins of as many samples each.
+    error: calibration error. left_out: samples of no finite confidence. condition: what people call it.
     """
 
     checkpoint: str
@@ -71,13 +75,16 @@ def reliability(checkpoint: str, condition: str, read: pa.Table, groups: Groups 
     if not len(sure):
         return None
     # A gap of 1 counts a sample where the calibration error bins it.
-    counts = calibration_gaps(sure, sure - 1).sum(axis=0).round().astype(int).tolist()
-    total = calibration_gaps(sure, np.zeros_like(sure)).sum(axis=0)
-    means = [float(share) / n if n else math.nan for share, n in zip(total, counts, strict=True)]
-    groups, bins = chosen_groups(groups, finite), calibration_gaps(sure, sure - 1).T > 0
-    accuracy = (share_of(right[inside], chosen_groups(groups, inside)) for inside in bins)
+    groups, bins = chosen_groups(groups, finite), [*(calibration_gaps(sure, sure - 1).T > 0)]
+    counts = tuple(int(inside.sum()) for inside in bins)
+    if len(sure) < MANY:
+        places = np.argsort(np.argsort(sure, kind="stable"), kind="stable")
+        bins = [np.isin(places, part) for part in np.array_split(np.arange(len(sure)), FEW_BINS)]
+    bins = [inside for inside in bins if inside.any()]
+    means = tuple(float(sure[inside].mean()) for inside in bins)
+    accuracy = tuple(share_of(right[inside], chosen_groups(groups, inside)) for inside in bins)
     error, left_out = calibration_error(sure, right), int((~finite).sum())
-    return Reliability(checkpoint, condition, tuple(counts), tuple(means), tuple(accuracy), error, left_out)
+    return Reliability(checkpoint, condition, counts, means, accuracy, error, left_out)
 
 
 class Reliabilities(Gatherer):
@@ -100,7 +107,7 @@ class Reliabilities(Gatherer):
         if condition != CLEAN.text:
             self._attacked.add(checkpoint)
         groups = None if self.sample_groups is None else self.sample_groups.of(read["sample_id"])
-        if (entry := reliability(checkpoint, condition, read, groups)) is not None:
+        if (entry := reliability(checkpoint, name_of(condition, "table", self.manifest), read, groups)) is not None:
             self.entries.append(entry)
 
 
@@ -122,20 +129,20 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
             300,
             paint,
             alt=f"Reliability of {shorten_name(checkpoint, 60)}. {' '.join(map(_in_words, panels))}",
-            caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence equals "
-            "accuracy; below it the model is overconfident. Bottom: samples per bin.",
+            caption="Accuracy by confidence with 95 % intervals, in 15 bins of confidence, for fewer than "
+            f"{MANY} samples in {FEW_BINS} of equal counts. Below the dashed line the model is overconfident. "
+            "Bottom: samples by confidence.",
             name=checkpoint,
         )
 
 
 def _diagram(upper: Axes, lower: Axes, entry: Reliability, look: Style) -> None:
-    filled = [place for place, n in enumerate(entry.counts) if n]
     bins = len(entry.counts)
     upper.plot([0, 100], [0, 100], color=INK, linestyle="--", linewidth=1.1)
     dots(
         upper,
-        [100 * entry.confidence[place] for place in filled],
-        [entry.accuracy[place] for place in filled],
+        [100 * confidence for confidence in entry.confidence],
+        entry.accuracy,
         Style(look.colour, look.marker, "none"),
     )
     upper.set_title(f"{shorten_name(entry.condition, 30)}\nECE {percent(entry.error)}, n = {sum(entry.counts)}")
@@ -150,11 +157,11 @@ def _diagram(upper: Axes, lower: Axes, entry: Reliability, look: Style) -> None:
 
 
 def _in_words(entry: Reliability) -> str:
-    fullest = max(range(len(entry.counts)), key=lambda place: entry.counts[place])
+    least, most = entry.accuracy[0], entry.accuracy[-1]
+    n = sum(entry.counts)
     sentence = (
-        f"{shorten_name(entry.condition, 80)}: calibration error {percent(entry.error)} "
-        f"of {sum(entry.counts)} samples; "
-        f"the {entry.counts[fullest]} of mean confidence {percent(entry.confidence[fullest])} "
-        f"are correct {percent(entry.accuracy[fullest].value)} of the time"
+        f"{shorten_name(entry.condition, 80)}: calibration error {percent(entry.error)} of {n} samples; "
+        f"accuracy {percent(least.value)} at a mean confidence of {percent(entry.confidence[0])}, "
+        f"{percent(most.value)} at {percent(entry.confidence[-1])}"
     )
     return sentence + (f"; {entry.left_out} without a finite confidence are left out." if entry.left_out else ".")

@@ -12,7 +12,7 @@ from ...display.format import percent, share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, in_means, words_of
-from ...evaluations.corruptions.tables import accuracy_bars, bar_figures, retention_bars, severity_figures
+from ...evaluations.corruptions.tables import level_figures, retention_levels
 from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families
@@ -130,14 +130,14 @@ class Segmentation(Task):
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         table = ConditionTable.of(self, results, results.manifest)
-        yield from card_parts(checkpoint, table, scene_tables(results))
+        yield from card_parts(checkpoint, table, scene_tables(results, results.manifest))
         yield from card_parts_of(checkpoint, results)
 
     def terminal(self, results: Results) -> Iterable[Table]:
         table = ConditionTable.of(self, results, results.manifest)
         if table.figures:
             yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
-        yield from terminal_scenes(scene_tables(results))
+        yield from terminal_scenes(scene_tables(results, results.manifest))
         yield from tables_of_families(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
@@ -148,9 +148,8 @@ class Segmentation(Task):
         left = f"{headline.word} retained under corruption"
         plots = [
             *curve_figures(results, looks, headline.name, self.name),
-            *class_figures(class_ious(results, manifest.claims)),
-            *severity_figures(accuracy_bars(results, headline.name), looks, self.name, headline.word),
-            *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
+            *class_figures(class_ious(results, manifest.claims), manifest),
+            *level_figures(retention_levels(results), looks, self.name, left, "retention"),
         ]
 
         def values() -> dict[str, Any]:
@@ -158,7 +157,7 @@ class Segmentation(Task):
             return {
                 "conditions": ConditionTable.of(self, results, manifest).grids(flags),
                 "grids": with_flags(
-                    join_tables(scene_tables(results)), finding_lines(results, of_family("corruptions"))
+                    join_tables(scene_tables(results, manifest)), finding_lines(results, of_family("corruptions"))
                 ),
                 "examples": sheet_uri(run),
                 "left_out": left_out_lines(run),

@@ -19,7 +19,7 @@ from ...common.files import bytes_of
 from ...data.dataset import Sample
 from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font
 from ...data.scenes import LabelledScenes
-from ...display.format import number
+from ...display.format import percent
 from ...errors import BadImageError
 from ...evaluations.condition import words_of
 from ...evaluations.family import family_of
@@ -164,13 +164,12 @@ def draw_examples(
     settings: Settings,
     count: int = 4,
 ) -> Path | None:
-    """Write the sheet: clean, the first attack, the corruption of lowest mIoU. Return its path; None without scenes."""
+    """Write the sheet of the images with the lowest pixel accuracy, the worst first: clean, the first attack, the
+    corruption of lowest mIoU. Return its path; None without scenes."""
     drawn = _columns(run, conditions)
     subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []
-    samples = _readable(run, scenes)
-    few = min(count, len(samples))
-    for sample in [samples[index * len(samples) // few] for index in range(few)]:
+    for sample in _worst(run, scenes)[:count]:
         try:
             rows.append(tuple(_tiles(subjects, scenes, sample, drawn)))
         except BadImageError:
@@ -200,15 +199,20 @@ def _columns(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]
     return [CLEAN, *worst, *alone]
 
 
-def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
-    """Return the samples of the run that could be read under every condition and have a pixel that counts."""
+def _worst(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
+    """Return the samples of the run that could be read under every condition and have a pixel that counts; those first
+    of which the fewest pixels are right, over all checkpoints, on clean images if there are any."""
     samples = {sample.id: sample for sample in scenes.dataset.samples}
-    for unit in run.units():
-        table = run.table(*unit, ["sample_id", "pixels"]).to_pydict()
-        for name, pixels in zip(table["sample_id"], table["pixels"], strict=True):
+    right, units = dict.fromkeys(samples, 0.0), list(run.units())
+    ranked = CLEAN.text if any(condition == CLEAN.text for _, condition in units) else units[0][1] if units else ""
+    for checkpoint, condition in units:
+        table = run.table(checkpoint, condition, ["sample_id", "pixels", "intersections"]).to_pydict()
+        for name, pixels, hits in zip(table["sample_id"], table["pixels"], table["intersections"], strict=True):
             if not pixels:
                 samples.pop(name, None)
-    return list(samples.values())
+            elif condition == ranked and name in right:
+                right[name] += sum(hits) / pixels
+    return sorted(samples.values(), key=lambda sample: (right[sample.id], sample.id))
 
 
 def _tiles(
@@ -231,6 +235,6 @@ def _tiles(
             )
             union = predicted + labelled - right
             ious = (right[union > 0] / union[union > 0]).tolist()
-            score = f"mIoU {number(sum(ious) / len(ious), 2)}" if ious else "no pixel counts"
+            score = f"mIoU {percent(sum(ious) / len(ious))}" if ious else "no pixel counts"
             made = (inputs[0] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
             yield Pane(made, predictions[0].short().cpu().numpy(), (score,))

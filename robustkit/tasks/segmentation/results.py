@@ -22,11 +22,11 @@ from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats
 from ...display.format import count, counted, percent, scaled
-from ...display.svg import Plot, dots, labels, legend, list_some, panels, shorten_name, style
+from ...display.svg import Plot, brief_labels, dots, labels, legend, list_some, panels, shorten_name, style
 from ...display.table import CardPart, Table
 from ...display.text import capital, code
 from ...evaluations.attacks import starts_from
-from ...evaluations.condition import is_over_groups, kind_of, shares_of, words_of
+from ...evaluations.condition import is_over_groups, kind_of, name_of, shares_of, words_of
 from ...evaluations.corruptions import BENCHMARK, possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.corruptions.tables import retention_tables
@@ -40,6 +40,8 @@ from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, bootstrap_end
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure as Canvas
+
+    from ...runs.manifest import Manifest
 
 
 def of_runs(column: str) -> bool:
@@ -264,18 +266,19 @@ def scene_difference(
 LONGEST = 40  # the longest table of classes that a terminal shows, in rows
 
 
-def scene_tables(results: Sequence[Figure]) -> list[Table]:
-    """Return the tables about corruptions and about classes; none where no condition has an mIoU."""
+def scene_tables(results: Sequence[Figure], manifest: Manifest | None = None) -> list[Table]:
+    """Return the tables about corruptions and about classes; none where no condition has an mIoU. manifest: of the run,
+    for what people call its conditions."""
     tables, by_checkpoint = list[Table](), dict[str, dict[tuple[str, str], Figure]]()
     for row in results:
         by_checkpoint.setdefault(row.checkpoint, {})[row.condition, row.metric] = row
     for checkpoint, cells in by_checkpoint.items():
         if any(metric == "miou" for _, metric in cells):
-            tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells)]
+            tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells, manifest)]
     return tables
 
 
-def _classes(checkpoint: str, cells: Cells) -> Iterator[Table]:
+def _classes(checkpoint: str, cells: Cells, manifest: Manifest | None) -> Iterator[Table]:
     """Yield the IoU of each class under everything but single corruptions; images: those that have it when clean."""
     texts = dict.fromkeys(text for text, _ in cells)
     columns = [text for text in texts if words_of(text).in_results or is_over_groups(text)]
@@ -287,8 +290,11 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[Table]:
         fractions = [finite_or_none(cells, condition, metric) for condition in columns]
         first = cells.get((columns[0], metric))
         rows.append((metric[4:-1], count(0) if first is None else counted(first), *map(scaled, fractions)))
-    title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {columns[0]}"
-    yield Table(title, ("class", "images", *columns), tuple(rows), checkpoint=checkpoint, shaded=tuple(columns))
+    called = [name_of(text, "table", manifest) if manifest else text for text in columns]
+    title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {called[0]}"
+    note = "--classes FILE names the classes." if rows and all(row[0].isdigit() for row in rows) else ""
+    headings = ("class", "images", *called)
+    yield Table(title, headings, tuple(rows), note=note, checkpoint=checkpoint, shaded=tuple(called))
 
 
 def terminal_scenes(tables: Sequence[Table]) -> Iterator[Table]:
@@ -304,8 +310,8 @@ def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[Table]) 
     """Yield the tables of a checkpoint, except those of many classes, which are in results.json."""
     if not table.figures and not others:
         return
-    cells = list(map(table.cells, table.figures))
-    rows = [tuple((row | {"condition": code(row["condition"])}).values()) for row in cells]
+    cells = [table.cells(key) | {"condition": code(key[1])} for key in table.figures]
+    rows = [tuple(row.values()) for row in cells]
     parts = [Table("", tuple(cells[0]), tuple(rows))] if cells else []
     for other in others:
         title = other.title.removeprefix(f"{checkpoint}: ")
@@ -350,7 +356,7 @@ def _drawn(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: M
     return [*chosen, *([min(attacked, key=lambda condition: miou[condition])] if attacked else [])]
 
 
-def class_figures(entries: Mapping[str, Points]) -> Iterator[Plot]:
+def class_figures(entries: Mapping[str, Points], manifest: Manifest) -> Iterator[Plot]:
     """Yield figures of a few checkpoints each, one panel per checkpoint; classes by the first one's clean IoU."""
     if not entries:
         return
@@ -360,11 +366,11 @@ def class_figures(entries: Mapping[str, Points]) -> Iterator[Plot]:
     first = entries[checkpoints[0]].get(conditions[0], {})
     order = sorted(every, key=lambda name: first[name].value if name in first else math.inf)
     chosen = order[:MOST]
-    classes, keys = labels(chosen, 20), labels(conditions, 44)
+    classes, keys = labels(chosen, 20), {text: name_of(text, "table", manifest) for text in conditions}
     looks = {condition: style(place) for place, condition in enumerate(conditions)}
     for start in range(0, len(entries), _TOGETHER):
         group = checkpoints[start : start + _TOGETHER]
-        names = labels(group, 22)
+        names = brief_labels(group, 22)
 
         def paint(canvas: Canvas, group: Sequence[str] = group, names: Mapping[str, str] = names) -> None:
             grid = panels(canvas, len(group), sharex=True, sharey=True)
@@ -391,7 +397,7 @@ def class_figures(entries: Mapping[str, Points]) -> Iterator[Plot]:
             paint,
             alt=f"IoU by class. {list_some([_in_words(entries[name], names[name]) for name in group])}.",
             caption=f"Classes by the IoU of {shorten_name(checkpoints[0], 40)}, "
-            f"{shorten_name(conditions[0], 60)}, lowest first.{lowest} Intervals and numbers are in the tables.",
+            f"{keys[conditions[0]]}, lowest first.{lowest} Intervals and numbers are in the tables.",
             name=" ".join(group),
         )
 

@@ -132,10 +132,10 @@ def test_each_attack_is_measured_by_the_best_of_all(made: tuple[Path, Run]) -> N
         clean, attacked = (rows[text, "top1"]["value"] for text in ("clean", f"pgd(eps={eps}/255,steps=20)"))
         assert found["value"] * found["n"] == pytest.approx(30 * (clean - attacked)) and 0.9 < found["value"] <= 1
     page = (place / "run" / "report.html").read_text()
-    assert "Attack strength" in page and 'id="term-found-of-all-broken"' in page
+    assert "images that each attack breaks" in page and 'id="term-breakable"' in page
     assert ">optimality</a> among all attacks of this norm" in page
     shown = CliRunner().invoke(cli, ["report", str(place / "run"), "--details"], catch_exceptions=False).output
-    assert "attack strength" in shown and "optimality among all attacks of this norm, %" in shown
+    assert "breakable images that" in shown and "optimality among all attacks of this norm, %" in shown
 
 
 def test_an_attack_that_leaves_standing_what_is_near_is_flagged(tmp_path: Path) -> None:

@@ -217,9 +217,9 @@ def test_flags_and_caveats_come_first(tmp_path: Path) -> None:
 def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
     fog = {f"corruption(fog,severity={severity})": records(10 - severity) for severity in range(1, 6)}
     card, front, _, _ = write_cards(write_run(tmp_path / "run", {"vit": {"clean": records(10), **fog}}))
-    assert "| fog | 10.0 | 20.0 | 30.0 | 40.0 | 50.0 | 30.0 |" in card.read_text("utf-8")
+    assert "| fog | 90.0 | 80.0 | 70.0 | 60.0 | 50.0 | 70.0 |" in card.read_text("utf-8")
     text = card.read_text("utf-8")
-    assert "Error in % by corruption and severity, corrupted in memory after resize and crop:" in text
+    assert "Accuracy in % by corruption and severity, corrupted in memory after resize and crop:" in text
     metrics = yaml.safe_load(front.read_text("utf-8"))["model-index"][0]["results"][0]["metrics"]
     assert [(m["type"], m["args"]["condition"]) for m in metrics][2:] == [("mean_error", "corruption(fog)")]
     assert metrics[2]["value"] == 0.3

@@ -278,7 +278,7 @@ def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
 
 
 def phase_label(m: int) -> str:
-    return f"AutoAttack, 3/255, 2 steps, 2 targets, 20 queries, two-phase(m={m})"
+    return f"modified AutoAttack, 3/255, 2 steps, 2 targets, 20 queries, two-phase(m={m})"
 
 
 def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
@@ -300,9 +300,9 @@ def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
     assert "Two-phase attacks" in page and "two-phase(m=4)" in page
-    assert "AutoAttack, 3/255, APGD on the cross-entropy alone" in page and "only apgd-ce" not in page
+    assert "APGD-CE, 3/255, 2 steps" in page and "only apgd-ce" not in page
     rest = name_of("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", "table", run.manifest)
-    assert rest == "AutoAttack, 3/255, targeted APGD, targeted FAB and Square alone"
+    assert rest == "modified AutoAttack, 3/255, APGD-T, FAB-T and Square"
     text = two_phase(4)
     assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None
     check_condition(text)
