@@ -112,7 +112,7 @@ def _models() -> list[Entry]:
 def _families() -> list[Entry]:
     from cam.registry import METHODS
 
-    from ...models.families import supported
+    from .families import supported
 
     methods = {name: METHODS[name] for name in ("agcam", "agcam-full", "legrad", "chefer", "rollout", "grad-cam")}
     rows: list[Entry] = []

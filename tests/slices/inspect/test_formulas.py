@@ -14,8 +14,8 @@ from vits import small_vit
 
 from robustkit.attention import get_attention, set_attention
 from robustkit.errors import NothingEvaluated
-from robustkit.models.families import CLASSES, SIZE, drawn, tiny_networks
 from robustkit.slices.inspect.search import judge_formulas
+from robustkit.slices.listing.families import CLASSES, SIZE, drawn, tiny_networks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

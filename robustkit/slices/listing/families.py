@@ -12,9 +12,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from ..attention import capture, set_attention
-from ..errors import ModelError
-from .hugging_face import Logits, PooledOutput
+from ...attention import capture, set_attention
+from ...errors import ModelError
+from ...models.hugging_face import Logits, PooledOutput
 
 CLASSES = 5
 SIZE = (24, 24)  # of images: nine patches

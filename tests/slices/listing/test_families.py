@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import cam
 from robustkit.attention import capture, get_attention, set_attention
 from robustkit.errors import ModelError
-from robustkit.models.families import SIZE, drawn, supported, tiny_networks
+from robustkit.slices.listing.families import SIZE, drawn, supported, tiny_networks
 from robustkit.slices.watching.ledger.evaluate import ledger
 
 # What a family's head reads: the class token, the mean of the patches, or an attention pool; or why there is no map.
