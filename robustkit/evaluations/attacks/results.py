@@ -349,7 +349,8 @@ def dossier_grids(results: Results) -> list[Table]:
     for unit, (n, stages) in results.gathered(Stages).by_unit.items():
         for check in (*dossier_of(results.run, *unit, n, stages), *checks_of_order(findings.get(unit, ()))):
             nothing = "not measured" if check.figure == "not measured" else "nothing found"
-            row = (check.name, *unit, check.figure, f"⚑ {check.finding.text}" if check.finding else nothing)
+            called = name_of(unit[1], "table", results.manifest)
+            row = (check.name, unit[0], called, check.figure, f"⚑ {check.finding.text}" if check.finding else nothing)
             (flagged if check.finding else passed).setdefault(check.name, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
     grids = []
