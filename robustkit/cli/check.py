@@ -129,8 +129,9 @@ def conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate:
         attest, released = of_slice("attest", "--attestation"), baseline.manifest if baseline else None
         statement = attest(outcome, run.manifest, released, gate.predicate or "test-result")
         put(gate.attestation, statement, "--attestation")
-    run.keep_gate(gate.place.name, "passed" if outcome.passed else f"not passed, {output.count_verdicts(outcome)}")
-    show_gate(run)
+    if not (gate.groups or gate.groups_from):  # else it is about other intervals than those of the page
+        run.keep_gate(gate.place.name, "passed" if outcome.passed else f"not passed, {output.count_verdicts(outcome)}")
+        show_gate(run)
     _tell_github(outcome, run, screen)
     if not outcome.passed:
         raise GateFailed(f"{run.path} does not meet {gate.place}: {output.count_verdicts(outcome)}")

@@ -186,7 +186,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         columns = [FrontColumn(short[each.name], each.name, each.trainings) for each in results.compared.methods]
         looks = {name: style(place) for place, name in enumerate(results.names)}
     else:
-        words = {"none": "no attention", "other": "another attention"}
+        words = {"none": "no attention", "other": "attention formula unknown"}
         pairs = ((each, words.get(each.attention, f"{each.attention} attention")) for each in manifest.checkpoints)
         columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in pairs]
     groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)

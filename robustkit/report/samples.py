@@ -375,7 +375,7 @@ def _size(largest: float | None) -> str:
     """Return in words how much a difference is stretched, so that its largest change is half the range."""
     if largest is None or not is_finite(largest):
         return ""
-    return f"difference × {0.5 / largest:.4g}, largest {size_text(largest, 'linf')}" if largest else "nothing changed"
+    return f"amplified {0.5 / largest:.0f}× (max {size_text(largest, 'linf')})" if largest else "nothing changed"
 
 
 _SIDE = 112

@@ -58,7 +58,7 @@ def why_not_repeated(command: str) -> str:
     if not command.isprintable() or shlex.join(words) != command:
         return "run.json records it in a form that no audit writes, and a shell may interpret it differently"
     if words[:1] != ["robustkit"] or words[1:2] == [] or words[1] not in making_commands():
-        return "it is not a robustkit command; rerun the program that made the run"
+        return "it was made by a program, not by the command line; rerun that program"
     if code := _code(words[2:]):
         return f"it would run custom code ({code}); review that code before you run the command"
     return ""

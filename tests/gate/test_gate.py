@@ -179,7 +179,10 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
         shutil.rmtree(other)
     held = {**asked, "checkpoints": ["memory:Net"], "options": {"--data-dir": "memory:data"}}
     in_memory = make(other, {"vit": {"clean": [1] * 10}}, arguments=held, command="notebook.py")
-    assert "it is not a robustkit command; rerun the program" in verdict(in_memory, "nll under in-c <= 1").why
+    assert (
+        "it was made by a program, not by the command line; rerun that program"
+        in verdict(in_memory, "nll under in-c <= 1").why
+    )
     for odd in ({}, {"options": "--limit 3", "checkpoints": []}, {"options": {}, "checkpoints": 3}):
         altered = make(tmp_path / f"odd{len(str(odd))}", {"vit": {"clean": [1] * 10}}, arguments=odd)
         assert verdict(altered, "nll under in-c <= 1").why == "in-c was not evaluated"

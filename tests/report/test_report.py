@@ -50,7 +50,7 @@ def test_the_parts_are_in_their_order_and_linked(run: Run) -> None:
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids)) and set(anchors) <= set(ids)
     text = (run.path / "report.html").read_text("utf-8")
-    assert text.index("<nav") < text.index('class="verdicts"') < text.index('id="results"')
+    assert text.index("<nav") < text.index('class="scope"') < text.index('id="results"')
     assert all(image.get("alt") is not None for image in page.all("img"))
     for attrs in (attrs for _, attrs in page.tags if "scroll" in attrs.get("class", "").split()):
         assert attrs["role"] == "region" and attrs["tabindex"] == "0" and attrs["aria-label"]
@@ -89,7 +89,7 @@ def test_a_sample_is_shown_across_conditions(run: Run) -> None:
     assert first["clean"].picture and first["clean"].cells[0].pictures == ()  # once, as all were shown the same
     attacked = first[CALLED].cells
     assert first[CALLED].picture is None and [len(cell.pictures) for cell in attacked] == [2, 2]
-    assert attacked[0].line == "difference × 127.5, largest 1/255"
+    assert attacked[0].line == "amplified 127× (max 1/255)"
     assert [(one.right, one.text, one.level) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
     fog = first["fog, picture: severity 2"].cells[0].answers
     assert [(one.level, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]

@@ -128,7 +128,7 @@ def test_only_what_is_finite_counts_and_few_samples_have_no_intervals(tmp_path: 
     assert sentence(tmp_path, CLEAN, attacked, claims={PGD: CLAIMS[PGD]}) == f"{only} images."
     assert sentence(tmp_path, replace(CLEAN, low=math.nan, high=math.nan)) == "93.3 % right on 60 clean images."
     lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full [maps/best-control]"])
-    assert "AG-CAM has too few maps to compare with the all-ones map on ABPC" in sentence(tmp_path, lead)
+    assert "AG-CAM has too few maps (n = 60) to tell it from the all-ones map on ABPC" in sentence(tmp_path, lead)
 
 
 def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ def test_figures_by_hand() -> None:
         (0, 1),
     ]
     assert len(own) == 7 and all(row[2:4] == NONE for row in own.values())  # three images are too few for intervals
-    absent = "1 of 4 classes is in neither prediction nor truth, left out of the mean: pole"
+    absent = "the mean is over 3 of 4 classes: pole is in neither prediction nor truth"
     assert own["clean", "miou"][4] == ["in part", absent]
-    unlabelled = "2 of 4 classes are without labelled pixels, left out of the mean: sky, pole"
+    unlabelled = "the mean is over 2 of 4 classes: sky, pole are without labelled pixels"
     assert own["clean", "mean_accuracy"][4] == ["in part", unlabelled]
     assert own["clean", "nll"][4] == own["clean", "iou(sky)"][4] == ["in part"]
 
@@ -141,7 +141,7 @@ def test_long_lists_of_absent_classes_are_cut_and_equal_names_kept_apart() -> No
     alone = counts(record("a", ([3] + [0] * 8, [3] + [0] * 8, [3] + [0] * 8)))
     own = by_key(scene_rows("clean", alone, ("wall", "door", "door", *"abcdef")))
     (flag,) = own["clean", "miou"][4]
-    assert flag.startswith("8 of 9 classes are in neither") and flag.endswith(": door 1, door 2, a, b, c and 3 more")
+    assert flag.startswith("the mean is over 1 of 9 classes: door 1, door 2, a, b, c and 3 more are in neither")
     both = counts(record("a", ([3, 1], [3, 1], [3, 1])))
     assert ("clean", "iou(door 1)") in by_key(scene_rows("clean", both, ("door", "door")))
 
@@ -191,9 +191,7 @@ def test_it_is_said_where_classes_in_few_images_bias_an_interval() -> None:
     for k in range(1, 21):  # each of these is in one image, and wrong there: a third of resamples leaves it out
         often[k - 1]["labelled"][k] = 9
     found = {"clean": counts(*often)} | {text: counts(*often) for text in shares_of("corruption(fog)")}
-    line = (
-        "classes that occur in few images bias its interval by over a quarter of a standard error; evaluate more images"
-    )
+    line = "too few images of some classes: the interval is off by over a quarter of a standard error"
     own = by_key([*scene_rows("clean", found["clean"], names), *scene_mean_rows(found, 20, names)])
     figures = [slow(often, drawn)["miou"] for drawn in draws(20)]
     assert np.mean(figures) - own["clean", "miou"][0] > np.std(figures) / 4

@@ -343,7 +343,7 @@ def _verb(lead: Figure) -> str:
     """Return what a lead's interval says; without one, only that there are too few maps."""
     low, high = lead.low, lead.high
     if not (is_finite(low) and is_finite(high)):
-        return "has too few maps to compare with"
+        return f"has too few maps (n = {lead.n}) to tell it from"
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
 
 

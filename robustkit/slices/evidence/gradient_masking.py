@@ -96,9 +96,10 @@ def _extent(figures: Mapping[str, Any]) -> tuple[list[Sign], str]:
     if not samples:
         what = "no evidence, since a quarter of the attacks' passes is too few for it"
         return [Sign("evidence", what, Finding.of("evidence/thin", what=what))], ""
-    rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
+    some = f"{samples} sample{'' if samples == 1 else 's'}"
+    rests = f"evidence on {some}"
     without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
-    what = f"{rests}, without {without}" if left_out else rests
+    what = f"the checks for gradient masking used only {some} and skipped {without}" if left_out else rests
     return [Sign("evidence", what, Finding.of("evidence/thin", what=what) if left_out else None)], rests
 
 

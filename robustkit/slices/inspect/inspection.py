@@ -125,8 +125,9 @@ class Stated:
     @property
     def heading(self) -> str:
         """The line above the command."""
-        doubt = f" (not confirmed: {', '.join(self.unsure)})" if self.unsure else ""
-        return f"this command states the complete set-up{doubt}:"
+        if self.unsure:
+            return f"assumed, not confirmed: {', '.join(self.unsure)}; to state them, run:"
+        return "to state this set-up, run:"
 
 
 @dataclass(frozen=True)

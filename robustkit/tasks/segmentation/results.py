@@ -182,13 +182,13 @@ def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list
 
 
 def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[Finding]:
-    """Return `2 of 11 classes are in neither prediction nor truth, left out of the mean: pole, sign`."""
+    """Return `the mean is over 9 of 11 classes: pole, sign are in neither prediction nor truth`."""
     left_out = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
     if not left_out:
         return []
     more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
     verb = "is" if len(left_out) == 1 else "are"
-    values = {"count": len(left_out), "classes": len(names), "verb": verb, "where": where}
+    values = {"left": len(names) - len(left_out), "classes": len(names), "verb": verb, "where": where}
     return [Finding.of(LEFT_OUT, names=", ".join(left_out[:_NAMED]) + more, **values)]
 
 

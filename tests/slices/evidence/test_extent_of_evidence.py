@@ -80,7 +80,8 @@ def found(figures: dict[str, Any]) -> list[Finding]:
 def test_what_evidence_rests_on_is_said() -> None:
     figures = {"low": 0.0, "high": 1.0, "sum_error": 0.0, "samples": 4}
     thin, *others = found(figures | {"quick": {"passes": 9, "left_out": ["slope"]}})
-    assert str(thin) == "evidence on 4 samples, without slope: run --evidence full [evidence/thin]"
+    what = "the checks for gradient masking used only 4 samples and skipped slope"
+    assert str(thin) == f"{what}: run --evidence full [evidence/thin]"
     (bad,) = (each for each in others if each.code != "masking/unmeasured")
     assert bad.code == "masking/probabilities"
     assert bad.text.startswith("probabilities: ") and bad.text.endswith(" (evidence on 4 samples)")
