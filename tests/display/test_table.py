@@ -76,6 +76,12 @@ def test_tables_that_differ_only_in_their_checkpoint_become_one() -> None:
     assert nll.title == "mIoU"
 
 
+def test_columns_without_anything_are_left_out_keys_are_not() -> None:
+    table = Table("t", ("key", "none", "some", "dash"), (("", "", "1", MISSING), ("", MISSING, "", MISSING)))
+    assert table.without_empty() == replace(table, headings=("key", "some"), rows=(("", "1"), ("", "")))
+    assert replace(table, rows=()).without_empty().headings == ("key",)
+
+
 def test_numbers_stand_on_the_right_and_texts_that_look_like_one_do_not() -> None:
     rows = (("a", scaled(0.5), "0 of 2", NOT_FINITE, ""), ("b", MISSING, "1/2", MISSING, ""))
     assert Table("t", ("c",) * 5, rows).numeric == {1, 3, 4}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from manifests import whole
+from msgspec.structs import replace
 from page_runs import make_run
 from places import DELETED
 from rich.console import Console
@@ -157,6 +158,30 @@ def test_each_interface_has_few_hooks_and_each_hook_several_families() -> None:
     assert sum(len(methods) for methods in found.values()) <= 32
     few = [name for methods in found.values() for name, users in methods.items() if len(users) < 2]
     assert DELETED or not few, f"make each a field, or a function that is called where it is wanted: {few}"
+
+
+@pytest.mark.parametrize(
+    ("inside", "called"),
+    [
+        ("", "AutoAttack, 2/255"),
+        (",norm=l2", "AutoAttack, l2 2/255"),
+        (",steps=10", "modified AutoAttack, 2/255, 10 steps"),
+        (",steps=10,targets=3,queries=100,only=apgd-ce", "APGD-CE, 2/255, 10 steps"),
+        (",only=apgd-ce", "APGD-CE, 2/255, 100 steps"),
+        (",only=fab-t", "FAB-T, 2/255, 100 steps, 9 targets"),
+        (",queries=7,only=square", "Square, 2/255, 7 queries"),
+        (",only=apgd-t+square", "modified AutoAttack, 2/255, APGD-T and Square"),
+    ],
+)
+def test_only_the_standard_attack_is_called_autoattack(tmp_path: Path, inside: str, called: str) -> None:
+    manifest = make_run(tmp_path / "run", shown=False).manifest
+    assert name_of(f"autoattack(eps=2/255,version=standard{inside})", "table", manifest) == called
+    if not inside:  # a card of one's own with fewer steps
+        card = manifest.protocol.parameters | {"autoattack": {"steps": 20, "targets": 9, "queries": 5000}}
+        other = replace(manifest, protocol=replace(manifest.protocol, parameters=card))
+        said = name_of("autoattack(eps=2/255,version=standard)", "table", other)
+        assert said == "modified AutoAttack, 2/255, 20 steps"
+        assert name_of("autoattack(eps=2/255,only=apgd-ce)", "table", other) == "APGD-CE, 2/255, 20 steps"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.evaluations.maps import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, PooledMaps, map_rows, method_figures, stability_rows
-from robustkit.evaluations.maps.tables import map_tables
+from robustkit.evaluations.maps.tables import _CHIEF, chief_grids, map_scores, map_tables
 from robustkit.evaluations.presenting import finding_lines, note_lines
 from robustkit.report.run import Run
 from robustkit.runs.manifest import Manifest
@@ -360,6 +360,10 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     assert {excluded, *best_control(best)} <= {finding for row in found for finding in row.findings}
     raised = verdict(run, f"no findings under {AGCAM}").reason
     assert lost not in raised and "best control" not in raised
+    (chief,) = chief_grids(map_scores(run.summary(), of=_CHIEF))
+    assert chief.title == NAME and [row[0] for row in chief.rows] == ["agcam", "best control"]
+    place = chief.headings.index("IoU of pixels %")
+    assert chief.rows[0][place] == span.format(*iou) and chief.rows[1][place] == f"{iou[0] - lead[0]:.1f} ({best})"
     page = (run.path / "report.html").read_text("utf-8")
     assert page.count("<h3>agcam: alike to the clean map</h3>") == 1
 

@@ -16,6 +16,7 @@ from page_runs import HOSTILE, Page, make_run, page_of
 from robustkit.cli.app import cli
 from robustkit.common.figure import Figure
 from robustkit.evaluations.aggregate import Results
+from robustkit.evaluations.corruptions import SETS
 from robustkit.evaluations.presenting import Gap, findings_of, gaps_of, unfinished_line
 from robustkit.report.front import FrontLine, FrontPage, front_of
 from robustkit.report.refresh import refresh
@@ -105,6 +106,76 @@ def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
     assert figure is not None and figure.title == "Accuracy by condition"
     assert "plain: clean 90.0 %, fog 75.0 %; other: clean 80.0 %, fog 50.0 %" in figure.alt
     assert f'aria-label="{figure.alt}"' in figure.svg
+
+
+def scope(run: Run) -> dict[str, str]:
+    return dict(front(run).scope)
+
+
+def test_the_scope_says_what_was_evaluated_and_what_presets_have_besides(tmp_path: Path) -> None:
+    records = {("plain", text): right(30) for text in ("clean", PGD, *FOG)}
+    found = scope(run_of(tmp_path / "run", records))
+    assert found["date"].startswith("1 Jan 2026, robustkit ") and found["protocol"] == "standard@1"
+    assert found["data"] == "40 images of set" and found["evaluated"] == "clean, PGD, fog"
+    lacking = "FGSM, AutoAttack, SPSA, all corruptions (in-c), in-c-extra, attribution maps"
+    assert found["not evaluated"] == lacking
+    whole = {("plain", f"corruption({name},severity={k})"): right(30) for name in SETS["in-c"] for k in (1, 2, 3, 4, 5)}
+    names = ("fgsm(eps=1/255)", "spsa(eps=1/255)", "autoattack(eps=1/255,version=standard,only=apgd-ce)")
+    more = {("plain", text): right(30) for text in names}
+    found = scope(run_of(tmp_path / "whole", {**records, **whole, **more}))
+    assert found["not evaluated"] == "AutoAttack, in-c-extra, attribution maps"  # a stage is no AutoAttack
+    part = run_of(tmp_path / "part", records, lambda plain: plain["data"].update(total=12_345))
+    assert scope(part)["data"] == "40 images of set (of 12,345)"
+
+
+def test_findings_are_counted_by_severity(tmp_path: Path) -> None:
+    run = of_numbers(tmp_path, plain=(36, 36))
+    odd = noted("exceeds eps [attack/exceeds-eps]", "8 of 9 [maps/misclassified-excluded]", "odd")
+    rows = [Figure(0.5, 9, checkpoint="plain").of("clean", "top1", odd)]
+    assert dict(front_of(Results(run, rows), looks_of(run)).scope)["findings"] == "2 doubts, 1 note"
+
+
+def test_a_check_stands_on_the_page_until_results_change(tmp_path: Path) -> None:
+    run = of_numbers(tmp_path, plain=(36, 36))
+    refresh(run)
+    policy = tmp_path / "<b>release.toml"
+
+    def gate() -> str:
+        return page_of(run).text("dd").partition("attribution maps")[2].partition("findings")[0]
+
+    assert "no policy was checked" in gate()
+    for rule, said in (
+        ("top1 under clean >= 0.5", "passed"),
+        ("top1 under clean >= 0.99", "not passed, 0 pass, 1 fail"),
+    ):
+        policy.write_text(f'[[rule]]\nrequire = "{rule}"\n')
+        CliRunner().invoke(cli, ["check", str(run.path), "--policy", str(policy)])
+        assert f"<b>release.toml: {said}" in gate() and "<b>release" not in (run.path / "report.html").read_text()
+        refresh(run)
+        assert f"<b>release.toml: {said}" in gate()  # the page of the same results
+    summary = run.path / "summary.json"
+    assert run.gate()["policy"] == policy.name
+    summary.write_text(summary.read_text() + " ")
+    assert run.gate() == {}
+    (run.path / "gate.json").write_text("[1]")
+    assert run.gate() == {}
+
+
+def test_a_page_without_accuracies_draws_the_score_of_most_maps(tmp_path: Path) -> None:
+    run = of_numbers(tmp_path, plain=(36, 36))
+    maps = {method: f"cam({method},mode=mask)" for method in ("agcam", "rollout", "random")}
+    rows = [Figure(0.9, 40, checkpoint="plain").of("clean", "top1")]
+    rows += [Figure(k / 10, 40, checkpoint="plain").of(text, "cam_iou") for k, text in enumerate(maps.values(), 3)]
+    rows += [
+        Figure(0.2, 40, checkpoint="plain").of(
+            maps["agcam"], "cam_iou_over_control", noted("best control: random [maps/best-control]")
+        )
+    ]
+    page = front_of(Results(run, rows), looks_of(run))
+    assert page.figure is not None and "AG-CAM, masks 30.0 %, rollout, masks 40.0 %" in page.figure.alt
+    titles = [line.title for group in page.groups for line in group]
+    assert titles == ["clean", "AG-CAM, masks", "rollout, masks"] and page.groups[1][0].cells[0].lead == "+20.0"
+    assert "Lead: how far a map is above the best control" in page.note
 
 
 def flagged(run: Run, *rows: tuple[str, str, str, str]) -> list[tuple[str, str, str]]:

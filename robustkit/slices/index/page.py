@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -212,8 +212,9 @@ def _times(started: Sequence[str]) -> list[str]:
 def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False) -> str:
     """Return the page that lists all runs beneath a folder. served: by `serve`, not read from a file."""
     every = [*listed.runs.items()]
-    figures = (figure for _, run in every for one in run.checkpoints for figure in one.figures)
-    families = dict.fromkeys(figure.family for figure in figures if figure.chief)
+    rows = [one for _, run in every for one in run.checkpoints]
+    often = Counter(family for one in rows for family in {each.family for each in one.figures if each.chief})
+    families = [family for family, count in often.items() if 2 * count >= len(rows)]  # the reports have the others
     first = {"clean": 0, "attacks": 1}
     return _rendered(
         "index.html.j2",
@@ -221,10 +222,11 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
         title=folder.resolve().name or "/",
         folder=str(folder),
         served=served,
+        gates=2 * sum(bool(run.gate[0]) for _, run in every) >= len(every),
         families=sorted(families, key=lambda name: first.get(name, len(first))),
         runs=every,
-        checkpoints=sum(len(run.checkpoints) for _, run in every),
-        names=sorted({one.name for _, run in every for one in run.checkpoints}),
+        checkpoints=len(rows),
+        names=sorted({one.name for one in rows}),
         cards=sorted({run.card for _, run in every}),
         data=sorted({run.data for _, run in every}),
         unfinished=sum(not run.is_whole for _, run in every),

@@ -126,13 +126,15 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
 
 
 class IndexRun(msgspec.Struct, frozen=True):
-    """What an index shows of a run. missing: units of work without a record, of units. problem: why no results."""
+    """What an index shows of a run. total: samples of which n were chosen, or n. missing: units of work without a
+    record, of units. problem: why no results. gate: what the last check said, and its policy."""
 
     started: str
     task: str
     card: str
     data: str
     n: Whole
+    total: Whole
     data_digest: str
     setup: RunSetup
     checkpoints: tuple[IndexCheckpoint, ...]
@@ -140,6 +142,7 @@ class IndexRun(msgspec.Struct, frozen=True):
     units: Whole
     problem: str
     report: bool
+    gate: tuple[str, str]
 
     @property
     def is_whole(self) -> bool:
@@ -173,6 +176,7 @@ def read_run(path: Path) -> IndexRun:
         card=manifest.protocol.tag,
         data=manifest.data.name,
         n=manifest.data.n,
+        total=total if isinstance(total := manifest.data.total, int) else manifest.data.n,
         data_digest=manifest.data.digest,
         setup=run_setup(manifest),
         checkpoints=tuple(checkpoints),
@@ -180,6 +184,7 @@ def read_run(path: Path) -> IndexRun:
         units=units,
         problem=problem,
         report=(path / "report.html").is_file(),
+        gate=(gate["outcome"], gate["policy"]) if (gate := run.gate()) else ("", ""),
     )
 
 
@@ -215,7 +220,7 @@ def _is_kept(text: str, metric: str) -> bool:
 
 
 VERSION = metadata.version("robustkit-audit")  # what was read or compared by another version is not used
-_READ_BY = f"{VERSION}, with names of conditions"
+_READ_BY = f"{VERSION}, with verdicts of gates"
 _CACHE = f"{FOLDER}/cache.json"
 Stamp = tuple[tuple[tuple[int, int, int], ...], str]
 """Inode, time and size of the files that an entry is made from, and a digest of the folders of its records."""
@@ -278,7 +283,7 @@ def _stamp(path: Path) -> Stamp:
     """Return what changes with an entry's files, and with which records are there. Raises OSError, RunError for a
     link."""
     run, stamps = RunFolder(path), list[tuple[int, int, int]]()
-    for name in (run.manifest_path.name, "summary.json", "report.html"):
+    for name in (run.manifest_path.name, "summary.json", "report.html", "gate.json"):
         refuse_link(path / name, path)
         try:
             status = (path / name).stat()

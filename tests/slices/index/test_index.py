@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
+from click.testing import CliRunner
 from figures import EMPTY, noted
 from gate_runs import PGD, make, right
 from index_runs import audited, forged, furnished
@@ -28,7 +29,7 @@ from msgspec.structs import replace
 from page_runs import HOSTILE, Page, make_run
 from PIL import Image
 
-from robustkit.cli.app import main
+from robustkit.cli.app import cli, main
 from robustkit.common import plugins
 from robustkit.common.intervals import wilson
 from robustkit.errors import RunError
@@ -119,6 +120,27 @@ def test_figures_that_no_rule_is_drafted_on_and_those_without_a_value_are_left_o
         forged(run, rows)
         (checkpoint,) = list_runs(tmp_path).runs["run"].checkpoints
         assert [indexed.figure.key for indexed in checkpoint.figures] == kept
+
+
+def test_columns_that_are_empty_for_most_are_left_out(tmp_path: Path) -> None:
+    runs = [audited(tmp_path / name, name, (40, 9), day=1) for name in "abc"]
+
+    def headings() -> list[str]:
+        return (
+            Page(index_page.index_page(tmp_path, list_runs(tmp_path), index_page.Pairs()))
+            .text("th")
+            .partition("flags")[0]
+        )
+
+    assert "gate" not in headings() and "attacks" in headings()
+    policy = tmp_path / "release.toml"
+    policy.write_text('[[rule]]\nrequire = "top1 under clean >= 0.5"\n')
+    for count, run in enumerate(runs[:2], start=1):
+        assert CliRunner().invoke(cli, ["check", str(run.path), "--policy", str(policy)]).exit_code == 0
+        index_runs.write_cache(tmp_path, list_runs(tmp_path))
+        assert ("gate" in headings()) == (2 * count >= 3)
+    page = Page(index_page.index_page(tmp_path, list_runs(tmp_path), index_page.Pairs())).text("td")
+    assert page.count("passedrelease.toml") == 2
 
 
 def test_folders_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
