@@ -418,7 +418,22 @@ def take_entries(kind: type, name: str, options: dict[str, Any]) -> dict[str, An
 
 PICTURE_KEYS = (
     *option_names(ClassifierOptions),
-    *("arguments", "targets", "texts", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
+    *(
+        "arguments",
+        "targets",
+        "texts",
+        "cams",
+        "device",
+        "out",
+        "save_maps",
+        "quiet",
+        "colormap",
+        "alpha",
+        "kind",
+        "size",
+        "config",
+        "debug",
+    ),
 )
 """The options that `robustkit cam` takes for a user's own pictures."""
 GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate", "lock")

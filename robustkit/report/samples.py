@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cam.overlay import blend
+from cam.overlay import ALPHA, COLORMAP, blend
 
 from ..common.names import canonical
 from ..data.class_names import class_name, class_names
@@ -88,9 +88,15 @@ def _webp(image: Image.Image, side: int) -> bytes:
 TILE = 224
 
 
-def blended(image: NDArray[np.uint8], heat: NDArray[np.float32], width: int = TILE) -> NDArray[np.uint8]:
+def blended(
+    image: NDArray[np.uint8],
+    heat: NDArray[np.float32],
+    width: int = TILE,
+    colormap: str = COLORMAP,
+    alpha: float = ALPHA,
+) -> NDArray[np.uint8]:
     """Return the image as a tile of that width, under its map as `cam.overlay` shows it."""
-    return blend(tile_of(image, width), heat)
+    return blend(tile_of(image, width), heat, colormap, alpha)
 
 
 def tile_of(pixels: NDArray[np.uint8], width: int = TILE) -> NDArray[np.uint8]:

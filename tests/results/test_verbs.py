@@ -64,7 +64,7 @@ def test_maps_of_pictures_in_memory() -> None:
     assert list(drawn.to_frame()["map"]) == ["grad-cam, 3"] * 2 and drawn._repr_html_().startswith("<img src=")
     with pytest.raises(TypeError, match="got limit, which is of a data set; these are pictures"):
         robustkit.cam(net, images, pixels=True, limit=1)
-    with pytest.raises(ProtocolError, match=r"expected a file that ends in \.png, \.html, \.npz"):
+    with pytest.raises(ProtocolError, match=r"expected a file that ends in \.png, \.pdf, \.svg, \.html, \.npz"):
         drawn.save("maps.jpg")
 
 
@@ -108,14 +108,22 @@ def test_a_map_lies_over_an_image_of_any_kind() -> None:
     heat[:, 3:] = 1
     drawn = np.asarray(cam.overlay(torch.tensor(pixels / 255).permute(2, 0, 1), heat))
     assert drawn.shape == (4, 6, 3)
-    low, high = np.array([0, 34, 78]), np.array([254, 232, 56])  # the ends of cividis
-    assert (
-        np.abs(drawn[0, 0] - (0.79 * 76 + 0.21 * low)).max() < 1.5
-        and np.abs(drawn[0, 5] - (0.4 * 76 + 0.6 * high)).max() < 1.5
-    )
+    low, high = np.array([0, 0, 4]), np.array([252, 255, 164])  # the ends of inferno
+    assert np.abs(drawn[0, 0] - (0.66 * 76 + 0.34 * low)).max() < 1.5
+    assert np.abs(drawn[0, 5] - (0.15 * 76 + 0.85 * high)).max() < 1.5
+    low, high = np.array([0, 34, 78]), np.array([254, 232, 56])  # of cividis
+    faint = np.asarray(cam.overlay(pixels, heat, "cividis", 0.5))
+    assert np.abs(faint[0, 0] - (0.8 * 76 + 0.2 * low)).max() < 1.5
+    assert np.abs(faint[0, 5] - (0.5 * 76 + 0.5 * high)).max() < 1.5
+    assert (np.asarray(cam.overlay(pixels, heat, alpha=0)) == 76).all()
     for same in (pixels, pixels / 255, Image.fromarray(pixels)):
         assert (np.asarray(cam.overlay(same, heat[None])) == drawn).all()
     with pytest.raises(ValueError, match=r"image has the shape \(4, 6\); expected one"):
         cam.overlay(pixels[..., 0], heat)
     with pytest.raises(ValueError, match=r"map has the shape \(2, 4, 6\); expected one"):
         cam.overlay(pixels, torch.stack([heat, heat]))
+    with pytest.raises(ValueError, match="unknown colormap 'rainbow'; known: inferno, magma"):
+        cam.overlay(pixels, heat, "rainbow")
+    for alpha in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="expected a number from 0 to 1"):
+            cam.overlay(pixels, heat, alpha=alpha)

@@ -6,9 +6,10 @@ What is needed is imported when the command runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,15 +32,20 @@ from ...cli.options import (
 )
 from ...cli.terminal import audit_request, console, run_to_the_end
 from ...common.names import nothing
-from ...display.console import print_as_it_is
+from ...display.console import print_as_it_is, print_line
 from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
+
+if TYPE_CHECKING:
+    from .sheet import Look
 
 _OF_MAPS = (
     *("boxes", "masks", "faithfulness", "keep_misclassified", "model", "data", "limit", "ids", "protocol"),
     *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
 )
 """The options that `cam` has from an audit."""
+COLORMAPS = ("inferno", "magma", "plasma", "viridis", "cividis", "turbo", "jet")
+"""Those of `cam.overlay`, whose libraries the help does without."""
 _map_option = partial(setting, section="Maps")
 
 
@@ -50,7 +56,7 @@ _map_option = partial(setting, section="Maps")
     short_help="draw and score attribution maps of classifiers",
 )
 @click.argument(
-    "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
+    "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE|FOLDER]...", shell_complete=known_checkpoints
 )
 @images_option("Folder, zip, or embedded:shapes; without it, the IMAGEs are explained.", required=False)
 @_map_option(
@@ -63,6 +69,7 @@ _map_option = partial(setting, section="Maps")
     multiple=True,
     help="Sentence to draw maps of a zero-shot model (CLIP, SigLIP) for; may be repeated.",
 )
+@_map_option("--prompt", hidden=True)
 @_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
 @setting(
     "--attacks",
@@ -78,6 +85,16 @@ _map_option = partial(setting, section="Maps")
     "checkpoint.",
 )
 @_map_option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
+@_map_option(
+    "--colormap", type=click.Choice(COLORMAPS), default=COLORMAPS[0], help="Colours of the maps over the images."
+)
+@_map_option("--alpha", type=click.FloatRange(0, 1), default=0.85, help="Weight of the colour where a map is 1.")
+@_map_option(
+    *("--format", "kind"),
+    type=click.Choice(["png", "pdf", "svg"]),
+    help="Kind of file; pdf and svg are figures for a paper. Default: of --out, or png.",
+)
+@_map_option("--size", type=click.FloatRange(20, 1000), help="Width of a figure for a paper, in mm; a PNG has 300 dpi.")
 @_map_option("--save-maps", is_flag=True, help="Save the drawn maps: cams/maps.npz, or <stem>-cam.npz for an IMAGE.")
 @request_options(ClassificationRequest, *_OF_MAPS)
 @group([details_option, quiet_option, skip_bad_option, common])
@@ -87,12 +104,13 @@ def cam(
     """Draw attribution maps of checkpoints, score them, and show them side by side.
 
     With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
-    Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
-    and --save-maps.
+    Without: the maps of your own pictures, or of a folder of them, as <stem>-cam.png, with the options of the model and
+    of maps, --out and --device.
 
     \b
     robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
     robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
+    robustkit cam vit.safetensors photographs --cams agcam,rollout,grad-cam --format pdf --size 85
     """
     _run(arguments, data_dir, skip_bad, details, quiet, options)
 
@@ -101,45 +119,58 @@ def _run(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     with loading():
-        from .drawing import explain_pictures, is_picture, read_picture_files
+        from .drawing import explain_pictures, holds_pictures, is_picture, pictures_in, read_picture_files
+        from .sheet import Look
 
-    gallery = {key: options.pop(key) for key in ("targets", "texts", "gallery", "choose", "show", "save_maps")}
+    drawn = ("targets", "texts", "gallery", "choose", "show", "save_maps", "colormap", "alpha", "kind", "size")
+    gallery = {key: options.pop(key) for key in drawn}
+    if options.pop("prompt") is not None:
+        remedy = "maps for a sentence are drawn with --target-text; --prompts has templates for the names of classes"
+        raise ProtocolError(f"--prompt: no such option; {remedy}")
+    look = Look(gallery["colormap"], gallery["alpha"], gallery["size"])
     options.update(stability=not nothing(options["attacks"], "attacks"))
-    pictures = [argument for argument in arguments if is_picture(argument)]
-    checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
+    pictures = pictures_in(arguments) if data_dir is None else [each for each in arguments if is_picture(each)]
+    checkpoints = tuple(
+        argument for argument in arguments if not is_picture(argument) and not (pictures and holds_pictures(argument))
+    )
     if bool(pictures) == (data_dir is not None):
         what = "either pictures of your own" if pictures else "pictures of your own next to the checkpoint"
         raise ProtocolError(f"give {what}, or --data-dir with a data set")
     if not pictures:
         request = audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options})
-        _draw(request, gallery, skip_bad, details, quiet)
+        _draw(request, gallery, look, skip_bad, details, quiet)
         return
     refuse_for_pictures()
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     model = take_entries(ClassificationRequest, "model", options)
-    targets, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"])
+    targets, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"], gallery["kind"])
     how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
     side = console(stderr=True)
     how["say"] = lambda line: print_as_it_is(side, line)
-    gallery_of_pictures = explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how)
+    made = replace(explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how), look=look)
+    for row in made.rows:
+        whose = f"{row.sample_id}, {row.checkpoint}" if len(checkpoints) > 1 else row.sample_id
+        print_line(console(), f"{whose}: {', '.join(row.lines)}")
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
-    print_as_it_is(console(), *(str(gallery_of_pictures.save(each)) for each in paths))
+    print_as_it_is(console(), *(str(made.save(each)) for each in paths))
 
 
-def _sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
-    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
-    name = f"{Path(pictures[0]).stem}-cam.png"
+def _sheet_path(pictures: Sequence[str], out: Path | None, kind: str | None) -> Path:
+    """Return `out`, or `<stem>-cam.png` (or of another kind) in that folder. Raises ProtocolError for a file of no such
+    kind, or one of the pictures."""
+    name = f"{Path(pictures[0]).stem}-cam.{kind or 'png'}"
     path = Path(name) if out is None else out / name if out.is_dir() else out
-    if path.suffix.lower() != ".png":
-        raise ProtocolError(f"--out {out}: maps of images are PNGs; give a name ending in .png, or a folder")
+    kinds = (f".{kind}",) if kind else (".png", ".pdf", ".svg")
+    if path.suffix.lower() not in kinds:
+        raise ProtocolError(f"--out {out}: expected a folder, or a name ending in {' or '.join(kinds)}")
     if path.resolve() in {Path(picture).resolve() for picture in pictures}:
         raise ProtocolError(f"--out {path} is one of the input images; give another name")
     return path
 
 
 def _draw(
-    request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
+    request: ClassificationRequest, gallery: Mapping[str, Any], look: Look, skip_bad: bool, details: bool, quiet: bool
 ) -> None:
     from .drawing import Choice, make_gallery, write_gallery
 
@@ -151,5 +182,11 @@ def _draw(
         choice.check(request)
     run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
-        for path in write_gallery(run, make_gallery(run, request, choice), raw=gallery["save_maps"]):
+        made = replace(make_gallery(run, request, choice), look=look)
+        paths = [*write_gallery(run, made, raw=gallery["save_maps"])]
+        if (kind := gallery["kind"]) is not None and kind != "png":
+            paths.append(made.save(run.path / "cams" / f"gallery.{kind}"))
+        elif look.size is not None:
+            paths.append(made.save(run.path / "cams" / "figure.png"))
+        for path in paths:
             print_as_it_is(console(), f"gallery: {path}")

@@ -102,7 +102,7 @@ class Choice:
         """Return the classes that are asked for. Raises ModelError or DataError where one is unknown or does not
         compete."""
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
-        targets = [Target.of(text, names) for text in self.targets]
+        targets = [_asked_class(text, names) for text in self.targets]
         for target in targets:
             if target == LABEL and any(sample.label < 0 for sample in dataset.samples):
                 raise DataError(f"--target label: {dataset.name} has no labels; name a class, or give predicted")
@@ -241,7 +241,8 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
     title = f"{', '.join(map(brief, choice.maps))}: {compared}"
-    return Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",), painter.heats, run)
+    line = f"{dataset.name}; {words}; protocol {card.tag}"
+    return Gallery(title, tuple(rows), (line,), painter.heats, run, _setup(classifiers, choice.maps))
 
 
 def _of_texts(
@@ -268,7 +269,8 @@ def of_sentences(texts: Sequence[str], request: ClassificationRequest) -> list[C
 
 def write_gallery(run: RunFolder, gallery: Gallery, raw: bool = False) -> tuple[Path, Path]:
     """Write cams/gallery.png and .html in a run's folder, and show it on the run's page. raw: also cams/maps.npz."""
-    sheet, page = (gallery.save(run.path / "cams" / f"gallery.{kind}") for kind in ("png", "html"))
+    contact_sheet = replace(gallery, look=replace(gallery.look, size=None))
+    sheet, page = (contact_sheet.save(run.path / "cams" / f"gallery.{kind}") for kind in ("png", "html"))
     if raw:
         gallery.save(run.path / "cams" / "maps.npz")
     write_report(run, run.summary())
@@ -322,7 +324,7 @@ def explain_pictures(
     say: Callable[[str], None] | None = None,
 ) -> Gallery:
     """Return maps of named pictures for the named classes, or the predicted one, and for sentences. say: hears what an
-    audit says about the checkpoints."""
+    audit says about the checkpoints. Raises ModelError for a class that the model lacks."""
     specs, named = _plain(methods), list(pictures)
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
@@ -335,7 +337,7 @@ def explain_pictures(
         identity = subject.classifier.identity
         check_explainable(subject.classifier, identity.name, specs)
         names = class_names(identity.class_names, identity.num_classes)
-        wished.append([Target.of(text, names) for text in dict.fromkeys(targets or ["predicted"])])
+        wished.append([_asked_class(text, names) for text in dict.fromkeys(targets or ["predicted"])])
         if LABEL in wished[-1]:
             raise ProtocolError("--target label: a single image has no label; name a class, or give predicted")
     rows: list[GalleryRow] = []
@@ -348,7 +350,45 @@ def explain_pictures(
             pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
             painter = Painter(specs, classes, (), heats, of_texts)
             rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
-    return Gallery(", ".join(called), tuple(rows), (), heats)
+    return Gallery(", ".join(called), tuple(rows), (), heats, setup=_setup(opened, specs))
+
+
+def _setup(classifiers: Sequence[Classifier], specs: Sequence[MapSpec]) -> tuple[str, ...]:
+    """Return what made the maps, for the metadata of pictures: files, formulas, normalisation, methods."""
+    lines = []
+    for identity in (classifier.identity for classifier in classifiers):
+        name, shown = Path(str(identity.spec)).name or identity.name, identity.preprocessing
+        mean, std = (" ".join(f"{value:g}" for value in values) for values in (shown.mean, shown.std))
+        digest = (identity.sha256 or "none")[:12]
+        lines.append(f"{name} (SHA-256 {digest}), attention {identity.attention}, mean {mean}, std {std}")
+    return (*lines, f"maps: {', '.join(map(brief, specs))}")
+
+
+def _asked_class(text: str, names: Sequence[str]) -> Target:
+    try:
+        return Target.of(text, names)
+    except ModelError as fault:
+        hint = "; for a sentence and a zero-shot model give --target-text" if " " in text.strip() else ""
+        raise ModelError(f"{fault}{hint}") from None
+
+
+def pictures_in(arguments: Sequence[str]) -> list[str]:
+    """Return the pictures among the arguments of a command, and those in folders that hold no model, by name."""
+    found = list[str]()
+    for argument in arguments:
+        if is_picture(argument):
+            found.append(argument)
+        elif holds_pictures(argument):
+            found += sorted(str(path) for path in Path(argument).iterdir() if is_picture(str(path)))
+    return found
+
+
+def holds_pictures(argument: str) -> bool:
+    """Whether it is a folder of pictures, and not one of a model."""
+    folder = Path(argument)
+    if ":" in argument or not folder.is_dir() or (folder / "config.json").exists():
+        return False
+    return any(is_picture(str(path)) for path in folder.iterdir())
 
 
 def _of_checkpoints(identities: Sequence[ModelIdentity]) -> Iterator[str]:

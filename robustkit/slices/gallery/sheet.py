@@ -1,4 +1,5 @@
-"""Maps to look at: a row for a checkpoint on an image, with the image and an overlay for each method and class."""
+"""Maps to look at: a row for a checkpoint on an image, with the image and an overlay for each method and class; as a
+contact sheet, a page, or a figure for a paper."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from importlib import resources
+from importlib import metadata, resources
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +18,22 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 
-from cam.overlay import cividis
+from cam.overlay import ALPHA, COLORMAP, colours
 
 from ...common.files import write_whole
 from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.html import ENLARGE, LOOK, policy, shared
 from ...display.text import finite_json
 from ...errors import ProtocolError
+from ...evaluations.maps import METHOD_NAMES
 from ...report.samples import TILE, blended, tile_of
 from ...runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure as Canvas
 
 Pixels = NDArray[np.uint8]
 
@@ -37,6 +41,19 @@ _ACROSS = 6  # tiles in a row of the contact sheet, where one sample has fewer
 OUTLINE = (255, 255, 255)
 SCALE = "Each map is scaled to its own minimum and maximum, so colours cannot be compared between tiles."
 _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
+
+
+@dataclass(frozen=True)
+class Look:
+    """How maps are drawn. colormap, alpha: as of `cam.overlay`. size: the width of a figure for a paper in mm, of which
+    a PNG then has 300 pixels an inch; None for a contact sheet as PNG, and a figure of `WIDE` mm as PDF or SVG."""
+
+    colormap: str = COLORMAP
+    alpha: float = ALPHA
+    size: float | None = None
+
+
+_LOOK = Look()
 
 
 @dataclass(frozen=True)
@@ -50,8 +67,8 @@ class Panel:
     lines: tuple[str, ...] = ()
     truth: NDArray[np.bool_] | None = None
 
-    def drawn(self) -> Pixels:
-        return outlined(blended(self.image, self.map), self.truth, width=1)
+    def drawn(self, look: Look = _LOOK) -> Pixels:
+        return outlined(blended(self.image, self.map, TILE, look.colormap, look.alpha), self.truth, width=1)
 
 
 @dataclass(frozen=True)
@@ -79,23 +96,51 @@ class GalleryRow:
 class Gallery:
     """Rows with the same headings of tiles; those of a sample follow each other. title and lines stand at the top.
     maps: each map, (H, W) in [0, 1], by `checkpoint/method/sample`, with classes and attacks between, where there are
-    several. run: where they were scored, if they were."""
+    several. run: where they were scored, if they were. setup: checkpoints, formulas, normalisation and methods in
+    words, for the metadata of pictures."""
 
     title: str
     rows: tuple[GalleryRow, ...] = field(repr=False)
     lines: tuple[str, ...] = ()
     maps: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
     run: RunFolder | None = None
+    setup: tuple[str, ...] = ()
+    look: Look = _LOOK
 
     @property
     def samples(self) -> list[tuple[GalleryRow, ...]]:
         return [tuple(rows) for _, rows in groupby(self.rows, key=lambda row: row.sample_id)]
 
-    def save(self, path: str | Path) -> Path:
-        """Write a contact sheet (.png), a page (.html) or the maps (.npz); return the path. Raises ProtocolError for
-        another kind of file."""
+    def save(
+        self,
+        path: str | Path,
+        colormap: str | None = None,
+        alpha: float | None = None,
+        size: float | None = None,
+    ) -> Path:
+        """Write a contact sheet (.png), a figure for a paper (.pdf, .svg, or .png with a size), a page (.html) or the
+        maps (.npz).
+
+        Args:
+            path: of the file.
+            colormap: one of `cam.overlay.COLORMAPS`; inferno if left out.
+            alpha: the weight of the colour where a map is 1, from 0 to 1.
+            size: the width of a figure, in mm.
+
+        Returns:
+            The path.
+
+        Raises:
+            ProtocolError: another kind of file.
+            ValueError: an unknown colormap, or an alpha outside [0, 1].
+        """
+        asked: dict[str, Any] = {"colormap": colormap, "alpha": alpha, "size": size}
+        if changes := {name: value for name, value in asked.items() if value is not None}:
+            return replace(self, look=replace(self.look, **changes)).save(path)
         target = Path(path)
-        kinds = {".png": write_sheet, ".html": write_html, ".npz": write_maps}
+        figure = {".pdf": write_figure, ".svg": write_figure}
+        png = write_sheet if self.look.size is None else write_figure
+        kinds = {".png": png, **figure, ".html": write_html, ".npz": write_maps}
         if target.suffix.lower() not in kinds:
             raise ProtocolError(f"{path}: expected a file that ends in {', '.join(kinds)}")
         kinds[target.suffix.lower()](self, target)
@@ -149,7 +194,7 @@ def depict(gallery: Gallery) -> Image.Image:
     rows = [  # heading, pixels and lines of each tile, the image first
         [
             ("", row.drawn(), (*dict.fromkeys(filter(None, row.named)), *row.lines)),
-            *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles),
+            *((tile.heading, tile.drawn(gallery.look), tile.lines) for tile in row.tiles),
         ]
         for row in gallery.rows
     ]
@@ -161,7 +206,8 @@ def depict(gallery: Gallery) -> Image.Image:
     pen.text((margin, 28), fit_text(gallery.title, 30, width - 2 * margin), INK, font(30))
     for index, text in enumerate(notes):
         pen.text((margin, 70 + line * index), text, FAINT, font(17))
-    bar = Image.fromarray(cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
+    levels = np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))
+    bar = Image.fromarray(colours(levels, gallery.look.colormap))
     left, low = margin + math.ceil(font(15).getlength("low")) + 8, 78 + line * len(notes)
     canvas.paste(bar, (left, low))
     for x, word in ((margin, "low"), (left + bar.width + 8, "high")):
@@ -207,7 +253,91 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
-    write_whole(path, encoded(depict(gallery)))
+    info = PngInfo()
+    for key, text in _about(gallery).items():
+        info.add_itxt(key, text)
+    buffer = io.BytesIO()
+    depict(gallery).save(buffer, "PNG", pnginfo=info)
+    write_whole(path, buffer.getvalue())
+
+
+def _about(gallery: Gallery) -> dict[str, str]:
+    """Return the metadata of a picture: title, set-up, and what wrote it."""
+    software = f"robustkit {metadata.version('robustkit-audit')}"
+    return {"Title": gallery.title, "Description": "; ".join((*gallery.setup, *gallery.lines)), "Software": software}
+
+
+WIDE = 170.0
+"""The width of a figure in mm: the text of a page."""
+_POINTS, _GAP, _NAMES = 7, 0.04, 0.2  # of text; between tiles, and of the names of checkpoints, in widths of a tile
+
+
+_SETTINGS: Any = {"font.size": _POINTS, "svg.hashsalt": "robustkit", "svg.fonttype": "none"}
+_SETTINGS |= {"pdf.fonttype": 42, "text.parse_math": False}
+_KEYS = {  # what each kind of file calls the metadata
+    "pdf": {"Title": "Title", "Subject": "Description", "Creator": "Software"},
+    "svg": {"Title": "Title", "Description": "Description", "Creator": "Software"},
+    "png": {"Title": "Title", "Description": "Description", "Software": "Software"},
+}
+_NO_DATE = {"pdf": "CreationDate", "svg": "Date"}
+
+
+def write_figure(gallery: Gallery, path: Path) -> None:
+    """Write `figure_of` as PDF, SVG or PNG, with the set-up in the file's metadata and without a date."""
+    import matplotlib
+
+    kind, about, buffer = path.suffix[1:].lower(), _about(gallery), io.BytesIO()
+    info: dict[str, str | None] = {key: about[source] for key, source in _KEYS[kind].items()}
+    if kind in _NO_DATE:
+        info[_NO_DATE[kind]] = None
+    with matplotlib.rc_context(_SETTINGS):
+        figure_of(gallery).savefig(buffer, format=kind, dpi=300, metadata=info)
+    write_whole(path, buffer.getvalue())
+
+
+def figure_of(gallery: Gallery) -> Canvas:
+    """Return a figure for a paper: a row for each checkpoint on an image, a column for each map, its name once on top;
+    vectors around the pictures."""
+    from matplotlib.figure import Figure
+
+    several = len({row.checkpoint for row in gallery.rows}) > 1
+    columns, width = 1 + max(len(row.tiles) for row in gallery.rows), (gallery.look.size or WIDE) / 25.4
+    tile = width / (columns + (columns - 1) * _GAP + _NAMES * several)
+    tall = [tile * row.image.shape[0] / row.image.shape[1] for row in gallery.rows]
+    head, under, left = (2.9 if _targets(gallery) else 1.6) * _POINTS / 72, 2.2 * _POINTS / 72, _NAMES * tile * several
+    height = sum(tall) + len(tall) * under + head
+    canvas, top = Figure(figsize=(width, height)), height - head
+    for index, (row, high) in enumerate(zip(gallery.rows, tall, strict=True)):
+        pictures = [("", row.drawn()), *((panel.heading, panel.drawn(gallery.look)) for panel in row.tiles)]
+        for place, (heading, pixels) in enumerate(pictures):
+            x = left + place * tile * (1 + _GAP)
+            axes = canvas.add_axes((x / width, (top - high) / height, tile / width, high / height))
+            axes.imshow(pixels)
+            axes.set_axis_off()
+            method, _, target = heading.partition(", ")
+            words = METHOD_NAMES.get(method, method) + (f"\n{target}" if _targets(gallery) else "")
+            if index == 0:
+                canvas.text((x + tile / 2) / width, (top + 2 / 72) / height, words, ha="center", va="bottom")
+        predicted = " · ".join(line.removeprefix("predicts ") for line in row.lines)
+        label = fit_label(", ".join(filter(None, (row.name, predicted, row.under))), width - left)
+        canvas.text(left / width, (top - high - 2 / 72) / height, label, va="top")
+        if several:
+            place_of_name = left / 2 / width, (top - high / 2) / height
+            canvas.text(*place_of_name, row.checkpoint, rotation=90, ha="center", va="center")
+        top -= high + under
+    return canvas
+
+
+def _targets(gallery: Gallery) -> bool:
+    """Whether maps are of named classes, so that headings say which."""
+    parts = {tile.heading.partition(", ")[2] for row in gallery.rows for tile in row.tiles}
+    return bool(parts - {"", "predicted class"})
+
+
+def fit_label(text: str, inches: float) -> str:
+    """Return the start of a line that fits a width, in the letters of a figure."""
+    most = int(inches * 72 / (0.52 * _POINTS))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def write_maps(gallery: Gallery, path: Path) -> None:

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 
 import cam
 import robustkit
+from cam.overlay import COLORMAPS
 from robustkit.cli.app import cli
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.class_names import class_names, target_of
@@ -36,6 +37,7 @@ from robustkit.models.specs import find
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
+from robustkit.slices.gallery import COLORMAPS as NAMES_OF_COLOURS
 from robustkit.slices.gallery.drawing import Choice, is_picture, make_gallery, write_gallery
 from robustkit.slices.gallery.sheet import Gallery, GalleryRow, Panel, blended, choose, depict, outlined, write_html
 
@@ -49,8 +51,10 @@ def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:
     shown = blended(image, heat).astype(int)
     assert shown.shape == (224, 224, 3)
     cold, hot = shown[112, 20], shown[112, 200]
-    assert hot[0] > 150 and hot[1] > 140 and hot[2] < 110  # cividis ends in yellow
-    assert abs(cold - cold.mean()).max() < 40  # grey, with a little of its dark blue
+    assert (abs(hot - (0.15 * 88 + 0.85 * np.array([252, 255, 164]))) < 1.5).all()  # inferno ends in light yellow
+    assert (abs(cold - (0.66 * 88 + 0.34 * np.array([0, 0, 4]))) < 1.5).all()  # grey, darker
+    faint = blended(image, heat, colormap="cividis", alpha=0.5).astype(int)
+    assert (abs(faint[112, 200] - (0.5 * 88 + 0.5 * np.array([254, 232, 56]))) < 1.5).all()
     truth = np.zeros((8, 8), bool)
     truth[1:7, 1:7] = True
     truth[3:5, 3:5] = False
@@ -84,7 +88,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     assert "<p>Each map is scaled to its own minimum and maximum, so colours cannot" in page
     sheet = np.asarray(depict(gallery))
     assert sheet.shape[1] > 2 * 224 and sheet.shape[0] > 2 * 224
-    scale = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[None], cv2.COLORMAP_CIVIDIS)[0, :, ::-1]
+    scale = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[None], cv2.COLORMAP_INFERNO)[0, :, ::-1]
     ends = [np.argwhere((sheet == colour).all(axis=2)) for colour in scale[[0, 255]]]
     assert [len(found) >= 10 for found in ends] == [True, True]
     assert 140 < ends[1][:, 1].max() - ends[0][:, 1].min() < 180
@@ -249,7 +253,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     np.testing.assert_allclose(own, cam.AGCAM(model)(pixels, sample.label)[0], atol=1e-5)
     assert Run(tmp_path / "run").table(NAME, "cam(agcam,faithfulness=none)")["target"].to_pylist() == [target]
     shares = logits[others].softmax(0)
-    assert f"<span>{CLASSES[target]} {100 * shares[place]:.0f} %" in page
+    assert f"<span>predicts {CLASSES[target]} {100 * shares[place]:.0f} %" in page
     assert f"<span>{CLASSES[sample.label]} {100 * shares[others.index(sample.label)]:.0f} %</span>" in page
 
 
@@ -319,7 +323,8 @@ def test_own_pictures(tmp_path: Path) -> None:
     words = ["cam", MODEL, str(picture), "--target", "star", "--target", "heart", "--cams", "agcam", "--save-maps"]
     done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path)], catch_exceptions=False)
     sheet, maps = tmp_path / "star-cam.png", tmp_path / "star-cam.npz"
-    assert done.stdout.split() == [str(sheet), str(maps)]
+    said, *files = done.stdout.splitlines()
+    assert said.startswith(f"{picture}: predicts star ") and files == [str(sheet), str(maps)]
     assert "shapes-vit-standard: input: 64x64 pixels" in done.stderr and "⚑" not in done.stderr
     with Image.open(sheet) as opened:
         assert opened.width > 3 * 224
@@ -334,12 +339,49 @@ def test_own_pictures(tmp_path: Path) -> None:
         (picture, f"--out {picture} is one of the input images; give another name"),
         (
             tmp_path / "maps",
-            f"--out {tmp_path / 'maps'}: maps of images are PNGs; give a name ending in .png, or a folder",
+            f"--out {tmp_path / 'maps'}: expected a folder, or a name ending in .png or .pdf or .svg",
         ),
     ):
         done = CliRunner().invoke(cli, [*words, "--out", str(out)])
         assert str(done.exception) == message
     assert {path.name for path in tmp_path.iterdir()} == {"star.png", "star-cam.png", "star-cam.npz"}
+    with Image.open(sheet) as opened:
+        about = opened.text  # type: ignore[attr-defined]
+    assert about["Description"].startswith("zoo:shapes-vit-standard (SHA-256 ") and about["Title"] == NAME
+    assert about["Description"].endswith("attention standard, mean 0.5 0.5 0.5, std 0.5 0.5 0.5; maps: agcam")
+
+
+def test_figures_for_a_paper_of_a_folder_of_pictures(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    dataset = open_dataset("embedded:shapes")
+    for place in (1, 0):
+        dataset.image(dataset.samples[place]).save(folder / f"{place}.png")
+    (folder / "notes.txt").write_text("no picture")
+    words = ["cam", MODEL, str(folder), "--cams", "agcam,rollout", "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli, [*words, "--format", "svg"], catch_exceptions=False)
+    zero, one, path = done.stdout.splitlines()
+    assert zero.startswith(f"{folder / '0.png'}: predicts ") and one.startswith(str(folder / "1.png"))
+    text = Path(path).read_text("utf-8")
+    assert path == str(tmp_path / "0-cam.svg") and text.count(">AG-CAM<") == text.count(">rollout<") == 1
+    assert "attention standard, mean 0.5" in text and "<dc:date" not in text and 'width="481.88' in text  # 170 mm
+    again = CliRunner().invoke(cli, [*words, "--format", "svg"], catch_exceptions=False)
+    assert again.exit_code == 0 and Path(path).read_text("utf-8") == text
+    done = CliRunner().invoke(cli, [*words, "--size", "85", "--colormap", "viridis"], catch_exceptions=False)
+    with Image.open(done.stdout.split()[-1]) as opened:
+        assert abs(opened.width - 85 / 25.4 * 300) <= 1
+    done = CliRunner().invoke(cli, [*words, "--format", "pdf", "--target", "star"], catch_exceptions=False)
+    assert Path(done.stdout.split()[-1]).read_bytes().startswith(b"%PDF")
+    drawn = robustkit.cam(MODEL, folder / "0.png", cams="agcam")
+    assert drawn.save(tmp_path / "a.png", colormap="jet") and drawn.save(tmp_path / "b.png", alpha=0.1)
+    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
+    for given, said in (
+        (["--prompt", "a star"], "--prompt: no such option; maps for a sentence are drawn with --target-text"),
+        (["--target", "a red star"], "for a sentence and a zero-shot model give --target-text"),
+        (["--format", "pdf", "--out", str(tmp_path / "a.png")], "expected a folder, or a name ending in .pdf"),
+    ):
+        assert said in str(CliRunner().invoke(cli, [*words, *given]).exception)
+    assert tuple(COLORMAPS) == NAMES_OF_COLOURS
 
 
 SHAPES = [MODEL, "--data-dir", "embedded:shapes", "--limit", "12"]
