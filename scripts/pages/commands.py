@@ -1,7 +1,7 @@
-"""Write docs/reference/commands.md from the command line's own help: every command, argument and option.
+"""Write docs/reference/commands/ from the command line's own help: a page for each command, and the list of them.
 
-python -m scripts.pages.commands            write the page
-python -m scripts.pages.commands --check    status 1 where the page is another one
+python -m scripts.pages.commands            write the pages
+python -m scripts.pages.commands --check    status 1 where a page is another one, is missing, or is of no command
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from pathlib import Path
 
 import click
 
-from robustkit.cli.app import cli
+from robustkit.cli.app import COMMANDS, cli
 from robustkit.cli.options import SECTIONS
 from robustkit.slices.listing import listing
 
-from .writing import markdown
+from .writing import markdown, write_pages
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "commands"
 HEAD = """# Commands
 
 Made by `python -m scripts.pages.commands` from `robustkit --help` and the help of each command.
+
+{commands}
+
+## Options
 
 An option can also come from the environment variable next to it, and from a TOML file (`--config FILE`): entries at
 the top are for every command, those of a table `[audit]` for that one, named as the options. The command line counts
@@ -31,6 +35,8 @@ or `0.004`.
 may name code (`arch`) or a cluster (`ray`), write outside the folder where you are (`out` and the like) and send
 results away (`logs`, `to`) only with `--trust-config`.
 
+## Presets
+
 `--preset quick|standard|full|quest` fills the options that are left out; an explicit one wins, and run.json
 keeps the options. `auto` is agcam where it works for all checkpoints, as for ViTs, else grad-cam. `robustkit list
 presets` has them all, with the forward and backward passes that an image takes (1000 classes, evidence apart; most
@@ -38,27 +44,26 @@ attacks leave an image once it has fallen):
 
 {presets}
 
-Exit status: 0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback
+## Exit status
+
+0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback
 with `--debug`), 3 nothing was evaluated, 130 interrupted, 141 nobody read
 the output to its end.
 """
 
 
-def page() -> str:
-    """Return the whole page."""
-    parts = [
-        HEAD.replace("{presets}", _presets()),
-        "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands()),
-    ]
-    return "\n".join([*parts, *(_section(name, command) for name, command in commands())]).rstrip() + "\n"
+def pages() -> dict[str, str]:
+    """Return the text of each page by its file's name."""
+    groups = (
+        f"## {heading}\n\n"
+        + "\n".join(f"- [robustkit {each.name}]({each.name}.md): {_first(each)}" for each in commands)
+        for heading, commands in COMMANDS.items()
+    )
+    index = HEAD.replace("{presets}", _presets()).replace("{commands}", "\n\n".join(groups))
+    return {"index.md": index} | {f"{name}.md": _page(name, command) for name, command in cli.commands.items()}
 
 
-def commands() -> list[tuple[str, click.Command]]:
-    """Yield commands in the order in which a person meets them."""
-    return list(cli.commands.items())
-
-
-def _section(name: str, command: click.Command) -> str:
+def _page(name: str, command: click.Command) -> str:
     context = click.Context(command, info_name=name, parent=click.Context(cli, info_name="robustkit"))
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text, examples = _help(command)
@@ -66,8 +71,8 @@ def _section(name: str, command: click.Command) -> str:
     shown = (option for option in command.params if isinstance(option, click.Option) and not option.hidden)
     order = [*SECTIONS]
     rows += map(_row, sorted(shown, key=lambda option: order.index(getattr(option, "section", "General"))))
-    parts = [f"\n## robustkit {name}\n", f"`{usage}`\n", f"{text}\n", f"```sh\n{examples}\n```\n", markdown(rows)]
-    return "\n".join(parts)
+    parts = [f"# robustkit {name}\n", f"`{usage}`\n", f"{text}\n", f"```sh\n{examples}\n```\n", markdown(rows)]
+    return "\n".join([*parts, "\n[Where options come from, presets, exit status](index.md#options)\n"])
 
 
 def _first(command: click.Command) -> str:
@@ -107,6 +112,4 @@ def _kind(kind: click.ParamType) -> str:
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if PAGE.read_text(encoding="utf-8") == page() else 1)
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.exit(write_pages(FOLDER, pages(), check="--check" in sys.argv))

@@ -23,7 +23,28 @@ LISTED = "llms.txt"  # which is no page, so that MkDocs leaves its links as they
 SECONDS = 120
 """How long a cell of a notebook may take."""
 
+_LISTED = re.compile(r"\]\(([\w-]+\.md)\)")
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]*)(#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of a folder where nav has the folder, `- Commands: reference/commands/`."""
+    config.nav = _unfolded(config.nav)
+    return config
+
+
+def _unfolded(nav: Any) -> Any:
+    if isinstance(nav, list):
+        return [_unfolded(each) for each in nav]
+    if isinstance(nav, dict):
+        return {title: _unfolded(each) for title, each in nav.items()}
+    return pages_of(nav) if isinstance(nav, str) and nav.endswith("/") else nav
+
+
+def pages_of(folder: str) -> list[str]:
+    """Return the pages of a folder of docs/: its index, then the others in the order in which the index names them."""
+    index = (ROOT / "docs" / folder / "index.md").read_text("utf-8")
+    return [f"{folder}{name}" for name in dict.fromkeys(("index.md", *_LISTED.findall(index)))]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

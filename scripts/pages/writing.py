@@ -144,3 +144,23 @@ def write_page(path: Path, text: str) -> None:
         title, rest = text.split("\n\n", 1)
         text = f"{title}\n\n{kept[0]}\n\n{rest}"
     write_whole(path, text.encode())
+
+
+def write_pages(folder: Path, pages: Mapping[str, str], check: bool = False) -> int:
+    """Write the generated pages of a folder by their files' names, and delete its other ones. The exit status.
+
+    check: write nothing; status 1 and a line where a page differs, is missing, or is left over.
+    """
+    there = {path.name: path for path in folder.glob("*.md")}
+    old = sorted(there.keys() - pages.keys())
+    changed = [name for name, text in pages.items() if name not in there or there[name].read_text("utf-8") != text]
+    if check:
+        for name in (*changed, *old):
+            print(f"{folder.name}/{name} is out of date", file=sys.stderr)
+        return int(bool(changed or old))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in changed:
+        (folder / name).write_text(pages[name], "utf-8")
+    for name in old:
+        there[name].unlink()
+    return 0

@@ -47,23 +47,22 @@ def parse(words: list[str]) -> None:
     command.make_context(name, rest, parent=context)
 
 
-def page_of_commands() -> str:
-    """The page, without the commands of slices that were deleted."""
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
-    for name in {*re.findall(r"^## robustkit (\S+)$", page, re.MULTILINE)} - cli.commands.keys() if DELETED else ():
-        page = re.sub(rf"^- \[robustkit {name}\][^\n]*\n", "", page, flags=re.MULTILINE)
-        page = re.sub(rf"^## robustkit {name}\n.*?(?=^## |\Z)", "", page, flags=re.MULTILINE | re.DOTALL)
-    return page
+def pages_of_commands() -> dict[str, str]:
+    """The pages by name, without the commands of slices that were deleted."""
+    pages = {path.name: path.read_text(encoding="utf-8") for path in commands_page.FOLDER.glob("*.md")}
+    for name in pages.keys() - {"index.md", *(f"{each}.md" for each in cli.commands)} if DELETED else ():
+        del pages[name]
+        pages["index.md"] = re.sub(rf"(?m)^- \[[^\]]*\]\({name}\)[^\n]*\n", "", pages["index.md"])
+    return pages
 
 
-def test_the_page_of_commands_is_what_the_script_makes() -> None:
-    assert page_of_commands() == commands_page.page(), "run python -m scripts.pages.commands"
+def test_the_pages_of_commands_are_what_the_script_makes() -> None:
+    assert pages_of_commands() == commands_page.pages(), "run python -m scripts.pages.commands"
 
 
-def test_every_command_and_option_is_on_the_page_of_commands() -> None:
-    page = page_of_commands()
-    sections = dict(zip(*[iter(re.split(r"^## robustkit (\S+)$", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
-    assert sections.keys() == cli.commands.keys()
+def test_every_command_and_option_is_on_a_page() -> None:
+    sections = {name.removesuffix(".md"): page for name, page in pages_of_commands().items()}
+    assert sections.keys() == {"index", *cli.commands}
     for name, command in cli.commands.items():
         for parameter in command.params:
             shown = isinstance(parameter, click.Option) and not parameter.hidden

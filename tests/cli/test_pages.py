@@ -22,7 +22,7 @@ from page_blocks import (
 )
 from places import ROOT
 
-MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
+MADE = {*(ROOT / "docs" / "reference" / "commands").glob("*.md")}  # examples of the help, parsed by test_docs.py
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - MADE)
 WITH_BLOCKS = [page for page in PAGES if any(block.kind in RUN for block in blocks_of(page))]
 FIRST = ("python.md",)  # the other pages are slow: .ci/run runs them if they or what they show change

@@ -61,3 +61,9 @@ def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     cells = json.loads(path.read_text("utf-8"))["cells"]
     assert len(cells) > 5
     assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
+
+
+def test_a_folder_of_nav_is_its_pages() -> None:
+    pages = site.pages_of("reference/commands/")
+    assert pages[:2] == ["reference/commands/index.md", "reference/commands/audit.md"]
+    assert {*pages} == {f"reference/commands/{path.name}" for path in (site.ROOT / "docs/reference/commands").glob("*")}
