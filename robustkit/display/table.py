@@ -233,7 +233,8 @@ _TO_LATEX = str.maketrans(dict(zip(_SIGNS, _IN_LATEX.split(), strict=True)) | {s
 
 def escape_latex(text: str) -> str:
     """Return a text that LaTeX shows literally, on one line; hyphens stay as many."""
-    return re.sub("-(?=-)", "-{}", one_line(text).translate(_TO_LATEX))
+    text = re.sub("-(?=-)", "-{}", one_line(text).translate(_TO_LATEX))
+    return text.replace("ℓ∞", r"$\ell_\infty$").replace("ℓ2", r"$\ell_2$")
 
 
 _LATEX = Form(

@@ -192,10 +192,11 @@ class AttackWords(Vocabulary):
         title, version = called_attack(name, pairs, manifest), pairs.get("version", "standard")
         if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
-            budget = next((pairs[key] for key in ("steps", "queries") if key in pairs and name != "autoattack"), None)
+            whole = title.endswith("AutoAttack")
+            budget = next((pairs[key] for key in ("steps", "queries") if key in pairs and not whole), None)
             # A text names what differs from the card's attack, apart from its radius and budget.
             on = pairs.pop(ON, "")
-            modified = pairs.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+            modified = pairs.keys() - {"eps", "norm", "version", *(["steps", "queries", *_STANDARD] if budget else [])}
             words = ["modified"] * bool(modified and not title.startswith("modified"))
             words += [title + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]

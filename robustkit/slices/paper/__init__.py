@@ -48,20 +48,23 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
 @setting(
     "--method", "named", multiple=True, help="NAME=CHECKPOINTS, such as quest=quest-s*: rows are means over trainings."
 )
+@setting("--mark", is_flag=True, help="Bold is the best, and underlined what no test tells from it.")
 @setting("--turned", is_flag=True, help="Swap rows and columns.")
 @request_options(ClassificationRequest, *GROUPS)
 @common
 def print_table(runs: tuple[Path, ...], format: str, named: tuple[str, ...], **options: Any) -> None:
     """Print a table for a paper: checkpoints by conditions, from records only.
 
-    The best of each figure is bold, and underlined is what no paired test tells from it, with Holm's correction over
-    the table. The caption has protocol, n and eps. `quest` is the table of the QUEST paper: clean, FGSM, PGD, SPSA,
-    AutoAttack, ImageNet-C and scores of AG-CAM, as far as the runs have them. Doubts are printed on standard error.
+    Bold is the best of a figure, where paired tests tell it from some other, with Holm's correction over the table. The
+    caption has data, n, norm, eps and protocol. `quest` is the table of the QUEST paper: clean, FGSM, PGD, SPSA,
+    AutoAttack, error and mCE of ImageNet-C, scores of AG-CAM and its lead over the best control, as far as the runs
+    have them. Methods have means ± half of the 95 % interval. Doubts are printed on standard error.
 
     \b
     robustkit table runs/zoo > zoo.tex
     robustkit table runs/standard runs/quest --columns quest --intervals
     robustkit table runs/zoo --rows clean,pgd,in-c:mce --format markdown
+    robustkit table runs/segmenters --columns clean:iou
     robustkit table runs/seeds --method "standard=standard-s*" --method "quest=quest-s*" --intervals
     """
     from ...evaluations.presenting import unfinished_line

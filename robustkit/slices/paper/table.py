@@ -1,4 +1,4 @@
-"""A table for a paper: checkpoints as rows, figures as columns; the best is marked, and what no test tells from it.
+"""A table for a paper: checkpoints as rows, figures as columns; bold is what tests tell to be best.
 
 Each figure's best checkpoint is tested against every other on the samples that both have. Which one is best is seen
 after the fact, so Holm's correction counts all pairs that might have been tested, over all figures of the table.
@@ -17,17 +17,17 @@ from ...common.figure import Figure
 from ...common.finding import Finding
 from ...common.plugins import plugin_session
 from ...data.metadata import Grouping
-from ...display.format import Cell, amount, figure_cell
+from ...display.format import Cell, amount, figure_cell, scaled
 from ...display.html import as_html
 from ...display.table import Table, as_csv, as_latex, as_markdown
 from ...display.text import capital, escape_markdown, finite_json
 from ...errors import DamagedRecord, ProtocolError, RunError, unknown
 from ...evaluations.aggregate import Results
-from ...evaluations.condition import estimated, in_means, kind_of, matches, name_of, pattern_of
-from ...evaluations.metrics import is_finite
+from ...evaluations.condition import estimated, kind_of, matches, name_of, pattern_of
+from ...evaluations.metrics import is_finite, scored_by
 from ...evaluations.presenting import Concerned, raised_once
 from ...evaluations.records import check_plugins
-from ...protocol.condition import ON, samples_named, split_list
+from ...protocol.condition import CLEAN, ON, samples_named, split_list
 from ...results.comparison import HELD, LEVEL, Asked, asked_results
 from ...results.methods import Method, methods_of, name_methods
 from ...results.pairing import Side, comparison_findings, paired_difference, refuse_incomparable
@@ -41,11 +41,14 @@ if TYPE_CHECKING:
 SETS = {
     "quest": (
         "clean,fgsm,pgd,spsa,autoattack,in-c:mean_error,"
-        "cam(agcam,mode=box):cam_pixel_accuracy,cam(agcam,mode=box):cam_iou,cam(agcam,mode=box):cam_dice"
+        "in-c:mce,cam(agcam,mode=box):cam_pixel_accuracy,cam(agcam,mode=box):cam_iou,cam(agcam,mode=box):cam_dice,"
+        "cam(agcam,mode=box):cam_iou_over_control"
     )
 }
 """Figures by the name of the published tables that have them; a run need not have all."""
 FORMATS = ("latex", "markdown", "csv", "html")
+_LINE = 88  # characters of a row that fit the line of a page
+_DATA = {"cifar10-test": "CIFAR-10 test", "imagenet-val": "ImageNet validation"}
 
 
 class PaperCell(Cell):
@@ -95,8 +98,15 @@ class PaperTable:
         return replace(self, table=replace(self.table, headings=headings, rows=tuple(rows)))
 
     def to_latex(self, label: str = "tab:robustness") -> str:
-        """Return a table environment with the rules of booktabs. label: for \\ref."""
-        return as_latex(self.table, label)
+        """Return a table environment with the rules of booktabs, scaled to the line where it is wide. label: for
+        \\ref."""
+        text = as_latex(self.table, label)
+        widths = (max(map(len, column)) for column in zip(self.table.headings, *self.table.rows, strict=True))
+        if sum(widths) + 2 * len(self.table.headings) <= _LINE:
+            return text
+        text = text.replace("\\begin{tabular}", "\\resizebox{\\linewidth}{!}{%\n\\begin{tabular}")
+        text = text.replace("\\end{tabular}", "\\end{tabular}}")
+        return text.replace("% \\usepackage{booktabs}", "% \\usepackage{booktabs}\n% \\usepackage{graphicx}", 1)
 
     def to_markdown(self) -> str:
         """Return a table of GitHub's Markdown, and its caption below."""
@@ -168,6 +178,7 @@ def table(
     columns: Axis = None,
     intervals: bool = False,
     turned: bool = False,
+    mark: bool = False,
     groups: str | None = None,
     groups_from: str | None = None,
     methods: Mapping[str, str | Sequence[str]] | None = None,
@@ -177,10 +188,12 @@ def table(
     Args:
         *runs: run folders, whose checkpoints follow each other.
         rows: what the rows are: `checkpoints` or some of their names, `conditions`, a set such as `quest`, or
-            conditions as in a policy, each by its own figures or one of them: `pgd`, `in-c:mce`. Usually checkpoints.
+            conditions as in a policy, each by its own figures or one of them: `pgd`, `in-c:mce`, `clean:iou` for all
+            classes of a segmenter. Usually checkpoints.
         columns: likewise; what the rows are not.
         intervals: with 95 % intervals.
         turned: with rows and columns exchanged.
+        mark: bold is the best of each figure, and underlined what no test tells from it.
         groups: a column of the runs' metadata: samples of one value may resemble each other.
         groups_from: a regular expression that finds the group of a sample in its id.
         methods: as of `robustkit.compare_methods`: rows are methods, means over their trainings. Left out, those that
@@ -226,7 +239,7 @@ def table(
     figures = tuple(entry for entry in figures if any(entry.key in line.rows for line in lines))
     if not figures:
         raise RunError("no figure is known of each training of a method; rerun the audit until it completes")
-    made = _made(lines, figures, intervals)
+    made = _made(lines, figures, intervals, mark)
     return made.turned() if turned != (isinstance(chosen[0], tuple) or isinstance(chosen[1], list)) else made
 
 
@@ -246,11 +259,12 @@ def _axis(
         return items
     if items == ["conditions"]:
         return tuple(front.values())
-    group = SETS.get(items[0], "") if len(items) == 1 else ""
+    sets = [item for item in items if item in SETS]
+    of_sets = {item for name in sets for item in split_list(SETS[name])}
     figures = dict[tuple[str, str], Asked]()
-    for item in split_list(group or items):
+    for item in (each for name in items for each in (split_list(SETS[name]) if name in SETS else [name])):
         some = {entry.key: entry for entry in _named(item, lines, front)}
-        if not (some or group):
+        if not (some or item in of_sets):
             choices = {
                 *names,
                 *SETS,
@@ -261,14 +275,18 @@ def _axis(
             raise ProtocolError(f"--{option}: {unknown('checkpoint or condition', item, choices)}")
         figures |= some
     if not figures:
-        raise ProtocolError(f"--{option} {items[0]}: the runs have none of {group}; audit one of these, or name others")
+        wanted = ", ".join(SETS[name] for name in sets)
+        raise ProtocolError(
+            f"--{option} {items[0]}: the runs have none of {wanted}; audit one of these, or name others"
+        )
     return tuple(figures.values())
 
 
 def _named(item: str, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]) -> Iterator[Asked]:
     """Yield the figures that an item names; of a condition without one those of the first page, else its first."""
     text, _, metric = item.rpartition(":")
-    text, metric = (text, metric) if metric in metrics() else (item, "")
+    of_classes = metric == "iou"
+    text, metric = (text, metric) if of_classes or metric in metrics() or metric.startswith("iou(") else (item, "")
     pattern, seen = pattern_of(text), set[str]()
     for line in lines:
         for key in line.rows:
@@ -277,7 +295,8 @@ def _named(item: str, lines: Sequence[_Line], front: Mapping[tuple[str, str], As
             if not (matches(pattern, whole) or matches(pattern, condition)):
                 continue
             is_first = key in front or (condition not in seen and not any(condition == text for text, _ in front))
-            if figure == metric if metric else is_first:
+            is_named = figure.startswith("iou(") if of_classes else figure == metric
+            if is_named if metric else is_first:
                 seen.add(condition)
                 yield front.get(key) or Asked(*key, name_of(condition, "table", line.side.manifest))
 
@@ -320,6 +339,12 @@ class _Tests:
             tests.marks[place] = ("close" if p_value >= LEVEL else "", p_value)
         return tests
 
+    def keep_significant(self) -> None:
+        """Mark only the best of figures in which it is significantly better than some other."""
+        beaten = {key for (_, key), (_, p_value) in self.marks.items() if p_value < LEVEL}
+        for (name, key), (mark, p_value) in self.marks.items():
+            self.marks[name, key] = ("best" if mark == "best" and key in beaten else "", p_value)
+
 
 def _p_value(first: _Line, second: _Line, key: tuple[str, str]) -> float:
     """Return the p-value of a difference; nan where its samples cannot be paired."""
@@ -347,9 +372,11 @@ def _apart(lines: Sequence[_Line]) -> Iterator[tuple[str, bool]]:
             yield from ((f"{who}: {line}", False) for line in comparison_findings(first, other, common))
 
 
-def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> PaperTable:
+def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool, mark: bool) -> PaperTable:
     apart = list(dict.fromkeys(_apart(lines)))
     tests = _Tests.of(lines, figures, not any(forbidden for _, forbidden in apart))
+    if not mark:
+        tests.keep_significant()
     cells, flagged = list[tuple[PaperCell, ...]](), list[Concerned]()
     for line in lines:
         doubts = {entry.key: line.doubts(entry.key) for entry in figures if entry.key in line.rows}
@@ -366,10 +393,11 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
     names = tuple(line.name for line in lines)
     flags = [flag.line for flag in raised_once(flagged, dict(zip(names, names, strict=True)))]
     headings = _headings(lines, figures)
-    caption = _caption(lines, headings, tests, cells, intervals)
+    caption = _caption(lines, headings, tests, cells, intervals, mark)
     if trainings := {len(line.method.sides) for line in lines if line.method is not None}:
         counts = " to ".join(map(str, sorted({min(trainings), max(trainings)})))
-        many = f" Means over {counts} trainings; intervals and tests are for other images and other trainings."
+        ends = "intervals" if intervals else "± (half of the 95 % interval)"
+        many = f" Means over {counts} trainings; {ends} and tests are for other images and other trainings."
         caption += (
             many if max(trainings) > 1 else " One training of each; intervals and tests are for other images only."
         )
@@ -380,8 +408,11 @@ def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> 
 
 
 def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool, intervals: bool) -> PaperCell:
-    row = line.rows.get(key)
-    text = figure_cell(row, metric_of(key[1]).scale, intervals)
+    row, scale = line.rows.get(key), metric_of(key[1]).scale
+    text = figure_cell(row, scale, intervals, sign="+" if scored_by(key[1]) else "")
+    several = line.method is not None and len(line.method.sides) > 1
+    if several and not intervals and row is not None and row.has_interval:
+        text = text.followed_by(f" ± {scaled((row.high - row.low) / 2, scale)}")
     cell = PaperCell(text, text.value, row, text.ends)
     cell.flagged = flagged
     cell.mark, cell.p_value = tests.marks.get((line.name, key), ("", math.nan))
@@ -394,15 +425,19 @@ def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, s
     alone, headings = len(_radii(lines, figures)) == 1, dict[Asked, str]()
     for entry, manifest in manifests.items():
         claim, metric = manifest.claims.get(entry.condition), metric_of(entry.metric)
-        short = claim is not None or in_means(entry.condition)
-        called = name_of(entry.condition, "badge", manifest) if short else entry.called
+        called = name_of(entry.condition, "badge", manifest) if claim is not None else entry.called
         if attack := estimated(*entry.key):
             headings[entry] = f"{', '.join(name_of(attack, 'table', manifest).split(', ')[: 2 - alone])}, estimated"
             continue
         if claim is not None and alone:
             called = called.replace(f" {amount(claim.eps, claim.norm, manifest.protocol.space)}", "", 1)
-        figure = (metric.short or metric.label or metric.name).removesuffix(" %") + " ↓" * (metric.better < 0)
-        headings[entry] = called if entry.metric == task_of(manifest).headline else f"{called}: {figure}"
+        label = (metric.short or metric.label or metric.name).removesuffix(" %")
+        figure = label.removeprefix("mean ") + " ↓" * (metric.better < 0)
+        called = called.replace("all corruptions (in-c)", "IN-C").replace("in-c", "IN-C")
+        if entry.metric.startswith("iou("):
+            figure = f"IoU {entry.metric[4:-1]}"
+            called = "" if entry.condition == CLEAN.text else called
+        headings[entry] = called if entry.metric == task_of(manifest).headline else f"{called} {figure}".strip()
     return headings
 
 
@@ -411,7 +446,8 @@ def _radii(lines: Sequence[_Line], figures: Iterable[Asked]) -> list[str]:
     radii = dict[str, None]()
     for manifest, entry in ((line.side.manifest, entry) for line in lines for entry in figures):
         if (claim := manifest.claims.get(entry.condition)) is not None:
-            radii[f"{amount(claim.eps, claim.norm, manifest.protocol.space)} ({claim.norm})"] = None
+            norm = {"linf": "ℓ∞", "l2": "ℓ2"}.get(claim.norm, claim.norm)
+            radii[f"{norm}, ε = {amount(claim.eps, claim.norm, manifest.protocol.space)}"] = None
     return list(radii)
 
 
@@ -421,6 +457,7 @@ def _caption(
     tests: _Tests,
     cells: Sequence[Sequence[PaperCell]],
     intervals: bool,
+    mark: bool,
 ) -> str:
     manifests = [line.side.manifest for line in lines]
     headline, samples = task_of(manifests[0]).headline_metric, manifests[0].protocol.samples
@@ -429,16 +466,15 @@ def _caption(
     counts, groups = sorted({int(figure.n) for figure in of}), max((figure.groups for figure in of), default=0)
     n = "–".join(dict.fromkeys(map(str, (counts[0], counts[-1])))) if counts else str(manifests[0].data.n)
     radii, tags = _radii(lines, headings), dict.fromkeys(manifest.protocol.tag for manifest in manifests)
-    data = ", ".join(dict.fromkeys(manifest.data.name for manifest in manifests))
-    unit = " in %" if headline.scale == 100 else ""
-    text = f"{capital(headline.word)}{unit}, or what a heading names, of {data} (n = {n} "
-    text += f"{samples.many}{f' in {groups} groups' * bool(groups)}); "
-    text += f"protocol {', '.join(tags)}{', eps = ' * bool(radii)}{', '.join(radii)}."
-    if tests.count:
-        text += " Best in bold; underlined: not significantly different from the best (paired test, p ≥ .05 after "
-        text += f"Holm's correction for {tests.count} pairs)."
+    data = ", ".join(_DATA.get(name, name) for name in dict.fromkeys(manifest.data.name for manifest in manifests))
+    what = {"top1": "Top-1 accuracy (%)", "miou": "mIoU (%)"}.get(headline.name, capital(headline.heading))
+    words = [data, f"n = {n} {samples.many}{f' in {groups} groups' * bool(groups)}", *radii]
+    text = f"{what} unless stated otherwise. {', '.join(words)}; protocol {', '.join(tags)}."
+    tested = f"paired tests, Holm-corrected over {tests.count} pairs"
+    if tests.count and mark:
+        text += f" Best in bold; underlined: not significantly different from the best ({tested})."
     elif any(cell.mark for cell in every):
-        text += " Best in bold."
+        text += " Best in bold." if mark else f" Bold: the best, where significantly better than another ({tested})."
     if tests.count and tests.left:
         text += f" Not tested: {', '.join(headings[entry] for entry in tests.left)}."
     text += " [low, high]: 95 % intervals." * intervals
