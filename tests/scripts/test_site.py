@@ -21,7 +21,7 @@ from scripts.pages import site
             "[a](../../ARCHITECTURE.md#x)",
             "[a](../architecture.md#x)",
         ),
-        ("docs/how-to/gate.md", "how-to/gate.md", "[n](../concepts/numbers.md)", "[n](../concepts/numbers.md)"),
+        ("docs/how-to/gate.md", "how-to/gate.md", "[n](../concepts/runs.md)", "[n](../concepts/runs.md)"),
         ("docs/how-to/index.md", "how-to/index.md", "[n](../notebooks/a.ipynb)", "[n](../notebooks/a.md)"),
         ("ARCHITECTURE.md", "architecture.md", "[e](docs/how-to/extending.md)", "[e](how-to/extending.md)"),
         ("ARCHITECTURE.md", "architecture.md", "[code](setup.py)", "code (`setup.py`)"),

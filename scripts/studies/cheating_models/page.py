@@ -50,7 +50,7 @@ BEGIN = """# Models that cheat
 A robust accuracy is only as good as the attack that could not lower it. Below are models that defeat an attack by every
 trick we know: all are the same small network with random weights, with something around it, on {n} images that they
 know. The table says how many of these AutoAttack, made short (`steps=5,targets=2,queries=20`), leaves standing at
-{eps}, and which flags of the [dossier](../../../docs/concepts/numbers.md#the-gradient-masking-dossier) are
+{eps}, and which flags of the [dossier](../../../docs/concepts/gradient-masking.md) are
 raised; and what an audit says that was asked for `--attacks pgd --evidence full`, whose evidence is shorter.
 Written by `{command}`.
 

@@ -5,7 +5,7 @@
 
 Both conditions must have been evaluated on the same samples, so that what the few estimate is known. As often as
 --draws says, m of them are drawn, and the expensive figure of the others is hidden. Compared are the plain figure of
-the m and the supported one (docs/concepts/numbers.md).
+the m and the supported one (docs/concepts/definitions/comparisons.md).
 """
 
 from __future__ import annotations
