@@ -17,8 +17,8 @@ from page_blocks import blocks_of
 from places import ROOT
 
 PAGES = {
-    **{package: f"docs/reference/{package}.md" for package in ("attacks", "cam", "corruptions", "robustkit")},
-    "robustkit.attention": "docs/reference/robustkit.md",
+    **{package: f"docs/reference/python/{package}.md" for package in ("attacks", "cam", "corruptions", "robustkit")},
+    "robustkit.attention": "docs/reference/python/robustkit.md",
 }
 ROOMS = {"robustkit.report": "robustkit.report.refresh:report"}
 """A module that can be called has the example of what it calls."""

@@ -145,9 +145,13 @@ def compare_runs(
     if methods or (name_methods(runs) and not any(options[name] for name in ("checkpoints", "against", "reference"))):
         compared: Any = compare_named(runs, methods, **options)
         print_line(console, compared.sentence)
+        tables = compared.tables
     else:
         compared = compare(*runs, **options)
-    print_tables(console, compared.tables, "the --json file")
+        tables = compared.brief_tables
+        for sentence in compared.sentences:
+            print_line(console, sentence)
+    print_tables(console, tables, "the --json file")
     for line in compared.unpaired:
         print_line(console, f"⚑ {line}")
     if plan is not None:

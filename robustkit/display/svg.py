@@ -177,7 +177,7 @@ def painted(height: float, paint: Callable[[Canvas], None], salt: str) -> bytes:
 
 
 @contextmanager
-def _canvas(height: float, settings: Mapping[str, Any], dpi: int = 72) -> Iterator[Canvas]:
+def _canvas(height: float, settings: Mapping[str, Any], dpi: int = 72, width: float = WIDTH) -> Iterator[Canvas]:
     """Give an empty canvas, and inside the style of these figures, whatever a user's matplotlibrc says."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -187,18 +187,30 @@ def _canvas(height: float, settings: Mapping[str, Any], dpi: int = 72) -> Iterat
         matplotlib.rcdefaults()
         ours: Any = matplotlib.rcParams
         ours.update({**_SETTINGS, **settings})
-        yield Canvas(figsize=(WIDTH / 72, height / 72), dpi=dpi, layout="constrained")
+        yield Canvas(figsize=(width / 72, height / 72), dpi=dpi, layout="constrained")
 
 
-def plot(figures: Sequence[Plot]) -> Canvas:
-    """Return figures below each other as one of matplotlib, on white. A notebook shows it; `savefig` writes it."""
-    titles = [textwrap.fill(each.title, _IN_TITLE) for each in figures]
+_PAPER = 7  # points of the letters of a figure for a paper
+
+
+def plot(figures: Sequence[Plot], size: float | None = None, font: str = "sans-serif") -> Canvas:
+    """Return figures below each other as one of matplotlib, on white. A notebook shows it; `savefig` writes it. size:
+    the width in mm of a figure for a paper, which has no titles. Raises ValueError for an impossible one."""
+    if size is not None and not 20 <= size <= 1000:
+        raise ValueError(f"size={size}: expected a width in mm, 20 to 1000")
+    settings: dict[str, Any] = {"figure.facecolor": "white", "font.family": font}
+    scale, width, dpi = 1.0, float(WIDTH), 144
+    if size is not None:
+        letters = ("font.size", "axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize")
+        settings |= dict.fromkeys((*letters, "legend.fontsize"), _PAPER)
+        scale, width, dpi = _PAPER / SMALL, size / 25.4 * 72, 300
+    titles = ["" if size is not None else textwrap.fill(each.title, _IN_TITLE) for each in figures]
     heights = [
         height
         for title, each in zip(titles, figures, strict=True)
-        for height in (1.5 * TITLE * (title.count("\n") + 1) + TITLE / 2, each.height)
+        for height in (1.5 * TITLE * (title.count("\n") + 1) + TITLE / 2 if title else 0.1, scale * each.height)
     ]
-    with _canvas(sum(heights), {"figure.facecolor": "white"}, dpi=144) as canvas:
+    with _canvas(sum(heights), settings, dpi, width) as canvas:
         parts: Any = canvas.subfigures(len(heights), height_ratios=heights, squeeze=False).flat
         for title, strip, part, each in zip(titles, parts[::2], parts[1::2], figures, strict=True):
             strip.text(0.01, 0.5, title, fontsize=TITLE + 1, weight="bold", va="center")

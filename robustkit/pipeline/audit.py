@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -14,10 +14,12 @@ from ..common.options import Option, options_of
 from ..data.in_memory import open_held, open_held_scenes
 from ..display.progress import progress_shown
 from ..errors import DataError, ModelError, ProtocolError, unknown
+from ..evaluations.attacks import EVERY_ATTACK, EVERY_DENSE_ATTACK
 from ..models.classifier import load
 from ..models.identity import display_name
 from ..models.in_memory import HeldNetwork, as_it_was
 from ..models.segmenter import load_segmenter
+from ..protocol.condition import format_value
 from ..report.run import Run
 from ..runs.progress import Progress
 from .request import ClassificationRequest, Request, SegmentationRequest
@@ -220,11 +222,29 @@ def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str]
                 images = ": images come without a name, audit(net, (images, labels))" if name == "data" else ""
                 raise TypeError(f"{name}={type(value).__name__}: expected a dict of options{images}")
             values[name] = {**(value or {}), **values.get(name, {})} if fields[name].group else value
+    attacks = values.get("attacks")
+    several = attacks if isinstance(attacks, list | tuple) else [attacks]
+    if any(hasattr(each, "threat") for each in several):
+        values["attacks"] = [attack_text(each) if hasattr(each, "threat") else each for each in several]
     if isinstance(eps := values.get("eps"), list | tuple):
         values["eps"] = ",".join(map(str, eps))
     if (dtype := str(values.get("dtype"))).startswith("torch."):
         values["dtype"] = dtype.removeprefix("torch.")
     return values
+
+
+def attack_text(attack: Any) -> str:
+    """Return the text of an attack of the package `attacks`, all of its parameters included. Raises ProtocolError for
+    one that a text cannot name."""
+    every = (*EVERY_ATTACK.items(), *EVERY_DENSE_ATTACK.items())
+    name = next((name for name, kind in every if kind is type(attack)), "")
+    threat = attack.threat
+    if not name or threat != type(threat)(threat.norm, threat.eps):
+        remedy = "give an attack of `attacks` with eps and norm alone as its threat, or a text; register your own"
+        raise ProtocolError(f"attacks={attack!r}: {remedy} (robustkit list plugins)")
+    own = {field.name: getattr(attack, field.name) for field in fields(attack) if field.name != "threat"}
+    stated = {"eps": threat.eps, "norm": threat.norm} | {k: v for k, v in own.items() if v not in (None, "")}
+    return f"{name}({','.join(f'{key}={format_value(value)}' for key, value in stated.items())})"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from ..common.plugins import of_slice
 from ..display.html import as_html
 from ..display.svg import plot
 from ..display.text import finite_json
-from ..errors import RunError, unknown
+from ..errors import RobustkitWarning, RunError, unknown
 from ..evaluations.aggregate import Results
+from ..evaluations.condition import group_of, name_of
 from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
-from ..results.summary_text import summary_sentences
+from ..results.summary_text import listed, summary_sentences
 from ..results.survey import looks_of, survey
 from ..results.tables import columns_asked, frame_rows, short_tables
 from ..runs.folder import RunFolder
@@ -41,6 +43,18 @@ class Run(RunFolder):
     asked: tuple[str, ...] = ()
     """The conditions of the call that returned this run; the folder may have more. None where it was opened."""
 
+    def __repr__(self) -> str:
+        """Return the folder, and what was evaluated on which data."""
+        manifest = self.manifest
+        called = dict.fromkeys(name_of(group_of(text), "table", manifest) for text in manifest.conditions)
+        count = f"{len(manifest.names)} checkpoint{'s' * (len(manifest.names) > 1)}"
+        data = f"{manifest.data.n} {manifest.protocol.samples.many} of {manifest.data.name}"
+        return f"Run({str(self.path)!r}): {count} on {data}; {listed([*called])}"
+
+    def __dir__(self) -> list[str]:
+        """Return what a user needs; the folder's files are read by the rest."""
+        return [name for name in vars(Run) if not name.startswith("_")] + ["path", "manifest", "summary", "table"]
+
     def results(self) -> pd.DataFrame:
         """Return the rows of summary.json with the columns of `COLUMNS`, computed from the records."""
         import pandas as pd
@@ -64,12 +78,14 @@ class Run(RunFolder):
 
         return bibtex(self.manifest, survey(self))
 
-    def plot(self, *sections: str) -> Figure:
-        """Return figures of the page as one of matplotlib: accuracy against eps, and corruptions by severity.
+    def plot(self, *sections: str, size: float | None = None, font: str = "sans-serif") -> Figure:
+        """Return figures of the page as one of matplotlib: accuracy against eps, and by corruption.
 
         Args:
             *sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`: then all of their
                 figures.
+            size: the width in mm, for a paper: with letters of 7 points, and without titles.
+            font: `sans-serif` or `serif`.
 
         Raises:
             RunError: the run has no such figure.
@@ -87,7 +103,7 @@ class Run(RunFolder):
         asked = [figure for name in sections or drawn for figure in drawn[name] if sections or figure.chief]
         if not asked:
             raise RunError(f"{self.path}: nothing to plot; evaluate attacks or corruptions, or name one of {[*drawn]}")
-        return plot(asked)
+        return plot(asked, size, font)
 
     def examples(self, condition: str = "", wrong: bool | None = None, limit: int = 12) -> Examples:
         """Return kept pictures with what was predicted, sample by sample, maps over images; a notebook shows them.
@@ -122,8 +138,10 @@ class Run(RunFolder):
         """
         import pandas as pd
 
-        results = Results(self, [])
-        return pd.DataFrame(frame_rows(results, columns_asked(by) if by else (), metric, condition))
+        rows = [*frame_rows(Results(self, []), columns_asked(by) if by else (), metric, condition)]
+        if not rows and not by:
+            warnings.warn(f"{self.path}: no slice is significantly worse than all others", RobustkitWarning, 2)
+        return pd.DataFrame(rows)
 
     def export(self, format: str, out: str | Path | None = None, **options: Any) -> list[Path]:
         """Write the results in a form that others read; return the paths of files.

@@ -13,15 +13,23 @@ from ..display.html import as_html
 from ..display.table import Table
 from ..display.text import finite_json as json_of
 from ..errors import RunError
+from ..evaluations.condition import name_of
+from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
 from ..runs.folder import RunFolder
-from .comparison import Comparison, by_mid_p, compare_sides, comparison_as_json
+from ..tasks.task import task_of
+from .comparison import HEADINGS, Comparison, ComparisonRow, by_mid_p, compare_sides, comparison_as_json
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
-from .tables import Among, among_tables, compared_tables, found_among, sides_of
+from .summary_text import listed
+from .tables import Among, among_tables, compared_tables, found_among, sides_of, tables
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+PAIRS = 4
+"""Pairs up to which a terminal shows the whole table of each."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,34 @@ class Compared:
         """The tables of all pairs, then those of places."""
         return [table.said_once("n") for table in (*compared_tables(self.comparison), *self.placed)]
 
+    @property
+    def sentences(self) -> list[str]:
+        """What is significant of each pair, in a sentence; of many pairs those without a difference share one."""
+        lines, alike = list[str](), list[str]()
+        for pair in self.comparison.pairs:
+            names, finite = " against ".join(pair.names[::-1]), [row for row in pair.rows if is_finite(row.p_value)]
+            parts = [
+                f"significantly {verdict} on {listed([*dict.fromkeys(_called(row) for row in rows)])}"
+                for verdict in ("better", "worse", "higher", "lower")
+                if (rows := [row for row in finite if row.verdict == verdict])
+            ]
+            if parts:
+                lines.append(f"{names}: {'; '.join(parts)} ({len(finite)} figures tested).")
+            elif finite:
+                alike.append(names)
+        if len(self.comparison.pairs) <= PAIRS:
+            return [*lines, *(f"{names}: no significant difference." for names in alike)]
+        return [*lines, *([f"No significant difference: {'; '.join(alike)}."] if alike else [])]
+
+    @property
+    def brief_tables(self) -> list[Table]:
+        """The tables of a terminal: of more than `PAIRS` pairs the significant differences alone."""
+        if len(self.comparison.pairs) <= PAIRS:
+            return self.tables
+        column = HEADINGS.index("at 0.05")
+        rows = {table: tuple(row for row in table.rows if row[column]) for table in tables(self.comparison)}
+        return [*(replace(table, rows=some) for table, some in rows.items() if some), *self.placed]
+
     def to_dict(self) -> dict[str, Any]:
         """Return what the file of `robustkit compare --json` holds."""
         reference = self.reference
@@ -69,7 +105,7 @@ class Compared:
         return pd.DataFrame([{**its, **{named.get(k, k): value for k, value in row.items()}} for its, row in rows])
 
     def _repr_html_(self) -> str:
-        return as_html(self.tables, (f"⚑ {line}" for line in self.unpaired))
+        return as_html(self.tables, (*self.sentences, *(f"⚑ {line}" for line in self.unpaired)))
 
 
 @plugin_session()
@@ -131,6 +167,12 @@ def compare(
         lacking = f"{opened[0].path} has no figure that {published.name} has"
         raise RunError("; ".join([lacking, *lines, "audit a condition of it, or give another run"]))
     return replace(result, unpaired=(*result.unpaired, f"{published.name}: it has no figure of these checkpoints"))
+
+
+def _called(row: ComparisonRow) -> str:
+    """Return `clean`, or with its metric where that is not the task's."""
+    where, metric = name_of(row.condition, "table", row.second.manifest), row.shown[0]
+    return where if metric.label == task_of(row.second.manifest).headline_metric.label else f"{where} ({metric.word})"
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_every_command_and_option_is_on_a_page() -> None:
             shown = isinstance(parameter, click.Option) and not parameter.hidden
             for word in parameter.opts if shown else []:
                 assert f"`{word}`" in sections[name], f"{name} {word}"
-            if isinstance(parameter, click.Option) and isinstance(parameter.envvar, str):
+            if shown and isinstance(parameter.envvar, str):
                 assert f"`{parameter.envvar}`" in sections[name], parameter.envvar
 
 

@@ -114,7 +114,7 @@ def test_no_script_holds_an_expression(path: Path) -> None:
 def test_every_action_is_pinned_by_commit_and_each_by_one() -> None:
     """Tags and branches move; a comment says which tag named the commit."""
     commits: dict[str, set[str]] = {}
-    for path in (*FLOWS, SHOWN / "gate.md"):
+    for path in (*FLOWS, SHOWN / "gate.md", SHOWN / "attest.md"):
         for line in re.findall(r"^ *-? *uses: (.*)$", path.read_text("utf-8"), re.MULTILINE):
             if line.endswith("@COMMIT"):  # what a reader fills in
                 continue

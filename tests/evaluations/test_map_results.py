@@ -336,8 +336,8 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     tables = {table.title: table for table in map_tables(run.summary())}
     mask = tables["maps, mask mode at threshold 0.5"]
     assert mask.headings == ("method", "n", "pixel acc. %", "IoU %", "DICE %", "precision %", "recall %")
-    assert [row[0] for row in mask.rows] == ["agcam", "  – best control", "  – lead over it", *CONTROLS]
-    shown, control, ahead, *controls = mask.rows
+    assert [row[0] for row in mask.rows] == ["agcam", "agcam, lead", *CONTROLS]
+    shown, ahead, *controls = mask.rows
     found = results(run, f"{AGCAM[:-1]},mode=mask)")
     iou, lead = found["cam_iou"], found["cam_iou_over_control"]
     best = lead.findings[0].text.removeprefix("best control: ")
@@ -346,7 +346,7 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     span = "{:.1f} [{:.1f}, {:.1f}]"
     iou, lead, full = ([100 * end for end in (row.value, row.low, row.high)] for row in (iou, lead, full))
     assert (shown[1], shown[3], controls[-1][3]) == (counted, span.format(*iou), f"{full[0]:.1f}")
-    assert (control[3], ahead[3]) == (best, span.replace(":", ":+").format(*lead))
+    assert ahead[3] == f"over {best}: {span.replace(':', ':+').format(*lead)}"
     assert ahead[5:] == ("", "")  # precision or recall alone is nothing to be ahead in
     stable = tables["agcam: alike to the clean map"]
     assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]

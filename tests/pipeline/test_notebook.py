@@ -14,7 +14,7 @@ from places import ROOT
 
 import robustkit
 from robustkit.display.progress import NotebookProgress, progress_shown
-from robustkit.errors import RunError
+from robustkit.errors import RobustkitWarning, RunError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
@@ -82,6 +82,16 @@ def test_the_notebook_of_a_new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert r"\toprule" in eval(table.removeprefix("print(").removesuffix(")"), names)
     with pytest.raises(RunError, match="unknown section 'atacks'; did you mean 'attacks'"):
         run.plot("atacks")
+    for_paper = run.plot("corruptions", size=85, font="serif")
+    assert for_paper.get_size_inches()[0] == pytest.approx(85 / 25.4) and for_paper.dpi == 300
+    assert {text.get_text() for part in for_paper.subfigs for text in part.texts} == {""}  # the caption says it
+    for size in (19.9, 1000.1):
+        with pytest.raises(ValueError, match="expected a width in mm, 20 to 1000"):
+            run.plot(size=size)
+    assert repr(run).startswith(f"Run('{run.path}'): 1 checkpoint on 20 images of ") and "; clean, " in repr(run)
+    assert {"results", "plot", "tabulate", "path", "manifest"} <= set(dir(run)) and "write_shard" not in dir(run)
+    with pytest.warns(RobustkitWarning, match="no slice is significantly worse than all others"):
+        assert run.slices().empty
 
 
 def test_examples_are_the_kept_pictures_with_their_predictions(tmp_path: Path) -> None:

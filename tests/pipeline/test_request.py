@@ -16,6 +16,7 @@ import torch
 from processes import called
 from small_audit import audit, command, furnish
 
+import attacks
 import robustkit
 from robustkit.cli.app import cli
 from robustkit.cli.options import request_of as request_of_command
@@ -173,6 +174,30 @@ def test_a_card_of_another_task_names_the_command() -> None:
     ):
         with pytest.raises(ProtocolError, match=message):
             _ = made.card
+
+
+def test_attacks_may_be_those_of_the_package(tmp_path: Path) -> None:
+    asked: list[Any] = [
+        *(attacks.PGD(eps=1 / 255, steps=3), "fgsm"),
+        attacks.AutoAttack(eps=2 / 255, only="apgd-ce", steps=2, early_stop=False),
+        attacks.PGD(eps=0.5, norm="l2", loss="dlr"),
+    ]
+    values = grouped(ClassificationRequest, {"attacks": asked, "limit": 4})
+    request = ClassificationRequest(checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", **values)
+    assert [each.text for each in request.attack_conditions(request.attack_list, None)] == [
+        "clean",
+        "pgd(eps=1/255,steps=3)",
+        "fgsm(eps=1/255)",
+        "autoattack(eps=2/255,version=standard,steps=2,early_stop=false,only=apgd-ce)",
+        "pgd(eps=0.5,norm=l2,steps=20,loss=dlr)",
+    ]
+
+    class Own(attacks.PGD):
+        pass
+
+    for attack in (Own(), attacks.PGD(eps=1 / 255, bounds=(-1, 1))):
+        with pytest.raises(ProtocolError, match="give an attack of `attacks` with eps and norm alone as its threat"):
+            grouped(ClassificationRequest, {"attacks": attack})
 
 
 def test_an_iterable_is_read_once_for_the_run_and_for_what_it_keeps(tmp_path: Path) -> None:

@@ -18,12 +18,37 @@ from compared_runs import (
 
 import robustkit
 from robustkit.cli.app import cli
+from robustkit.results.compared import PAIRS
 from robustkit.results.comparison import compare_sides, own_flags
 from robustkit.results.pairing import checkpoint_pairs, unpaired_lines
 from robustkit.results.published import read_published
 from robustkit.results.tables import tables
 
 pytestmark = pytest.mark.usefixtures("pageless")
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_many_pairs_are_folded_to_what_is_significant(tmp_path: Path, count: int) -> None:
+    """Of checkpoints against the first: the last is worse, all others are the same."""
+    same = [row | {"correct": i < 36, "nll": 1.0} for i, row in enumerate(rows_of(0))]
+    worse = [row | {"correct": i < 16, "nll": 1.0} for i, row in enumerate(rows_of(0))]
+    names = [f"n{place}" for place in range(count)]
+    records = {(name, "clean"): worse if name == names[-1] else same for name in names}
+    run = run_of(tmp_path, records)
+    compared = robustkit.compare(run)
+    first, *others = compared.sentences
+    assert first.startswith(f"{names[-1]} against n0: significantly worse on clean (")
+    alike = [f"{name} against n0" for name in names[1:-1]]
+    folded = count - 1 > PAIRS
+    apart = [f"{pair}: no significant difference." for pair in alike]
+    assert others == ([f"No significant difference: {'; '.join(alike)}."] if folded else apart)
+    tables = compared.brief_tables
+    assert len(tables) == (1 if folded else len(compared.tables))
+    if folded:
+        (row,) = tables[0].rows
+        assert row[0] == "clean" and row[-1] == "worse" and tables[0].title.startswith(f"{names[-1]} against n0")
+    code, output = command(run.path)
+    assert code == 0 and output.startswith(first[:40])
 
 
 def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
@@ -40,7 +65,7 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     for text in (table.title, table.note, *(f"⚑ {flag}" for flag in table.flags), f"json: {target}"):
         assert " ".join(text.split()) in shown
     assert f"⚑ new of {second.path}: {first.path} has none of that name; choose one with --against" in output
-    assert "nan" in output and output.count("worse") == 1 and "not paired" in output
+    assert "nan" in output and output.count("worse") == 2 and "not paired" in output
     reported = json.loads(target.read_text("utf-8"), parse_constant=lambda constant: pytest.fail(constant))
     (pair,) = reported["pairs"]
     manifest = second.manifest

@@ -256,10 +256,8 @@ def _scores(
         rows.append((spec.called, Cell(" / ".join(ns)), *cells))
         leads = {m: row for m in used if m not in ONE_SIDED and (row := part[spec].get(f"{m}_over_control"))}
         if leads:
-            best = {metric: control_of(row) for metric, row in leads.items()}
-            rows.append((_BEST, "", *(Cell(best.get(metric, "")) for metric in used)))
-            ahead = (figure_cell(leads[m], scales[m], sign="+") if m in leads else "" for m in used)
-            rows.append((_LEAD, "", *ahead))
+            ahead = {m: f"over {control_of(row)}: {figure_cell(row, scales[m], sign='+')}" for m, row in leads.items()}
+            rows.append((f"{spec.called}, lead", "", *(ahead.get(metric, "") for metric in used)))
     columns = (headings[metric] + " %" * (scales[metric] == 100) for metric in used)
     yield Table(title, ("method", "n", *columns), tuple(rows), checkpoint=checkpoint)
 
@@ -270,9 +268,6 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Figure]) -> tuple[str, ...]:
         rows = [metrics.get(f"{metric}_{group}") for metric in MOVED]
         cells += [count(0) if rows[0] is None else counted(rows[0]), *(figure_cell(row, 1) for row in rows)]
     return tuple(cells)
-
-
-_BEST, _LEAD = "  – best control", "  – lead over it"  # begin the rows below a method
 
 
 def chief_grids(entries: Sequence[Score]) -> Iterator[Table]:
@@ -299,24 +294,9 @@ def map_grids(tables: Sequence[Table]) -> list[Table]:
     """Return all scores of all checkpoints, folded, and how maps change."""
     groups: dict[str, list[Table]] = {}
     for table in tables:
-        part = replace(table, title="", rows=tuple(_named(table.rows)))
-        groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
+        groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(replace(table, title=""))
     grids = (grid for title, parts in groups.items() for grid in side_by_side(title, parts))
     return [replace(grid, folded=grid.title.startswith("Maps,")) for grid in grids]
-
-
-def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows; a lead says whose it is, and over which control."""
-    method, best = "", tuple[str, ...]()
-    for row in rows:
-        if row[0] == _BEST:
-            best = row[1:]
-        elif row[0] == _LEAD:
-            leads = (f"over {control}: {lead}" if control else "" for lead, control in zip(row[1:], best, strict=True))
-            yield (f"{method}, lead", *leads)
-        else:
-            method = row[0]
-            yield row
 
 
 CONTROLS_IN_WORDS = {
@@ -328,7 +308,7 @@ CONTROLS_IN_WORDS = {
 LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
 _SHORT = (("abpc", ""), *((f"cam_{score}", "mask") for score in ("pixel_accuracy", "iou", "dice")), ("cam_iou", "box"))
-_NOTE = "Controls ignore the image; below each method is its lead over the best of them."
+_NOTE = "Controls ignore the image; a lead is over the best of them."
 _HEADING = "maps: scores in % and ABPC, higher is better"
 
 

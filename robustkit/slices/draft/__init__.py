@@ -32,7 +32,7 @@ HEAD = """\
 #
 # A bound is the end of the figure's 95 % interval, rounded outwards to two decimals. To require
 # confidence, add `with 95 % confidence`: then the whole interval must meet the bound.
-# docs/how-to/gate.md has the grammar. undecided = "pass" lets an inconclusive rule pass.
+# docs/reference/policies.md has the grammar. undecided = "pass" lets an inconclusive rule pass.
 {scope}
 undecided = "fail"
 """
