@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -72,6 +73,49 @@ def test_the_action_passes_only_by_a_policy_that_is_there(
         made = Runner(tmp_path, {**SMALL, **inputs}).run(("Gate",))
         assert made.done == {"Gate": status} and said in made.said, made.said
         assert policy.exists() is (text is not None) and "drafted" not in made.said
+
+
+GH = """#!/bin/sh
+printf '%s ' "$@" >> {calls}
+echo >> {calls}
+case "$*" in
+  *--jq*) [ -f {posted} ] && echo 42 || true ;;
+  *) for word in "$@"; do case "$word" in body=@*) cp "${{word#body=@}}" {posted} ;; esac; done ;;
+esac
+"""
+
+
+def test_a_pull_request_has_one_comment_that_each_run_writes_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path)
+    for name, hits in (("robustkit", (9, 10)), ("main", (10, 10))):
+        make(tmp_path / "work" / "runs" / name, {"vit": {"clean": right(*hits)}})
+    (tmp_path / "work" / "policy.toml").write_text('[[rule]]\nrequire = "n under clean >= 5000"\n')
+    calls, posted, command = tmp_path / "calls", tmp_path / "posted.md", tmp_path / "bin" / "gh"
+    command.parent.mkdir()
+    command.write_text(GH.format(calls=calls, posted=posted))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    inputs = {**SMALL, "token": "t", "baseline": "runs/main", "artifact": "rob$(ust)ness"}
+    gate = Runner(tmp_path, inputs).run(("Gate",))
+    assert gate.done == {"Gate": 1} and "n under clean" in gate.summary  # the summary of the job has it, too
+    for _ in range(2):
+        made = Runner(tmp_path, inputs).run(("Comment on the pull request",))
+        assert made.done == {"Comment on the pull request": 0}, made.said
+    text = posted.read_text("utf-8")
+    assert text.startswith("<!-- robustkit: robustness -->\n") and "n under clean" in text
+    assert "vit of runs/robustkit against vit of runs/main" in text and text.count("```") == 2
+    first, posting, again, patching = calls.read_text().splitlines()
+    assert first == again and first.startswith("api repos/o/r/issues/7/comments --paginate --jq")
+    assert posting.startswith("api --silent repos/o/r/issues/7/comments -F body=@")
+    assert patching.startswith("api --silent -X PATCH repos/o/r/issues/comments/42 -F body=@")
+    (tmp_path / "verdicts.md").unlink()
+    Runner(tmp_path, inputs).run(("Comment on the pull request",))
+    assert "came to no verdict" in posted.read_text("utf-8")
+    steps = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))["runs"]["steps"]
+    (condition,) = (step["if"] for step in steps if step.get("name") == "Comment on the pull request")
+    assert "inputs.token != ''" in condition and "github.event_name == 'pull_request'" in condition
 
 
 def test_the_workflow_drafts_only_when_it_is_asked_to() -> None:

@@ -45,6 +45,7 @@ class Runner:
     def _shell(self, step: dict[str, Any], given: Mapping[str, str]) -> int:
         known = {f"inputs.{name}": value for name, value in given.items()}
         known |= {"github.action_path": str(ROOT), "runner.temp": str(self.folder), "runner.os": self.system}
+        known |= {"github.event.pull_request.number": "7", "github.repository": "o/r"}
         files = {name: self.folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV")}
         for path in files.values():
             path.write_text("")
