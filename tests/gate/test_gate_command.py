@@ -320,7 +320,9 @@ def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
         name, *words = shlex.split(command.partition("bin/robustkit ")[2])
         with cli.cli.commands[name].make_context(name, words):  # an option that is not there is refused
             pass
-    assert "pip install robustkit" not in text + (ROOT / "docs" / "reference" / "policies.md").read_text(encoding="utf-8")
+    assert "pip install robustkit" not in text + (ROOT / "docs" / "reference" / "policies.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_python_takes_rules_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

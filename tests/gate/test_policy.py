@@ -314,7 +314,9 @@ def test_whatever_a_rule_holds_only_a_protocol_error_comes_out() -> None:
 
 def test_the_rules_in_the_docs_are_understood() -> None:
     blocks = (ROOT / "docs" / "reference" / "policies.md").read_text(encoding="utf-8").split("```toml\n")[1:]
-    rules = [rule for block in blocks for rule in parse_policy(block.split("```")[0], "docs/reference/policies.md").rules]
+    rules = [
+        rule for block in blocks for rule in parse_policy(block.split("```")[0], "docs/reference/policies.md").rules
+    ]
     assert {type(rule.statement) for rule in rules} == {Value, Change, NoFindings, Identity}
 
 
