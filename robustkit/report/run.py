@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ..common.figure import COLUMNS
 from ..common.plugins import of_slice
 from ..display.html import as_html
-from ..display.svg import plot
+from ..display.svg import plot, style
 from ..display.text import finite_json
 from ..errors import RobustkitWarning, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.condition import group_of, name_of
 from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
+from ..results.comparison import asked_results
+from ..results.methods import by_method
 from ..results.summary_text import listed, summary_sentences
 from ..results.survey import looks_of, survey
 from ..results.tables import columns_asked, frame_rows, short_tables
@@ -79,7 +81,7 @@ class Run(RunFolder):
         return bibtex(self.manifest, survey(self))
 
     def plot(self, *sections: str, size: float | None = None, font: str = "sans-serif") -> Figure:
-        """Return figures of the page as one of matplotlib: accuracy against eps, and by corruption.
+        """Return figures of the page as one of matplotlib: accuracy by condition, against eps, and by corruption.
 
         Args:
             *sections: of the page, such as `attacks`, `corruptions`, `maps` or `calibration`: then all of their
@@ -90,6 +92,7 @@ class Run(RunFolder):
         Raises:
             RunError: the run has no such figure.
         """
+        from .front import front_figure
         from .page import in_order
 
         if odd := [name for name in sections if not isinstance(name, str)]:
@@ -101,6 +104,10 @@ class Run(RunFolder):
             if name not in drawn:
                 raise RunError(f"{self.path} has no such figures: {unknown('section', name, drawn)}")
         asked = [figure for name in sections or drawn for figure in drawn[name] if sections or figure.chief]
+        view = by_method(results)
+        looks = {name: style(place) for place, name in enumerate(view.names)}
+        if not sections and (first := front_figure(asked_results(view), view, looks)) is not None:
+            asked = [first, *asked]
         if not asked:
             raise RunError(f"{self.path}: nothing to plot; evaluate attacks or corruptions, or name one of {[*drawn]}")
         return plot(asked, size, font)

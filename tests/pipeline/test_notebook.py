@@ -77,7 +77,7 @@ def test_the_notebook_of_a_new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     figure = eval(plot, names)
     assert figure._repr_png_().startswith(b"\x89PNG")
     titles = {text.get_text() for part in figure.subfigs for text in part.texts}
-    assert titles == {"Robust accuracy against eps, linf", "Accuracy under corruption"}
+    assert titles == {"Accuracy by condition", "Robust accuracy against eps, linf", "Accuracy under corruption"}
     assert eval(overlay, names).size == (64, 64)
     assert r"\toprule" in eval(table.removeprefix("print(").removesuffix(")"), names)
     with pytest.raises(RunError, match="unknown section 'atacks'; did you mean 'attacks'"):
