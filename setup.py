@@ -79,6 +79,7 @@ setup(
         "docs": [
             *("mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings>=0.30", "mkdocstrings-python>=1.18"),
             *("nbconvert>=7.16", "ipykernel>=6.29"),  # the notebooks are executed as the site is built
+            "latex2mathml>=3.77",  # formulas become MathML, which a browser shows without a script
         ],
         "dev": ["ruff>=0.9", "mypy>=1.14", "codespell>=2.3"],
     },

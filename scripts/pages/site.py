@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,17 @@ LISTED = "llms.txt"  # which is no page, so that MkDocs leaves its links as they
 SECONDS = 120
 """How long a cell of a notebook may take."""
 
-_LISTED = re.compile(r"\]\(([\w-]+\.md)\)")
+_LISTED = re.compile(r"\]\(([\w-]+\.md)(?:#[\w-]+)?\)")
+_FORMULAS: list[str] = []  # as MathML
+_PLACE = re.compile("\ue000(\\d+)\ue001")
+_MATHS = re.compile(r"(?ms)^```math\n(.*?)\n```$|\$`([^`\n]+)`\$")
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of a folder where nav has the folder, `- Commands: reference/commands/`."""
+    """Put the pages of a folder where nav has the folder, and the version that pages are about into their footers."""
     config.nav = _unfolded(config.nav)
+    config.copyright = f"RobustKit {version('robustkit-audit')}"
     return config
 
 
@@ -75,7 +80,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Lead links that are right in the repository to the same place on the site."""
     place = page.file.src_uri
     source = next((name for name, shown in PAGES.items() if shown == place), f"docs/{place}")
-    return led(markdown, source, place)
+    return with_maths(led(markdown, source, place))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put formulas in their places: Markdown takes `math` for a block, and would read what is in it."""
+    return _PLACE.sub(lambda found: _FORMULAS[int(found[1])], html)
+
+
+def with_maths(markdown: str) -> str:
+    """Return the text with a place for each formula, in LaTeX between $` and `$ or in blocks of `math`."""
+    from latex2mathml.converter import convert
+
+    def place(found: re.Match[str]) -> str:
+        block = found[1] is not None
+        text = convert(found[1] or found[2], display="block" if block else "inline")
+        if "\\" in text:
+            raise ValueError(f"{found[0]}: a command that has no MathML")
+        _FORMULAS.append(text.replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>"))  # a relation
+        mark = f"\ue000{len(_FORMULAS) - 1}\ue001"
+        return f'<div class="maths" style="overflow-x: auto">{mark}</div>' if block else mark
+
+    return _MATHS.sub(place, markdown)
 
 
 def led(markdown: str, source: str, place: str) -> str:
