@@ -53,7 +53,9 @@ def test_nothing_is_wrong_here() -> None:
     assert [one.name for one in found] == NAMES and len(set(NAMES)) == len(NAMES)
     assert [one for one in found if not one.fine and one.name != "distribution"] == []
     assert all(one.text and "\n" not in one.text for one in found)
-    (quoted,) = (block for block in blocks_of(ROOT / "docs" / "how-to" / "install.md") if block.said.endswith(" doctor"))
+    (quoted,) = (
+        block for block in blocks_of(ROOT / "docs" / "how-to" / "install.md") if block.said.endswith(" doctor")
+    )
     assert not unprinted(quoted.text, "\n".join(f"ok   {one.name}: {one.text}" for one in found), exactly=True)
 
 
