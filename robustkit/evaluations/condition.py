@@ -419,7 +419,7 @@ def pattern_of(text: str) -> ConditionPattern:
 
 
 def _names_in(kind: str) -> Collection[str]:
-    """Return the names that may stand first in the brackets of a kind of condition: of corruptions, or of maps."""
+    """Return the names allowed as the first argument of a kind of condition, such as `fog` in `corruption(fog)`."""
     registry = {"corruptions": "corruptions:EVERY_CORRUPTION", "maps": "maps:EVERY_EXPLAINER"}
     folder = FOLDERS.get(kind, "")
     names: Collection[str] = resolve_name(f"{__package__}.{registry[folder]}") if folder in registry else ()

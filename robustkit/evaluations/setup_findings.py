@@ -58,7 +58,7 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
         checked = by_name.get(name, {})
         unchecked = "assumed" if source in UNPROVEN else "stated"
         status = {_BETTER: "contradicted", _FITS: "confirmed"}.get(str(checked.get("verdict")), unchecked)
-        source_text = source_words(source, entry.arch) or source
+        source_text = "as built" if source == "n/a" else source_words(source, entry.arch) or source
         parts.append(SetupPart(name, _value(entry, name)[0], source_text, status, int(checked.get("n", 0))))
     return parts
 
@@ -311,9 +311,10 @@ def _better(part: Evidence, entry: CheckpointEntry) -> Finding:
 
 
 def _alike(part: Evidence) -> str:
-    """Return the other candidates that may be meant as well, each with its remedy."""
+    """Return the other candidates that may be meant as well."""
     listed = part.get("alike")
     pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
     fine = (pair for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair))
-    named = [f"{name} ({remedy})" for name, remedy in fine]
-    return f"; as good, as far as these images tell: {', '.join(named)}" if named else ""
+    named = [name for name, _ in fine]
+    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    return f"; as good, as far as these images tell: {', '.join(named[:2])}{more}" if named else ""

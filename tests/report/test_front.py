@@ -244,7 +244,7 @@ def test_a_command_of_someone_else_is_not_offered(half: Run, tmp_path: Path) -> 
     page = page_of(half)
     why = "run.json records it in a form that no audit writes, and a shell may interpret it differently"
     assert f"completes it, which is not repeated here: {why}." in page.text() and not page.all("pre")
-    assert f"⚑ do not rerun it without a check: {why}" in page.text("dd") and "curl" in page.text("dd")
+    assert f"⚑ not offered to be run again: {why}" in page.text("dd") and "curl" in page.text("dd")
     assert unfinished_line(half).endswith(f"rerun the same command to complete it; it is hidden because {why}")
     assert "curl" not in unfinished_line(half)
 

@@ -131,7 +131,7 @@ def test_a_hostile_name_breaks_nothing(tmp_path: Path, name: str) -> None:
     changes = {"data": data, "protocol": protocol, "command": name, "device": name}
     card, front, whole, image = write_cards(write_run(tmp_path / "run", {name: rows}, **changes))
     text = card.read_text("utf-8")
-    assert "Do not rerun this without a check: " in text
+    assert "Not offered to be run again: " in text
     assert kinds(text) & {"link_open", "image", "html_inline", "em_open", "strong_open", "s_open"} == set()
     assert [token.content for token in parsed(text) if token.type == "html_block"] == [text.splitlines()[0] + "\n"]
     assert [token.tag for token in parsed(text) if token.type == "heading_open"] == ["h2", *["h3"] * 4]
