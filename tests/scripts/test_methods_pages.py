@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from scripts.pages import methods, site, writing
 def test_the_pages_are_what_the_script_makes(folder: str) -> None:
     there = {path.name: path.read_text("utf-8") for path in (methods.DOCS / folder).glob("*.md")}
     assert there == methods.FOLDERS[folder](), "run python -m scripts.pages.methods"
+
+
+def test_the_costs_of_the_page_that_helps_to_choose_are_those_of_the_attacks() -> None:
+    text = (methods.DOCS.parent / "how-to" / "which-attack.md").read_text("utf-8")
+    rows = re.findall(r"(?m)^\|[^|]*\| \[(\w+)\]\([^)]*\) \| (.*?) \|$", text)
+    assert len(rows) >= 8
+    for name, cost in rows:
+        assert f"passes: {cost}, as a run" in (methods.DOCS / "attacks" / f"{name}.md").read_text("utf-8"), name
 
 
 def test_a_name_without_notes_and_notes_without_a_name_are_refused() -> None:
