@@ -42,6 +42,7 @@ TABLE = {
     "scripts/studies": "studies",
     "MANIFEST.in": "test_packaging.py",
     **dict.fromkeys(("docs", "README.md", "CONTRIBUTING.md"), "cli/test_pages.py"),
+    "docs/notebooks": "scripts/test_tutorials.py",
     **dict.fromkeys(("Dockerfile", ".dockerignore", "action.yml"), "delivery"),
     **dict.fromkeys(("setup.py", "pyproject.toml", "tests/conftest.py"), ""),
 }

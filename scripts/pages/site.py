@@ -1,4 +1,5 @@
-"""What MkDocs is told before it builds the site: pages of the repository's root, and the notebooks, executed.
+"""What MkDocs is told before it builds the site: pages of the repository's root, and the notebooks, executed unless
+they are stored with outputs, as tutorials are.
 
 mkdocs build --strict
 """
@@ -127,7 +128,9 @@ def _led(link: re.Match[str], source: str, place: str) -> str:
 
 @cache
 def executed(path: Path) -> tuple[str, dict[str, bytes]]:
-    """Return a notebook as Markdown with what its cells print, and its pictures by name. A cell's error is raised."""
+    """Return a notebook as Markdown with what its cells print, and its pictures by name. It is executed, and a cell's
+    error is raised, unless it is stored with outputs.
+    """
     import tempfile
 
     import nbformat
@@ -135,10 +138,11 @@ def executed(path: Path) -> tuple[str, dict[str, bytes]]:
     from nbconvert import MarkdownExporter
 
     notebook: Any = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as folder:
-        # tqdm, which others import, asks for a widget that a page cannot show.
-        os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
-        NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+    if not any(cell.get("outputs") for cell in notebook.cells):
+        with tempfile.TemporaryDirectory() as folder:
+            # tqdm, which others import, asks for a widget that a page cannot show.
+            os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
+            NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     pictures: dict[str, bytes] = resources["outputs"]
     for name in pictures:
