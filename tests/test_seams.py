@@ -26,7 +26,6 @@ OF_A_FAMILY = {
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
     "cli/options.py": "names an option",
-    "cli/terminal.py": "what the demo evaluates",
     "common/plugins.py": "what one of a group is called",
     "data/shapes.py": "a square is a shape there",
     "evaluations/condition.py": "says which family a kind is of",

@@ -27,7 +27,6 @@ _OWN: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "audit classifiers: clean, attacks, corruptions, maps",
         evaluation.attack: "audit classifiers: clean and attacks only",
         evaluation.segment: "audit segmenters: clean, attacks, corruptions",
-        evaluation.demo: "run a short audit on embedded checkpoints and data",
     },
     "Read results": {
         runs.report: "rebuild a run's tables and report from its records",

@@ -1,9 +1,4 @@
-"""Run the commands of a run: pass their options to the pipeline, and print what it found.
-
-The demo takes what shows in about a minute, at one radius and one severity, on so many samples that the four
-attentions differ significantly. `--full` adds a radius, SPSA, all severities and a test of maps on the model.
-AutoAttack has a small budget. Corruptions are those that need no further files.
-"""
+"""Run the commands of a run: pass their options to the pipeline, and print what it found."""
 
 from __future__ import annotations
 
@@ -222,47 +217,3 @@ def usable(*runs: Path) -> Iterator[None]:
             f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
             "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run again"
         ) from fault
-
-
-_AUTOATTACK = "autoattack(eps={},steps=10,targets=3,queries=100)"
-_CHOSEN = "noise(severity=3),blur(severity=3),digital(severity=3)"
-DEMO: dict[str, Any] = {
-    "checkpoints": [f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest")],
-    "data_dir": "embedded:shapes",
-    "attacks": f"fgsm(eps=2/255),pgd(eps=2/255),{_AUTOATTACK.format('2/255,first=apgd-ce,second=16')}",
-    "corruptions": _CHOSEN,
-    "cams": "agcam",
-    "faithfulness": "none",
-    "limit": 128,
-    "browse": 24,
-}
-SEGMENTERS: dict[str, Any] = {
-    "checkpoints": ["zoo:shapes-segmenter-standard", "zoo:shapes-segmenter-quest"],
-    "data_dir": "embedded:shapes",
-    "attacks": "pgd,segpgd",
-    "corruptions": _CHOSEN,
-    "variant": "hendrycks",
-    "limit": 20,
-}
-FULL_DEMO: dict[str, Any] = DEMO | {
-    "attacks": f"fgsm,pgd,spsa(steps=3,directions=8),fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK.format('4/255')}",
-    "corruptions": "noise,blur,digital",
-    "faithfulness": "abpc",
-}
-FULL_SEGMENTERS: dict[str, Any] = SEGMENTERS | {"corruptions": "noise,blur,digital", "limit": 40}
-
-
-def epilogue(classifiers: Path, segmenters: Path) -> str:
-    return f"""
-{classifiers} and {segmenters} contain report.html, summary.csv and
-records/, one row per image. Next:
-  robustkit report {classifiers} --details
-    all tables: losses, calibration, each corruption, AutoAttack by stage
-  robustkit compare {classifiers}
-    paired differences with intervals and tests
-  robustkit check {classifiers} --init
-    draft a policy for CI
-Your own checkpoint:
-  robustkit inspect CHECKPOINT --data-dir IMAGES
-    contents, attention formula, normalisation
-  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first"""

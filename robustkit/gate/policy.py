@@ -103,8 +103,8 @@ def _starts() -> tuple[str, ...]:
 
 OF_EVERY_SETUP = (
     *("were assumed: not confirmed on", "was assumed: not confirmed on", "were assumed: not checked, "),
-    *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", " nats ["),
-    *(" images; give --", "; give --attention ", " if that is right; robustkit inspect checkpoint --data-dir dir"),
+    *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", "(nll lower by "),
+    *(" images); give --", "; give --attention ", " if that is right; robustkit inspect checkpoint --data-dir dir"),
     *("as good, as far as these images tell: ", "the order of classes was assumed: "),
 )
 """What findings on set-ups have in common (`evaluations.setup_findings`): these would except each of them."""

@@ -14,7 +14,7 @@ from ..display.format import figure_cell, interval, p_equals, percent, scaled
 from ..display.svg import Plot, Style, brief_labels, dots, legend, list_some, panels, series_shift, shorten_name, style
 from ..display.text import capital
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import FOLDERS, kind_of, name_of, words_of
+from ..evaluations.condition import FOLDERS, PUBLISHED_SETS, kind_of, name_of, words_of
 from ..evaluations.presenting import Gap, Raised, findings_of, gaps_of, not_evaluated, note_lines
 from ..evaluations.setup_findings import setups_of
 from ..protocol.card import SampleWords, presets_of
@@ -77,7 +77,9 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     descriptions = [f"{short[name]}: {spoken[name]}" for name in names]
     every = len(results.names)
     more = f" The first {_MOST} of {every} {results.kind}." if every > _MOST else ""
-    small = "; small: each training" if isinstance(results, MethodResults) and not results.compared.single else ""
+    small = (
+        "; small marks: single trainings" if isinstance(results, MethodResults) and not results.compared.single else ""
+    )
     return Plot(
         "front",
         f"{heading} by condition",
@@ -248,7 +250,7 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         else:
             pair = {best.checkpoint, worst.checkpoint}
             of_pair = [row for row in tests.of(entry.key) if {row.first.checkpoint, row.second.checkpoint} == pair]
-            chance = p_equals(of_pair[0].p_value) if any(row.significant for row in of_pair) else "not significant"
+            chance = p_equals(of_pair[0].p_value) if any(row.significant for row in of_pair) else "inconclusive"
             detail = f"{short[best.checkpoint]} vs {short[worst.checkpoint]}, {chance}"
         yield Chip(f"{called}: {metric.word}", value, detail, entry.family)
 
@@ -266,7 +268,8 @@ def _scope(rows: Sequence[Asked], results: Results, found: Sequence[Raised], not
     whole = f" (of {total:,})" if isinstance(total := manifest.data.total, int) else ""
     started = datetime.datetime.fromisoformat(manifest.started)
     yield "date", f"{started.day} {started:%b %Y}, robustkit {manifest.robustkit}"
-    yield "data", f"{samples_text(results)} of {manifest.data.name}{whole}"
+    of = "in memory" if manifest.data.layout == "memory" else f"of {manifest.data.name}"
+    yield "data", f"{samples_text(results)} {of}{whole}"
     yield "protocol", f"{manifest.protocol.name}@{manifest.protocol.version}"
     yield "evaluated", ", ".join(dict.fromkeys(entry.called.split(", ")[0] for entry in rows)) or "nothing"
     if lacking := _lacking(results):
@@ -284,12 +287,12 @@ def _lacking(results: Results) -> Iterator[str]:
     called = {name_of(text, "table", manifest).split(", ")[0] for text in manifest.conditions}
     names = dict.fromkeys(name for each in presets for name in split_list(str(each.get("attacks", ""))))
     lacking = dict.fromkeys(name_of(kind_of(name), "table", manifest) for name in names)
-    yield from (name for name in lacking if name not in called)
+    yield from (name.replace("Auto", "standard Auto") for name in lacking if name not in called)
     have = {row.condition for row in results}
     sets = dict.fromkeys(name for each in presets for name in split_list(str(each.get("corruptions", ""))))
     for name in sets:
-        if "(" not in name and not any(kind_of(text) == name and "severity=" not in text for text in have):
-            yield name_of(name, "table", manifest)
+        if name in PUBLISHED_SETS and not any(kind_of(text) == name and "severity=" not in text for text in have):
+            yield f"{PUBLISHED_SETS[name]} in full"
     if any("cams" in each for each in presets) and not any(FOLDERS.get(kind_of(text)) == "maps" for text in have):
         yield "attribution maps"
 
@@ -369,10 +372,12 @@ def _note(rows: Sequence[Asked], tests: Tested, results: Results) -> str:
         note += f" Figures are means over trainings; intervals and tests are for other {called.many} and trainings."
     one = results.kind.removesuffix("s")
     best = f"Best: significantly better than another {one}, worse than none. Worst: the reverse."
+    if len(results.names) == 2:
+        note += f" Differences: {results.names[1]} minus {results.names[0]}."
     marks = best if tests.all_pairs else f"Better, worse: significantly so than the first {one}."
     chance = (
         f"Significant: p < 0.05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of "
-        "the run. Inconclusive: the difference may be chance."
+        "the run; intervals are not corrected, so that one without 0 may be inconclusive."
     )
     gaps = f"metrics that are not per-{called.one} means, and conditions missing for a {one}"
     untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""

@@ -52,7 +52,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_COMPILED,
     )
-    templates.filters |= {"breakable": allow_breaks, "trusted": Markup, **filters}
+    templates.filters |= {"breakable": allow_breaks, "unbroken": _unbroken, "trusted": Markup, **filters}
     return templates
 
 
@@ -71,6 +71,14 @@ def render_page(
         **values, style=Markup("\n".join(map(part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
     )
     return no_controls(text, allowed="\n\t")
+
+
+_UNBROKEN = re.compile(r"\[[^\]]*\]|\b[pn] [=<] [\d.]+|\d %|--\w+ '[^']*'")
+
+
+def _unbroken(text: str) -> str:
+    """Return a text in which no line breaks inside an interval, `p = 0.01`, `78 %` or `top-1`."""
+    return _UNBROKEN.sub(lambda match: match[0].replace(" ", "\u00a0"), text).replace("top-1", "top\u20111")
 
 
 _GATE = re.compile(r'(?<=<span class="gate">)[^<]*(?=</span>)')

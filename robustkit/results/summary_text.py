@@ -27,6 +27,7 @@ from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points
 from .methods import SINGLE, MethodResults, by_method, tests_of
 from .published import read_published, reference_names
+from .survey import doubts_of
 from .tables import Among, weakest_slice
 
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
@@ -123,7 +124,9 @@ def findings(results: Results) -> list[Sentence]:
     slice."""
     if not len(results):
         return []
-    return [*_overall(results), *_of_slices(results)]
+    doubts = (each for each in doubts_of(results) if each.severity == "doubt" and each.room in ("setup", "labels"))
+    warned = [Sentence(f"Doubtful set-up: {each.entry.title.lower()}.") for each in doubts if each.entry][:1]
+    return [*warned, *_overall(results), *_of_slices(results)]
 
 
 def _of_slices(results: Results) -> Iterator[Sentence]:
@@ -139,7 +142,7 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
         f"{task.headline_metric.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, "
         f"n = {counted(weak.slice.figure)}"
     )
-    more = f" {others} more in the report." if others else ""
+    more = f" {others} more weak slices in the report." if others else ""
     text = f"Weakest slice{whose}: {shorten_name(weak.slice.name, 2 * _LONGEST)} {where} ({figures}).{more}"
     interval = weak.low, weak.high
     yield Sentence(
@@ -170,8 +173,9 @@ def _overall(results: Results) -> list[Sentence]:
 
 @dataclass(frozen=True)
 class Standing:
-    """How checkpoints stand in one area of the first page. worse: which is significantly worse than which, in some
-    figure, in the order of the run. mixed: whether two are each worse than the other, in different figures."""
+    """How checkpoints stand in one area of the first page, such as `under attack`, or under its conditions alone that
+    differ. worse: which is significantly worse than which, in some figure, in the order of the run. mixed: whether two
+    are each worse than the other, in different figures."""
 
     area: str
     worse: tuple[tuple[str, str], ...]
@@ -211,6 +215,9 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
             for row in rows
             if row.verdict in ("better", "worse")
         }
+        beyond = dict.fromkeys(row.condition for row in rows if row.verdict in ("better", "worse"))
+        if 0 < len(beyond) <= 2 and len({row.condition for row in rows}) > len(beyond):
+            area = listed([_where(text, results) for text in beyond])
         if rows:
             by_area.append(Standing(area, tuple((a, b) for a in names for b in names if (a, b) in ends)))
     return by_area
@@ -292,17 +299,22 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         row, _ = max(clear, key=lambda at: (at[1] not in decided, abs(at[0].difference.value) / reaches[id(at[0])]))
         n = row.difference.n
         more = math.ceil(n * (reaches[id(row)] / abs(row.difference.value)) ** 2) - n
-        where = re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(row.condition, "sentence", results.manifest))
+        where = _where(row.condition, results)
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
         ends = interval(row.shown[1].ci_low, row.shown[1].ci_high, sign="+")
         clear_of_0 = row.difference.ci_low > 0 or row.difference.ci_high < 0
         why = f" (the interval excludes 0, but {len(tests.rows)} tests were made)" if clear_of_0 else ""
-        whole = f"{second} against {first}, {_size(row, whole=True)} {where} {ends}"
+        whole = f"{second} vs {first}, {_size(row, whole=True)} {where} {ends}"
         amount = _rounded(n + max(more, _FEW))  # power and the exact test are not the same
-        return [Sentence(f"Closest call: {whole}; about {amount} {many} in all would probably decide{why}.")]
+        return [Sentence(f"Closest call: {whole}; about {amount} {many} in all would probably decide it{why}.")]
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return [Sentence(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
     return []
+
+
+def _where(condition: str, results: Results) -> str:
+    """Return `under PGD (1/255)`, without its other parameters."""
+    return re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(condition, "sentence", results.manifest))
 
 
 def _reach(row: ComparisonRow, tests: Tested) -> float:

@@ -49,7 +49,7 @@ def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they
     evidence = run.evidence("shapes-vit-standard", "clean")
     assert evidence and [part["part"] for part in evidence["setup"]] == ["attention", "normalisation", "channels"]
     found = evidence["setup"][1]
-    assert "fits better than none, 0 to 1 by " in line and " nats [" in line and " images; give --mean '0." in line
+    assert "fits better than none, 0 to 1 (NLL lower by " in line and " images); give --mean '0." in line
     assert "; as good, as far as these images tell: " in line
     names = [found["best"], *(name for name, _ in found["alike"])]
     assert {"0.5 / 0.5", "127 / 128 of 255"} <= {*names} and line.count("--mean '") == 1
@@ -189,8 +189,8 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_finding() -> None:
     assert setup_notes({"setup": [believed, guessed]}) == setup_notes(open_one)
     ((code, text),) = found({"setup": [part("another-fits-better")]})
     assert code == "setup/another-fits-better" and text == (
-        "normalisation does not fit: ImageNet fits better than CLIP by 0.300 nats [-0.020, 0.610], 20 images; give "
-        "--mean '1'; as good, as far as these images tell: CIFAR-10"
+        "normalisation does not fit: ImageNet fits better than CLIP (NLL lower by 0.300 [-0.020, 0.610], 20 images); "
+        "give --mean '1'; as good, as far as these images tell: CIFAR-10"
     )
     three = part("another-fits-better") | {"alike": [[name, "give"] for name in ("a", "b", "c")]}
     assert found({"setup": [three]})[0][1].endswith("as far as these images tell: a, b and 1 more")
@@ -248,7 +248,7 @@ def said_alike(given: list[tuple[str, str]], said: Said) -> bool:
             [
                 (
                     "setup/another-fits-better",
-                    "attention was assumed and does not fit: ImageNet fits better than CLIP by 0.300 nats",
+                    "attention was assumed and does not fit: ImageNet fits better than CLIP (NLL lower by 0.300",
                 )
             ],
         ),

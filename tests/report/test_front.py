@@ -91,7 +91,7 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
     assert [line.title for line in found.groups[1]] == ["PGD, 2/255, 20 steps", "PGD, 1/255, 20 steps"]
     assert [(chip.label, chip.value, chip.detail, chip.section) for chip in found.chips] == [
         ("clean: top-1", "90.0 %", "equal", "clean"),
-        ("PGD, 2/255: top-1", "55.0 vs 50.0 %", "other vs plain, not significant", "attacks"),
+        ("PGD, 2/255: top-1", "55.0 vs 50.0 %", "other vs plain, inconclusive", "attacks"),
         ("fog: top-1", "90.0 vs 50.0 %", "plain vs other, p < 0.001", "corruptions"),
     ]
     alone = front(of_numbers(tmp_path / "alone", plain=(36, 30)))
@@ -117,13 +117,13 @@ def test_the_scope_says_what_was_evaluated_and_what_presets_have_besides(tmp_pat
     found = scope(run_of(tmp_path / "run", records))
     assert found["date"].startswith("1 Jan 2026, robustkit ") and found["protocol"] == "standard@1"
     assert found["data"] == "40 images of set" and found["evaluated"] == "clean, PGD, fog"
-    lacking = "FGSM, AutoAttack, SPSA, all corruptions (in-c), in-c-extra, attribution maps"
+    lacking = "FGSM, standard AutoAttack, SPSA, ImageNet-C in full, attribution maps"
     assert found["not evaluated"] == lacking
     whole = {("plain", f"corruption({name},severity={k})"): right(30) for name in SETS["in-c"] for k in (1, 2, 3, 4, 5)}
     names = ("fgsm(eps=1/255)", "spsa(eps=1/255)", "autoattack(eps=1/255,version=standard,only=apgd-ce)")
     more = {("plain", text): right(30) for text in names}
     found = scope(run_of(tmp_path / "whole", {**records, **whole, **more}))
-    assert found["not evaluated"] == "AutoAttack, in-c-extra, attribution maps"  # a stage is no AutoAttack
+    assert found["not evaluated"] == "standard AutoAttack, attribution maps"  # a stage is no AutoAttack
     part = run_of(tmp_path / "part", records, lambda plain: plain["data"].update(total=12_345))
     assert scope(part)["data"] == "40 images of set (of 12,345)"
 

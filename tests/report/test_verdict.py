@@ -95,9 +95,9 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
         row("cam(rollout)", "abpc_over_control", -0.1, -0.2, -0.01, flags=["best control: random [maps/best-control]"]),
     ]
     assert sentence(tmp_path, *rows) == (
-        "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, PGD at 4/255, leaves 13.3 % [6.9, 24.2]; "
-        "its accuracy under corruption is 76.6 % [69.2, 83.3] (mean over noise, the worst set), least under gaussian "
-        "noise at severity 5 with 40.0 %; "
+        "Accuracy 93.3 % [84.1, 97.4] on 60 clean images; the strongest attack, PGD at 4/255, leaves 13.3 % [6.9, "
+        "24.2]; its accuracy under corruption is 76.6 % [69.2, 83.3] (mean over noise, the worst set), least under "
+        "gaussian noise at severity 5 with 40.0 %; "
         "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be distinguished from a centred Gaussian "
         "on IoU of pixels; rollout is behind a random map on ABPC."
     )
@@ -122,11 +122,9 @@ def test_the_benchmarks_own_mean_goes_before_a_higher_one(tmp_path: Path) -> Non
 def test_only_what_is_finite_counts_and_few_samples_have_no_intervals(tmp_path: Path) -> None:
     assert sentence(tmp_path) == "." == sentence(tmp_path, row("clean", "top1", None))
     attacked = row(PGD, "top1", 0.3, 0.2, 0.41, n=50)
-    only = (
-        "93.3 % [84.1, 97.4] right on 60 clean images; the only attack, PGD at 4/255, leaves 30.0 % [20.0, 41.0] of 50"
-    )
-    assert sentence(tmp_path, CLEAN, attacked, claims={PGD: CLAIMS[PGD]}) == f"{only} images."
-    assert sentence(tmp_path, replace(CLEAN, low=math.nan, high=math.nan)) == "93.3 % right on 60 clean images."
+    only = "Accuracy 93.3 % [84.1, 97.4] on 60 clean images; the only attack, PGD at 4/255, leaves 30.0 % [20.0, 41.0]"
+    assert sentence(tmp_path, CLEAN, attacked, claims={PGD: CLAIMS[PGD]}) == f"{only} of 50 images."
+    assert sentence(tmp_path, replace(CLEAN, low=math.nan, high=math.nan)) == "Accuracy 93.3 % on 60 clean images."
     lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full [maps/best-control]"])
     assert "AG-CAM has too few maps (n = 60) to tell it from the all-ones map on ABPC" in sentence(tmp_path, lead)
 
@@ -134,7 +132,7 @@ def test_only_what_is_finite_counts_and_few_samples_have_no_intervals(tmp_path: 
 def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_path: Path) -> None:
     part = (Finding.of("run/incomplete", have=3, expected=4),)
     weak, strong = row(FGSM, "top1", 0.7, 0.6, 0.78), row(PGD, "top1", 0.1333, 0.069, 0.242)
-    start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
+    start = "Accuracy 93.3 % [84.1, 97.4] on 60 clean images; the attack "
     for rows, said in (
         ([weak], "FGSM at 1/255 leaves 70.0 % [60.0, 78.0] so far (unfinished attacks: 1 of 2)."),
         (

@@ -87,8 +87,8 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(
     said = summary_sentences(of(run))
     assert len(said) == 2 and not findings(of(run))[0].significant
     assert said[0] == "No significant difference between plain and other in 5 paired tests (n = 40)."
-    start = "Closest call: other against plain, −5.0 points of accuracy under fog [−12.1, +2.1]; about "
-    ((said_start, every),) = re.findall(r"^(.*; about )(\d+) images in all would probably decide\.$", said[1])
+    start = "Closest call: other vs plain, −5.0 points of accuracy under fog [−12.1, +2.1]; about "
+    ((said_start, every),) = re.findall(r"^(.*; about )(\d+) images in all would probably decide it\.$", said[1])
     assert said_start == start
     row = next(row for row in compared(run).rows if row.metric == "mean_error")
     reach = detectable_difference(row.difference, 5, binary=False)
@@ -101,7 +101,7 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(
 def test_an_interval_without_zero_that_is_not_significant_says_why(tmp_path: Path) -> None:
     """30 against 36 of 40, all in one direction: p = 0.031 alone, not significant as one of five tests."""
     said = summary_sentences(of(run_of(tmp_path, everywhere(36, 30, 30, ("clean", PGD)))))
-    assert said[1].endswith("would probably decide (the interval excludes 0, but 5 tests were made).")
+    assert said[1].endswith("would probably decide it (the interval excludes 0, but 5 tests were made).")
 
 
 def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
     rows = [row | {"sample_id": f"{7 * place % 40:03}"} for place, row in enumerate(right(30))]  # not one after another
     run = run_of(tmp_path / "one", {(HOSTILE, "clean"): rows})
     (first,) = summary_sentences(of(run))
-    assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
+    assert first.startswith("<b>�red xxx") and "accuracy 75.0 % [59.8, 85.8] on 40 clean images" in first
     assert "\n" not in first and "\u202e" not in first and len(first) < 140
     records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
     assert summary_sentences(Results(run_of(tmp_path / "two", records), [])) == []
@@ -200,5 +200,6 @@ def test_one_checkpoint_has_a_place_among_known_ones(tmp_path: Path, monkeypatch
 def test_what_differs_beyond_the_first_page_is_named_and_not_counted(tmp_path: Path) -> None:
     plain = rows_of(3, confidence=0.7, linf=0.0, l2=0.0, prediction=0)
     other = [row | {"nll": row["nll"] + 1 + place % 3 / 10} for place, row in enumerate(plain)]
-    first, *_ = summary_sentences(of(run_of(tmp_path, {("plain", "clean"): plain, ("other", "clean"): other})))
+    doubt, first, *_ = summary_sentences(of(run_of(tmp_path, {("plain", "clean"): plain, ("other", "clean"): other})))
+    assert doubt == "Doubtful set-up: no better than chance."
     assert first == "other has a higher NLL than plain on clean images (+1.098, p < 0.001, n = 40)."

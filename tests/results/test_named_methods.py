@@ -77,7 +77,7 @@ def test_the_first_page_and_the_terminal_speak_of_methods(run: Run) -> None:
     (clean, *_), _ = page.groups
     assert [cell.value for cell in clean.cells] == [f"{100 * mean:.1f}" for mean in means]
     assert [cell.mark for cell in clean.cells] == ["worst", "best"] and "means over trainings" in page.note
-    assert page.figure is not None and page.figure.caption.endswith("; small: each training.")
+    assert page.figure is not None and page.figure.caption.endswith("; small marks: single trainings.")
     (table,) = short_tables(results)
     assert table.headings[1:] == ("standard", "quest") and table.title.endswith("means over 2 to 3 trainings each")
     write_report(run, results)

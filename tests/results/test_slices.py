@@ -320,7 +320,7 @@ def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None
     results = survey(run)
     sentence = summary_sentences(results)[-1]
     assert sentence.startswith("Weakest slice: lens = lens0 on clean images (accuracy 58.7 %, all others 79.4 %, ")
-    assert sentence.endswith("p < 0.001, n = 1292). 2 more in the report.")
+    assert sentence.endswith("p < 0.001, n = 1292). 2 more weak slices in the report.")
     (weak,) = weak_tables(results)
     assert weak.rows[0][:2] == ("lens = lens0", "clean") and len(weak.rows) == 3
     assert weak.rows[0][-1] == "< 0.001" and weak.rows[0][5].startswith("−")

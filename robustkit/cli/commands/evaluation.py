@@ -1,26 +1,19 @@
-"""The commands that evaluate: audit, attack, demo, segment. Heavy imports happen inside them."""
+"""The commands that evaluate: audit, attack, segment. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ...display.console import print_as_it_is
 from ...pipeline.request import ClassificationRequest, SegmentationRequest
 from ..options import (
     CONTEXT,
     Command,
-    Place,
     checkpoints_argument,
-    common,
-    quiet_option,
-    request_options,
     run_options,
-    setting,
 )
-from ..terminal import audit_request, console, run_and_show, run_to_the_end, segment_request
+from ..terminal import audit_request, run_to_the_end, segment_request
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -54,36 +47,6 @@ def attack(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
     run_to_the_end(audit_request(options, ("attacks", "eps", "limit")), skip_bad, details, quiet)
-
-
-@click.command(context_settings=CONTEXT)
-@setting("--out", type=Place(writes=True), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
-@request_options(ClassificationRequest, "device")
-@setting("--full", is_flag=True, help="More samples, two radii, SPSA and all severities; takes minutes.")
-@quiet_option
-@common
-def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
-    """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
-
-    \b
-    robustkit demo
-    robustkit demo --full --out runs/demo --device cpu
-    """
-    from ..terminal import DEMO, FULL_DEMO, FULL_SEGMENTERS, SEGMENTERS, epilogue
-
-    out = out or Path(f"robustkit-demo{'-full' * full}")
-    classifiers, segmenters = (FULL_DEMO, FULL_SEGMENTERS) if full else (DEMO, SEGMENTERS)
-    screen = console()
-    screen.print(
-        "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
-        f"PGD, {'SPSA, ' * full}AutoAttack, corruptions, AG-CAM.\n"
-    )
-    run = run_and_show(ClassificationRequest(**classifiers, out=out, device=device), quiet=quiet)
-    screen.print(
-        "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
-    )
-    scenes = run_and_show(SegmentationRequest(**segmenters, out=out / "segmentation", device=device), quiet=quiet)
-    print_as_it_is(screen, epilogue(run.path, scenes.path))
 
 
 @click.command(cls=Command, context_settings=CONTEXT)

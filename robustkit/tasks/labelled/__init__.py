@@ -67,7 +67,7 @@ class Labelled(Task):
             side.samples(condition, ["prediction", *(self.paired[name] for name in self.compared.shown)])
 
     def clean_clause(self, row: Figure) -> str:
-        return f"{share(row)} right on {row.n} clean {self.samples.many}"
+        return f"accuracy {share(row)} on {row.n} clean {self.samples.many}"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         table, rows = ConditionTable.of(self, results, results.manifest), list[dict[str, str]]()
