@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from small_audit import audit
 
-from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
+from attacks import Attack
+from robustkit.evaluations.attacks.evaluate import attack_cost, build_attack, parse_condition
 from robustkit.evaluations.condition import Cost
+from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps import map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import MapsEvaluator
 from robustkit.pipeline.plan import filling_batch
@@ -99,6 +102,10 @@ def test_processes_share_what_is_left() -> None:
 
 EXACT = "fgsm", "pgd(steps=3)", "pgd(steps=2,restarts=2)", "spsa(steps=2,directions=4)"
 BOUNDS = "apgd(steps=5)", "fab(steps=4)", "square(queries=20)", "autoattack(steps=3,targets=2,queries=10)"
+OF_EACH_IMAGE = (
+    *("autoattack(version=rand,steps=2)", "autoattack(steps=2,targets=2,queries=9)", "hopskipjump(queries=30)"),
+    *("fmn(steps=3)", "ddn(steps=2)", "patch(size=2,steps=3)", "patch(size=2,steps=2,where=worst-of-3)"),
+)
 WHOLE = (
     *("apgd(steps=5,early_stop=false)", "apgd(steps=4,loss=margin-targeted,targets=1,early_stop=false)"),
     *("fab(steps=4,targets=1,early_stop=false)", "fab(steps=3,targets=0,early_stop=false)"),
@@ -118,6 +125,27 @@ def test_planned_passes_are_those_of_the_records(place: Any, tmp_path: Any) -> N
             assert most[0] <= cost.forwards and most[1] <= cost.backwards, (text, most, cost)
         else:
             assert most == (cost.forwards, cost.backwards), text
+
+
+def test_a_sample_that_never_falls_takes_what_is_announced() -> None:
+    card = load_card("standard")
+
+    def firm(images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.full((len(images), 1), 100.0), images.flatten(1)[:, :2]], dim=1)
+
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    for text in OF_EACH_IMAGE:
+        condition = parse_condition(text, card)
+        attack = build_attack(condition, card)
+        assert isinstance(attack, Attack)
+        result = attack.run(firm, images, torch.zeros(2, dtype=torch.long))
+        cost = family_of(condition.name).evaluator.cost(condition, card, 3)
+        assert (cost.forwards, cost.backwards) == (result.forwards[0] + 1, result.backwards[0]), text
+    scenes = load_card("segmentation")
+    pgd, sea = (parse_condition(text, scenes) for text in ("pgd(steps=3)", "sea(steps=3)"))
+    for condition, scored in ((pgd, 1), (sea, 5)):  # SEA's worst point, and the ends of its four runs
+        whole = family_of(condition.name).evaluator.cost(condition, scenes, 3)
+        assert whole.forwards - attack_cost(condition, scenes, 3).forwards == scored
 
 
 def test_controls_of_maps_are_announced() -> None:

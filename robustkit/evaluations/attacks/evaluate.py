@@ -248,7 +248,7 @@ def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
         stages = [_stage_cost(stage, classes) for stage in attack.stages(classes)]
         if attack.version == "attention":
             stages += [_stage_cost(attacks.APGD(attack.threat, attack.steps), classes)] * 4
-        return sum(stages, Cost(20 if attack.version == "rand" else 1, at_most=True))
+        return sum(stages, Cost(1, at_most=True))
     if isinstance(attack, attacks.APGD | attacks.FAB | attacks.Square):
         return Cost(1) + _stage_cost(attack, classes)
     steps = int(getattr(attack, "steps", 1))  # of a plug-in
@@ -325,7 +325,8 @@ class AttacksEvaluator(Evaluator):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
-        return attack_cost(condition, card, classes) + Cost() + beneath
+        scored = 1 + 4 * (condition.name == "sea")  # the worst point, and the end of each of its runs
+        return attack_cost(condition, card, classes) + Cost(scored) + beneath
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         inputs = attacked_inputs(subject, batch, condition)

@@ -27,8 +27,8 @@ class DistancesEvaluator(Evaluator):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         parameters = dict(condition.parameters)
         if "queries" in parameters:
-            return Cost(int(parameters["queries"]) + 1, at_most=True)
-        return Cost(int(parameters["steps"]) + 2, int(parameters["steps"]))
+            return Cost(int(parameters["queries"]) + 2, at_most=True)  # the clean image, and the score
+        return Cost(int(parameters["steps"]) + 3, int(parameters["steps"]))  # and the last point
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         inputs = subject.inputs(batch.inputs)
