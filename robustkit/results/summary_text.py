@@ -173,11 +173,12 @@ def _overall(results: Results) -> list[Sentence]:
 
 @dataclass(frozen=True)
 class Standing:
-    """How checkpoints stand in one area of the first page, such as `under attack`, or under its conditions alone that
-    differ. worse: which is significantly worse than which, in some figure, in the order of the run. mixed: whether two
-    are each worse than the other, in different figures."""
+    """How checkpoints stand in one area of the first page, such as `under attack`. where: the area, or those of its
+    conditions alone under which any differ. worse: which is significantly worse than which, in some figure, in the
+    order of the run. mixed: whether two are each worse than the other, in different figures."""
 
     area: str
+    where: str
     worse: tuple[tuple[str, str], ...]
 
     @property
@@ -216,10 +217,11 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
             if row.verdict in ("better", "worse")
         }
         beyond = dict.fromkeys(row.condition for row in rows if row.verdict in ("better", "worse"))
+        where = area
         if 0 < len(beyond) <= 2 and len({row.condition for row in rows}) > len(beyond):
-            area = listed([_where(text, results) for text in beyond])
+            where = listed([_where(text, results) for text in beyond])
         if rows:
-            by_area.append(Standing(area, tuple((a, b) for a in names for b in names if (a, b) in ends)))
+            by_area.append(Standing(area, where, tuple((a, b) for a in names for b in names if (a, b) in ends)))
     return by_area
 
 
@@ -241,10 +243,10 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
     where = dict[str, list[str]]()
     for each in by_area:
         if each.worse:
-            where.setdefault(_standing_words(each, names), []).append(each.area)
+            where.setdefault(_standing_words(each, names), []).append(each.where)
     if where:
         clauses = [f"{what} {listed(areas)}" for what, areas in where.items()]
-        if level := [each.area for each in by_area if not each.worse]:
+        if level := [each.where for each in by_area if not each.worse]:
             clauses.append(f"no significant difference {listed(level, 'or')}")
         losers = {loser for each in by_area for loser, _ in each.worse}
         unbeaten = [names[name] for name in names if name not in losers]
