@@ -239,8 +239,8 @@ FOLDERS = {
     "stability": "maps",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
-PUBLISHED_SETS = {"in-c": "ImageNet-C", "segformer-16": "SegFormer's corruptions"}
-"""What the literature calls sets of corruptions, by kind."""
+PUBLISHED_SETS = {"in-c": ("IN-C", "ImageNet-C"), "segformer-16": ("SegFormer-16", "SegFormer's corruptions")}
+"""What papers call sets of corruptions in the heading of a table and in a sentence, by kind."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 """The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in WITHOUT_RADIUS)

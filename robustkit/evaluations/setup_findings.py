@@ -91,10 +91,10 @@ def setups_of(run: RunFolder) -> list[tuple[str, str]]:
     first, *others = clauses.values()
     common = [clause for clause in first if all(clause in other for other in others)]
     alike = dict[str, list[str]]()
-    for name, own in clauses.items():
-        alike.setdefault(_in_brackets(clause for clause in own if clause not in common), []).append(name)
-    called = "all checkpoints" if others else manifest.names[0]
-    return [(called, _in_brackets(common)), *((", ".join(names), text) for text, names in alike.items() if text)]
+    for name, pairs in clauses.items():
+        alike.setdefault(_in_brackets(clause for clause in pairs if clause not in common), []).append(name)
+    subject = "all checkpoints" if others else manifest.names[0]
+    return [(subject, _in_brackets(common)), *((", ".join(names), text) for text, names in alike.items() if text)]
 
 
 def _in_brackets(clauses: Iterable[tuple[str, str]]) -> str:
@@ -315,6 +315,6 @@ def _alike(part: Evidence) -> str:
     listed = part.get("alike")
     pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
     fine = (pair for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair))
-    named = [name for name, _ in fine]
-    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
-    return f"; as good, as far as these images tell: {', '.join(named[:2])}{more}" if named else ""
+    names = [name for name, _ in fine]
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"; as good, as far as these images tell: {', '.join(names[:2])}{more}" if names else ""

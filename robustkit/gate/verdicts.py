@@ -509,8 +509,8 @@ def _of_change(
         raise CannotTell(f"the baseline has no {kind} of this name; it has {', '.join(candidates) or 'none'}")
     side, baseline_side = subject.judged(rule, name), before.judged(rule, other)
     baseline = before.manifest, baseline_side.sides[0].described
-    every = [differences(baseline, (subject.manifest, e.described), statement.excepted) for e in side.sides]
-    flags = tuple(dict.fromkeys(finding for each in every for finding in each))
+    changes = [differences(baseline, (subject.manifest, e.described), statement.excepted) for e in side.sides]
+    flags = tuple(dict.fromkeys(finding for each in changes for finding in each))
     first, other = side.sides[0].checkpoint, baseline_side.sides[0].checkpoint
     metric = statement.metric or subject.task.headline
     shown_by = subject.task.headline if metric_of(metric).of_pairs else metric
@@ -541,8 +541,8 @@ def _of_change(
     if 0 < len(idle) < len(judged):  # the others can fail
         judged = [replace(each, state=PASS, reason="", whole=True) if each in idle else each for each in judged]
     before_lacks, lacks = (
-        [t for e in whole.sides for t in run.without_records(e.checkpoint) if words_of(t).in_results or in_means(t)]
-        for run, whole in ((before, baseline_side), (subject, side))
+        [t for e in end.sides for t in run.without_records(e.checkpoint) if words_of(t).in_results or in_means(t)]
+        for run, end in ((before, baseline_side), (subject, side))
     )
     unmatched = {
         "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),

@@ -258,8 +258,8 @@ def read_trainings(asked: str | Iterable[str] | Mapping[str, Iterable[Any]], spe
     every, texts, methods = [*specs], [*map(str, specs)], dict[str, str]()
     if isinstance(asked, Mapping):
         pairs = [(name, str(spec)) for name, several in asked.items() for spec in several]
-        if odd := [name for name, some in asked.items() if not (isinstance(name, str) and name.strip() and some)]:
-            raise ProtocolError(f"method {odd[0]!r}: expected a name, and one checkpoint or more")
+        if malformed := [name for name, some in asked.items() if not (isinstance(name, str) and name.strip() and some)]:
+            raise ProtocolError(f"method {malformed[0]!r}: expected a name, and one checkpoint or more")
     else:
         pairs = [pair for text in ([asked] if isinstance(asked, str) else asked) for pair in _trainings(text, texts)]
     for (name, spec), count in Counter(pairs).items():

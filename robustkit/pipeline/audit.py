@@ -236,14 +236,14 @@ def grouped(kind: type[Request], options: Mapping[str, Any], only: Sequence[str]
 def attack_text(attack: Any) -> str:
     """Return the text of an attack of the package `attacks`, all of its parameters included. Raises ProtocolError for
     one that a text cannot name."""
-    every = (*EVERY_ATTACK.items(), *EVERY_DENSE_ATTACK.items())
-    name = next((name for name, kind in every if kind is type(attack)), "")
+    kinds = (*EVERY_ATTACK.items(), *EVERY_DENSE_ATTACK.items())
+    name = next((name for name, kind in kinds if kind is type(attack)), "")
     threat = attack.threat
     if not name or threat != type(threat)(threat.norm, threat.eps):
         remedy = "give an attack of `attacks` with eps and norm alone as its threat, or a text; register your own"
         raise ProtocolError(f"attacks={attack!r}: {remedy} (robustkit list plugins)")
-    own = {field.name: getattr(attack, field.name) for field in fields(attack) if field.name != "threat"}
-    stated = {"eps": threat.eps, "norm": threat.norm} | {k: v for k, v in own.items() if v not in (None, "")}
+    settings = {field.name: getattr(attack, field.name) for field in fields(attack) if field.name != "threat"}
+    stated = {"eps": threat.eps, "norm": threat.norm} | {k: v for k, v in settings.items() if v not in (None, "")}
     return f"{name}({','.join(f'{key}={format_value(value)}' for key, value in stated.items())})"
 
 

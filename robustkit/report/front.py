@@ -37,21 +37,21 @@ _HEIGHT = 24  # units of a row; more where many checkpoints share it
 def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, Style]) -> Plot | None:
     """Return a row of dots for each condition with the task's metric, or an error that is its complement."""
     headline = task_of(results.manifest).headline_metric
-    drawn = [entry for entry in rows if entry.metric == headline.name or metric_of(entry.metric).complement]
-    if len(drawn) < 2:  # maps alone: the score that most rows have
+    entries = [entry for entry in rows if entry.metric == headline.name or metric_of(entry.metric).complement]
+    if len(entries) < 2:  # maps alone: the score that most rows have
         often = Counter(entry.metric for entry in rows if metric_of(entry.metric).scale == 100)
         ((metric, _),) = often.most_common(1) or [("", 0)]
-        drawn = [entry for entry in rows if entry.metric == metric]
+        entries = [entry for entry in rows if entry.metric == metric]
         headline = metric_of(metric) if metric else headline
     if headline.scale != 100:  # the axis is of shares
         return None
     names = results.names[:_MOST]
-    points = {name: [_point(results, name, entry) for entry in drawn] for name in names}
-    if len(drawn) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):
+    points = {name: [_point(results, name, entry) for entry in entries] for name in names}
+    if len(entries) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):
         return None
     short = brief_labels(names, 24)
-    brief = [", ".join(entry.called.split(", ")[:2]) for entry in drawn]  # without what distinguishes none of them
-    called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(drawn, brief, strict=True)]
+    brief = [", ".join(entry.called.split(", ")[:2]) for entry in entries]  # without what distinguishes none of them
+    called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(entries, brief, strict=True)]
     titles = [shorten_name(text, 30) for text in called]
     word = headline.noun or headline.word
     heading = capital(word)
@@ -61,13 +61,13 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         (axes,) = panels(canvas, 1, columns=1)
         for place, name in enumerate(names):
             shift = -series_shift(place, len(names), 7, height - 6)
-            dots(axes, range(len(drawn)), points[name], looks[name], shift=shift, across=True)
-            for training in _trainings(results, name, drawn):
-                dots(axes, range(len(drawn)), training, looks[name], shift=shift, across=True, size=2.5)
-        axes.set(xlim=(0, 100), ylim=(len(drawn) - 0.4, -0.6))
+            dots(axes, range(len(entries)), points[name], looks[name], shift=shift, across=True)
+            for training in _trainings(results, name, entries):
+                dots(axes, range(len(entries)), training, looks[name], shift=shift, across=True, size=2.5)
+        axes.set(xlim=(0, 100), ylim=(len(entries) - 0.4, -0.6))
         axes.set_xticks([0, 25, 50, 75, 100])
         axes.set_xlabel(f"{word} in %")
-        axes.set_yticks(range(len(drawn)), titles)
+        axes.set_yticks(range(len(entries)), titles)
         axes.grid(axis="y", visible=False)
         if len(names) > 1:
             legend(canvas, {short[name]: looks[name] for name in names}, lines=False)
@@ -83,7 +83,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     return Plot(
         "front",
         f"{heading} by condition",
-        70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
+        70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(entries),
         paint,
         alt=f"{word} in percent. {list_some(descriptions)}.",
         caption=f"{heading} with 95 % intervals{small}.{more}",
@@ -261,21 +261,21 @@ def _finite(entry: Asked, results: Results, names: Sequence[str]) -> list[Figure
     return [_shown(row, entry.metric) or row for row in rows if row is not None and row.is_finite]
 
 
-def _scope(rows: Sequence[Asked], results: Results, found: Sequence[Raised], notes: int) -> Iterator[tuple[str, str]]:
+def _scope(rows: Sequence[Asked], results: Results, raised: Sequence[Raised], notes: int) -> Iterator[tuple[str, str]]:
     """Yield what the page is about: of when, by what, of which data; what was evaluated and what was not; what a policy
     said, and how many findings there are."""
     manifest = results.manifest
-    whole = f" (of {total:,})" if isinstance(total := manifest.data.total, int) else ""
+    total_text = f" (of {total:,})" if isinstance(total := manifest.data.total, int) else ""
     started = datetime.datetime.fromisoformat(manifest.started)
     yield "date", f"{started.day} {started:%b %Y}, robustkit {manifest.robustkit}"
-    of = "in memory" if manifest.data.layout == "memory" else f"of {manifest.data.name}"
-    yield "data", f"{samples_text(results)} {of}{whole}"
+    origin = "in memory" if manifest.data.layout == "memory" else f"of {manifest.data.name}"
+    yield "data", f"{samples_text(results)} {origin}{total_text}"
     yield "protocol", f"{manifest.protocol.name}@{manifest.protocol.version}"
     yield "evaluated", ", ".join(dict.fromkeys(entry.called.split(", ")[0] for entry in rows)) or "nothing"
     if lacking := _lacking(results):
         yield "not evaluated", ", ".join(lacking)
     yield "gate", gate_text(results.run)
-    counts = Counter(each.finding.severity for each in found)
+    counts = Counter(each.finding.severity for each in raised)
     counts["note"] += notes
     words = [f"{count} {name}{'s' * (count > 1)}" for name in ("doubt", "limit", "note") if (count := counts[name])]
     yield "findings", ", ".join(words) or "none"
@@ -284,15 +284,19 @@ def _scope(rows: Sequence[Asked], results: Results, found: Sequence[Raised], not
 def _lacking(results: Results) -> Iterator[str]:
     """Return what presets of the task evaluate and the run does not: attacks, sets of corruptions, maps."""
     manifest, presets = results.manifest, presets_of(results.manifest.protocol.task).values()
-    called = {name_of(text, "table", manifest).split(", ")[0] for text in manifest.conditions}
+    attack_names = {name_of(text, "table", manifest).split(", ")[0] for text in manifest.conditions}
     names = dict.fromkeys(name for each in presets for name in split_list(str(each.get("attacks", ""))))
     lacking = dict.fromkeys(name_of(kind_of(name), "table", manifest) for name in names)
-    yield from (name.replace("Auto", "standard Auto") for name in lacking if name not in called)
+    yield from (
+        f"standard {name}" if f"modified {name}" in attack_names else name
+        for name in lacking
+        if name not in attack_names
+    )
     have = {row.condition for row in results}
     sets = dict.fromkeys(name for each in presets for name in split_list(str(each.get("corruptions", ""))))
     for name in sets:
         if name in PUBLISHED_SETS and not any(kind_of(text) == name and "severity=" not in text for text in have):
-            yield f"{PUBLISHED_SETS[name]} in full"
+            yield f"{PUBLISHED_SETS[name][1]} in full"
     if any("cams" in each for each in presets) and not any(FOLDERS.get(kind_of(text)) == "maps" for text in have):
         yield "attribution maps"
 

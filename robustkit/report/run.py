@@ -48,10 +48,10 @@ class Run(RunFolder):
     def __repr__(self) -> str:
         """Return the folder, and what was evaluated on which data."""
         manifest = self.manifest
-        called = dict.fromkeys(name_of(group_of(text), "table", manifest) for text in manifest.conditions)
+        labels = dict.fromkeys(name_of(group_of(text), "table", manifest) for text in manifest.conditions)
         count = f"{len(manifest.names)} checkpoint{'s' * (len(manifest.names) > 1)}"
         data = f"{manifest.data.n} {manifest.protocol.samples.many} of {manifest.data.name}"
-        return f"Run({str(self.path)!r}): {count} on {data}; {listed([*called])}"
+        return f"Run({str(self.path)!r}): {count} on {data}; {listed([*labels])}"
 
     def __dir__(self) -> list[str]:
         """Return what a user needs; the folder's files are read by the rest."""

@@ -161,11 +161,11 @@ def _overall(results: Results) -> list[Sentence]:
     names = brief_labels(results.names, _LONGEST)
     sentences = [_sentence(row, results, tests, names) for row in _ranked(results, tests)]
     standing, is_count = standing_sentence(results, tests, names)
-    whole = [Sentence(standing)] if not (is_count and sentences) else []  # a sentence says which
+    verdict = [Sentence(standing)] if not (is_count and sentences) else []  # a sentence says which
     if not isinstance(results, MethodResults):
-        return [*parities, *[*whole, *sentences][:MOST], *open_difference(results, tests, names)]
+        return [*parities, *[*verdict, *sentences][:MOST], *open_difference(results, tests, names)]
     single = [Sentence(SINGLE)] if results.compared.single else []
-    return [*parities, *[*whole, *single, *sentences][:MOST]]
+    return [*parities, *[*verdict, *single, *sentences][:MOST]]
 
 
 # The verdict
@@ -216,10 +216,10 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
             for row in rows
             if row.verdict in ("better", "worse")
         }
-        beyond = dict.fromkeys(row.condition for row in rows if row.verdict in ("better", "worse"))
+        conditions = dict.fromkeys(row.condition for row in rows if row.verdict in ("better", "worse"))
         where = area
-        if 0 < len(beyond) <= 2 and len({row.condition for row in rows}) > len(beyond):
-            where = listed([_where(text, results) for text in beyond])
+        if 0 < len(conditions) <= 2 and len({row.condition for row in rows}) > len(conditions):
+            where = listed([_where(text, results) for text in conditions])
         if rows:
             by_area.append(Standing(area, where, tuple((a, b) for a in names for b in names if (a, b) in ends)))
     return by_area
@@ -306,9 +306,9 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         ends = interval(row.shown[1].ci_low, row.shown[1].ci_high, sign="+")
         clear_of_0 = row.difference.ci_low > 0 or row.difference.ci_high < 0
         why = f" (the interval excludes 0, but {len(tests.rows)} tests were made)" if clear_of_0 else ""
-        whole = f"{second} vs {first}, {_size(row, whole=True)} {where} {ends}"
+        call = f"{second} vs {first}, {_size(row, whole=True)} {where} {ends}"
         amount = _rounded(n + max(more, _FEW))  # power and the exact test are not the same
-        return [Sentence(f"Closest call: {whole}; about {amount} {many} in all would probably decide it{why}.")]
+        return [Sentence(f"Closest call: {call}; about {amount} {many} in all would probably decide it{why}.")]
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return [Sentence(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
     return []
@@ -406,8 +406,8 @@ def _noun(row: ComparisonRow) -> str:
 
 def _size(row: ComparisonRow, whole: bool = False) -> str:
     """Return `+9.4 points`, or `+0.311`; whole: `+9.4 points of accuracy`."""
-    value, of = row.shown[1].value, f" of {_noun(row)}" if whole else ""
-    return f"{scaled(value, sign='+')} points{of}" if is_in_points(row.metric) else f"{number(value, sign='+')}{of}"
+    value, noun = row.shown[1].value, f" of {_noun(row)}" if whole else ""
+    return f"{scaled(value, sign='+')} points{noun}" if is_in_points(row.metric) else f"{number(value, sign='+')}{noun}"
 
 
 def detectable_difference(difference: Difference, tests: int, binary: bool) -> float:

@@ -53,10 +53,10 @@ def short_tables(results: Results) -> list[Table]:
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
-        view, of = by_method(results), ""
+        view, basis = by_method(results), ""
         if isinstance(view, MethodResults) and not view.compared.single:
-            of = f", means over {view.compared.trainings}"
-        title = f"protocol {manifest.protocol.tag}, {samples_text(results)}{of}"
+            basis = f", means over {view.compared.trainings}"
+        title = f"protocol {manifest.protocol.tag}, {samples_text(results)}{basis}"
         return [*([replace(_table(view, rows), title=title, note=LEGEND)] if rows else []), *parity_tables(results)]
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading

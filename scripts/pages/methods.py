@@ -49,8 +49,8 @@ def sentence(documented: Any) -> str:
 def arguments(documented: Any) -> dict[str, str]:
     """Return the meaning of each argument that a docstring explains."""
     part = re.search(r"(?ms)^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(documented) or "")
-    found = re.findall(r"(?ms)^    (\w+): (.*?)(?=^    \w|\Z)", part[1] if part else "")
-    return {name: " ".join(text.split()) for name, text in found}
+    entries = re.findall(r"(?ms)^    (\w+): (.*?)(?=^    \w|\Z)", part[1] if part else "")
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def every_argument(kind: type) -> dict[str, str]:
@@ -86,8 +86,8 @@ def maths(text: str) -> str:
     text = re.sub(r"(?s)\$\$(.*?)\$\$", lambda found: f"```math\n{found[1].strip()}\n```", text.strip())
     parts = re.split(r"(?s)(```math\n.*?\n```)", text)
 
-    def inline(found: re.Match[str]) -> str:
-        return f"$`{' '.join(found[1].split())}`$"
+    def inline(match: re.Match[str]) -> str:
+        return f"$`{' '.join(match[1].split())}`$"
 
     return "".join(part if part.startswith("```") else re.sub(r"\$([^$]+?)\$", inline, part) for part in parts)
 
@@ -147,12 +147,12 @@ def attack(command: str, name: str, kind: type[Any], entry: Notes) -> tuple[str,
             usual = "`1/255`" if key == "eps" else shown(in_python[key].default)
             rows.append((f"`{key}`", shown(value), usual, meanings.get(key, "")))
     run = f'robustkit {words} \\\n    --attacks "{entry["example"]}" --limit 10 --out runs/{name}-{command}'
-    of = f", for a model of {CLASSES} classes" if command == "audit" else ""
+    basis = f", for a model of {CLASSES} classes" if command == "audit" else ""
     parts = [
         what,
         maths(entry["maths"]),
         used(entry),
-        f"**Cost of an image**, forward + backward passes: {cost}, as a run counts them before it starts{of}.",
+        f"**Cost of an image**, forward + backward passes: {cost}, as a run counts them before it starts{basis}.",
         table(rows),
         f"```sh\n{run}\n```",
         examples([kind], "attacks"),
@@ -182,8 +182,8 @@ def attack_pages() -> Pages:
 
 def whole(name: str, text: str, sources: str) -> str:
     """Return a page: what is symbols in it is explained in its index."""
-    read = f"\n\n## Reference\n\n{sources}" if sources else ""
-    return f"# {name}\n\n{MADE}\n{text}{read}\n\n[Symbols](index.md#symbols)\n"
+    reference = f"\n\n## Reference\n\n{sources}" if sources else ""
+    return f"# {name}\n\n{MADE}\n{text}{reference}\n\n[Symbols](index.md#symbols)\n"
 
 
 def indexed(title: str, written: Notes, rows: Sequence[Sequence[str]]) -> str:
@@ -197,9 +197,9 @@ def indexed(title: str, written: Notes, rows: Sequence[Sequence[str]]) -> str:
 def check_names(kind: str, names: Mapping[str, set[str]], written: Notes) -> None:
     """Raise ValueError where a name has no notes, or notes have no name."""
     for part, known in names.items():
-        there = set(written.get(part, ())) - {"index", "categories"}
-        if odd := known ^ there:
-            raise ValueError(f"docs/reference/methods/{kind}.toml: {part}: {', '.join(sorted(odd))}")
+        documented = set(written.get(part, ())) - {"index", "categories"}
+        if mismatched := known ^ documented:
+            raise ValueError(f"docs/reference/methods/{kind}.toml: {part}: {', '.join(sorted(mismatched))}")
 
 
 def explainer_pages() -> Pages:
@@ -233,8 +233,10 @@ def explained(name: str, what: str, kinds: Sequence[type[Any]], entry: Notes, pr
             if key not in ("model", "others", "target_layer", "target_layers"):
                 option = "yes" if key in OPTIONS.get(name, {}) else ""
                 rows.append((f"`{key}`", shown(parameter.default), option, meanings.get(key, "")))
-    asked = entry.get("example", name)
-    run = f'robustkit cam zoo:shapes-vit-quest --data-dir embedded:shapes --cams "{asked}" \\\n    --faithfulness none'
+    example = entry.get("example", name)
+    run = (
+        f'robustkit cam zoo:shapes-vit-quest --data-dir embedded:shapes --cams "{example}" \\\n    --faithfulness none'
+    )
     parts = [
         what,
         maths(entry["maths"]),
@@ -294,8 +296,8 @@ def constant_names() -> dict[str, str]:
     from corruptions import constants
 
     text = " ".join((constants.__doc__ or "").partition("per severity:")[2].split())
-    found = re.findall(r"((?:\w+, )*\w+): (.*?)\.(?= (?:\w+, )*\w+:|$)", text)
-    return {name: meaning for names, meaning in found for name in names.split(", ")}
+    meanings = re.findall(r"((?:\w+, )*\w+): (.*?)\.(?= (?:\w+, )*\w+:|$)", text)
+    return {name: meaning for names, meaning in meanings for name in names.split(", ")}
 
 
 def of_category(category: str, names: Sequence[str], single: Notes) -> str:
@@ -310,8 +312,8 @@ def of_category(category: str, names: Sequence[str], single: Notes) -> str:
         rows = [("severity", *PRESETS)]
         for place, severity in enumerate(SEVERITIES):
             rows.append((str(severity), *(constant(values[name][place]) for values in PRESETS.values())))
-        said = [" ".join(part.split()) for part in (inspect.getdoc(CORRUPTIONS[name]) or "").split("\n\n")]
-        text = "\n\n".join(part for part in said if not part.startswith(("photographs:", "texture:", "Raises")))
+        paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(CORRUPTIONS[name]) or "").split("\n\n")]
+        text = "\n\n".join(part for part in paragraphs if not part.startswith(("photographs:", "texture:", "Raises")))
         parts += [f"### {name}", maths(single[name]), text, f"Constants: {meanings[name]}.", table(rows)]
     return "\n\n".join(parts)
 

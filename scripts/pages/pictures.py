@@ -49,16 +49,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    made = list[Path]()
+    pictures = list[Path]()
     if options.only != SCREENS:
-        made += gallery(options.work, options.out)
+        pictures += gallery(options.work, options.out)
     if options.only != PAGE:
         browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
         if browser is None:
             print("no Chromium found; install chromium", file=sys.stderr)
             return 2
-        made += screens(browser, options.work, options.out)
-    for path in made:
+        pictures += screens(browser, options.work, options.out)
+    for path in pictures:
         print(path, f"{path.stat().st_size / 1000:.0f} kB")
     return 0
 

@@ -86,18 +86,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put formulas in their places: Markdown takes `math` for a block, and would read what is in it."""
-    return _PLACE.sub(lambda found: _FORMULAS[int(found[1])], html)
+    return _PLACE.sub(lambda match: _FORMULAS[int(match[1])], html)
 
 
 def with_maths(markdown: str) -> str:
     """Return the text with a place for each formula, in LaTeX between $` and `$ or in blocks of `math`."""
     from latex2mathml.converter import convert
 
-    def place(found: re.Match[str]) -> str:
-        block = found[1] is not None
-        text = convert(found[1] or found[2], display="block" if block else "inline")
+    def place(match: re.Match[str]) -> str:
+        block = match[1] is not None
+        text = convert(match[1] or match[2], display="block" if block else "inline")
         if "\\" in text:
-            raise ValueError(f"{found[0]}: a command that has no MathML")
+            raise ValueError(f"{match[0]}: a command that has no MathML")
         _FORMULAS.append(text.replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>"))  # a relation
         mark = f"\ue000{len(_FORMULAS) - 1}\ue001"
         return f'<div class="maths" style="overflow-x: auto">{mark}</div>' if block else mark

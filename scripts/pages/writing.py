@@ -151,9 +151,9 @@ def write_pages(folder: Path, pages: Mapping[str, str], check: bool = False) -> 
 
     check: write nothing; status 1 and a line where a page differs, is missing, or is left over.
     """
-    there = {path.name: path for path in folder.glob("*.md")}
-    old = sorted(there.keys() - pages.keys())
-    changed = [name for name, text in pages.items() if name not in there or there[name].read_text("utf-8") != text]
+    stored = {path.name: path for path in folder.glob("*.md")}
+    old = sorted(stored.keys() - pages.keys())
+    changed = [name for name, text in pages.items() if name not in stored or stored[name].read_text("utf-8") != text]
     if check:
         for name in (*changed, *old):
             print(f"{folder.name}/{name} is out of date", file=sys.stderr)
@@ -162,5 +162,5 @@ def write_pages(folder: Path, pages: Mapping[str, str], check: bool = False) -> 
     for name in changed:
         (folder / name).write_text(pages[name], "utf-8")
     for name in old:
-        there[name].unlink()
+        stored[name].unlink()
     return 0

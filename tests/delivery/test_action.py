@@ -101,8 +101,8 @@ def test_a_pull_request_has_one_comment_that_each_run_writes_anew(
     gate = Runner(tmp_path, inputs).run(("Gate",))
     assert gate.done == {"Gate": 1} and "n under clean" in gate.summary  # the summary of the job has it, too
     for _ in range(2):
-        made = Runner(tmp_path, inputs).run(("Comment on the pull request",))
-        assert made.done == {"Comment on the pull request": 0}, made.said
+        outcome = Runner(tmp_path, inputs).run(("Comment on the pull request",))
+        assert outcome.done == {"Comment on the pull request": 0}, outcome.said
     text = posted.read_text("utf-8")
     assert text.startswith("<!-- robustkit: robustness -->\n") and "n under clean" in text
     assert "vit of runs/robustkit against vit of runs/main" in text and text.count("```") == 2

@@ -179,8 +179,8 @@ def test_only_the_standard_attack_is_called_autoattack(tmp_path: Path, inside: s
     if not inside:  # a card of one's own with fewer steps
         card = manifest.protocol.parameters | {"autoattack": {"steps": 20, "targets": 9, "queries": 5000}}
         other = replace(manifest, protocol=replace(manifest.protocol, parameters=card))
-        said = name_of("autoattack(eps=2/255,version=standard)", "table", other)
-        assert said == "modified AutoAttack, 2/255, 20 steps"
+        name = name_of("autoattack(eps=2/255,version=standard)", "table", other)
+        assert name == "modified AutoAttack, 2/255, 20 steps"
         assert name_of("autoattack(eps=2/255,only=apgd-ce)", "table", other) == "APGD-CE, 2/255, 20 steps"
 
 

@@ -144,8 +144,8 @@ def test_a_sample_that_never_falls_takes_what_is_announced() -> None:
     scenes = load_card("segmentation")
     pgd, sea = (parse_condition(text, scenes) for text in ("pgd(steps=3)", "sea(steps=3)"))
     for condition, scored in ((pgd, 1), (sea, 5)):  # SEA's worst point, and the ends of its four runs
-        whole = family_of(condition.name).evaluator.cost(condition, scenes, 3)
-        assert whole.forwards - attack_cost(condition, scenes, 3).forwards == scored
+        announced = family_of(condition.name).evaluator.cost(condition, scenes, 3)
+        assert announced.forwards - attack_cost(condition, scenes, 3).forwards == scored
 
 
 def test_controls_of_maps_are_announced() -> None:

@@ -114,24 +114,29 @@ def scope(run: Run) -> dict[str, str]:
 
 def test_the_scope_says_what_was_evaluated_and_what_presets_have_besides(tmp_path: Path) -> None:
     records = {("plain", text): right(30) for text in ("clean", PGD, *FOG)}
-    found = scope(run_of(tmp_path / "run", records))
-    assert found["date"].startswith("1 Jan 2026, robustkit ") and found["protocol"] == "standard@1"
-    assert found["data"] == "40 images of set" and found["evaluated"] == "clean, PGD, fog"
-    lacking = "FGSM, standard AutoAttack, SPSA, ImageNet-C in full, attribution maps"
-    assert found["not evaluated"] == lacking
-    whole = {("plain", f"corruption({name},severity={k})"): right(30) for name in SETS["in-c"] for k in (1, 2, 3, 4, 5)}
+    strip = scope(run_of(tmp_path / "run", records))
+    assert strip["date"].startswith("1 Jan 2026, robustkit ") and strip["protocol"] == "standard@1"
+    assert strip["data"] == "40 images of set" and strip["evaluated"] == "clean, PGD, fog"
+    lacking = "FGSM, AutoAttack, SPSA, ImageNet-C in full, attribution maps"
+    assert strip["not evaluated"] == lacking
+    complete = {
+        ("plain", f"corruption({name},severity={k})"): right(30) for name in SETS["in-c"] for k in (1, 2, 3, 4, 5)
+    }
     names = ("fgsm(eps=1/255)", "spsa(eps=1/255)", "autoattack(eps=1/255,version=standard,only=apgd-ce)")
     more = {("plain", text): right(30) for text in names}
-    found = scope(run_of(tmp_path / "whole", {**records, **whole, **more}))
-    assert found["not evaluated"] == "standard AutoAttack, attribution maps"  # a stage is no AutoAttack
+    strip = scope(run_of(tmp_path / "whole", {**records, **complete, **more}))
+    assert strip["not evaluated"] == "AutoAttack, attribution maps"  # a stage is no AutoAttack
+    modified = {("plain", "autoattack(eps=1/255,version=standard,steps=3)"): right(30)}
+    strip = scope(run_of(tmp_path / "modified", {**records, **complete, **more, **modified}))
+    assert strip["not evaluated"] == "standard AutoAttack, attribution maps"
     part = run_of(tmp_path / "part", records, lambda plain: plain["data"].update(total=12_345))
     assert scope(part)["data"] == "40 images of set (of 12,345)"
 
 
 def test_findings_are_counted_by_severity(tmp_path: Path) -> None:
     run = of_numbers(tmp_path, plain=(36, 36))
-    odd = noted("exceeds eps [attack/exceeds-eps]", "8 of 9 [maps/misclassified-excluded]", "odd")
-    rows = [Figure(0.5, 9, checkpoint="plain").of("clean", "top1", odd)]
+    findings = noted("exceeds eps [attack/exceeds-eps]", "8 of 9 [maps/misclassified-excluded]", "odd")
+    rows = [Figure(0.5, 9, checkpoint="plain").of("clean", "top1", findings)]
     assert dict(front_of(Results(run, rows), looks_of(run)).scope)["findings"] == "2 doubts, 1 note"
 
 

@@ -252,8 +252,8 @@ def test_levels_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: 
     frost, over = ours.means["frost"]
     assert over == "1,5" and frost.value == pytest.approx(0.4) and math.isnan(frost.low) and frost.n == 39
     assert (other.checkpoint, other.definition, other.clean) == ("b", "(preset=cifar)", None)
-    drawn = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
-    (only,) = drawn  # one corruption alone, of the other definition, has no figure
+    plots = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
+    (only,) = plots  # one corruption alone, of the other definition, has no figure
     assert only.title == "Accuracy under corruption"
     rows_drawn = [text for text in texts(only) if text in ("clean", "fog", "snow (3)", "frost (1,5)")]
     assert rows_drawn == ["clean", "fog", "frost (1,5)", "snow (3)"]  # the hardest first
@@ -272,11 +272,11 @@ def test_retention_of_all_severities_goes_before_that_of_some() -> None:
         row("noise", "retention", 0.4),
     ]
     for order in (rows, rows[::-1]):
-        (found,) = retention_levels(order)
-        ((name, (kept, over)),) = found.means.items()
-        assert (name, bare(kept), over, found.clean) == ("gaussian_noise", point(0.5), "", None)
-    (found,) = retention_levels(rows[:1])
-    assert found.means["gaussian_noise"][1] == "1–3"
+        (levels,) = retention_levels(order)
+        ((name, (kept, over)),) = levels.means.items()
+        assert (name, bare(kept), over, levels.clean) == ("gaussian_noise", point(0.5), "", None)
+    (levels,) = retention_levels(rows[:1])
+    assert levels.means["gaussian_noise"][1] == "1–3"
 
 
 def test_reliability_by_hand(tmp_path: Path) -> None:
@@ -306,15 +306,15 @@ def test_bins_have_equal_counts_below_500_samples(tmp_path: Path, n: int) -> Non
     run = make_run(tmp_path, data={"n": n})
     confidence = np.linspace(0.1, 0.999, n)
     write(run, "clean", {"confidence": confidence, "correct": [i % 2 == 0 for i in range(n)]})
-    found = reliability("a", "clean", readable_rows(run.table("a", "clean")))
-    assert found is not None
+    levels = reliability("a", "clean", readable_rows(run.table("a", "clean")))
+    assert levels is not None
     parts = (
         np.array_split(confidence, 8)
         if n < 500
         else [inside for place in range(15) if len(inside := confidence[np.ceil(confidence * 15) == place + 1])]
     )
-    assert found.confidence == pytest.approx([part.mean() for part in parts], abs=1e-6)
-    assert [each.n for each in found.accuracy] == [len(part) for part in parts]
+    assert levels.confidence == pytest.approx([part.mean() for part in parts], abs=1e-6)
+    assert [each.n for each in levels.accuracy] == [len(part) for part in parts]
 
 
 def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_something(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
     ]
     assert found[2].controls == {"full": 0.25, "centre": 0.375} and bare(found[2].points["agcam"]) == point(0.5)
     assert figures(make_run(tmp_path), rows) == []  # of one method the table says as much
-    odd, plain_kind = figures(make_run(tmp_path), [*rows, row("cam(rollout)", "abpc", 0.25)])
-    assert odd.title == "Scores of maps (threshold=0.3)" and "↓" not in odd.caption
+    mixed_kind, plain_kind = figures(make_run(tmp_path), [*rows, row("cam(rollout)", "abpc", 0.25)])
+    assert mixed_kind.title == "Scores of maps (threshold=0.3)" and "↓" not in mixed_kind.caption
     assert plain_kind.alt == (
         "IoU of boxes. a: agcam 70.0. ABPC. a: agcam 0.500, rollout 0.250, best control centre 0.375. "
         "deletion, lower is better. a: agcam 0.100, best control random 0.200."

@@ -85,9 +85,11 @@ def test_the_closest_call_is_of_an_area_without_a_difference(tmp_path: Path) -> 
     snow = [text.replace("fog", "snow") for text in FOG]
     records = everywhere(36, 33, 16, ("clean", PGD)) | {("plain", text): right(36) for text in (*snow, "clean")}
     records |= {("other", text): right(31) for text in snow} | {("other", "clean"): right(36)}
-    said = summary_sentences(of(run_of(tmp_path, records)))
-    assert said[0].startswith("other is significantly worse than plain under fog; no significant difference on clean ")
-    assert said[-1].startswith("Closest call: other vs plain, −7.5 points of accuracy under PGD (")
+    sentences = summary_sentences(of(run_of(tmp_path, records)))
+    assert sentences[0].startswith(
+        "other is significantly worse than plain under fog; no significant difference on clean "
+    )
+    assert sentences[-1].startswith("Closest call: other vs plain, −7.5 points of accuracy under PGD (")
 
 
 def test_where_nothing_differs_that_is_said_with_what_could_have_shown(

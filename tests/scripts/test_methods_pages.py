@@ -14,8 +14,8 @@ from scripts.pages import methods, site, writing
 @pytest.mark.parametrize("folder", methods.FOLDERS)
 @pytest.mark.skipif(bool(DELETED), reason="without some slices")
 def test_the_pages_are_what_the_script_makes(folder: str) -> None:
-    there = {path.name: path.read_text("utf-8") for path in (methods.DOCS / folder).glob("*.md")}
-    assert there == methods.FOLDERS[folder](), "run python -m scripts.pages.methods"
+    stored = {path.name: path.read_text("utf-8") for path in (methods.DOCS / folder).glob("*.md")}
+    assert stored == methods.FOLDERS[folder](), "run python -m scripts.pages.methods"
 
 
 def test_the_costs_of_the_page_that_helps_to_choose_are_those_of_the_attacks() -> None:

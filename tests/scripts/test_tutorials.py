@@ -60,8 +60,8 @@ def test_a_tutorial_prints_what_is_stored(path: Path, tmp_path: Path, monkeypatc
     for old, new in pairs:
         assert len(old) == len(new), (old, new)
         if path.stem != TRAINED:
-            found = [each for both in zip(old, new, strict=True) for each in differing(*both)]
-            assert not found
+            differences = [each for both in zip(old, new, strict=True) for each in differing(*both)]
+            assert not differences
     if path.stem == TRAINED:
         said = [text for _, new in pairs for text in new]
         compared = [text for text in said if "paired by image" in text]

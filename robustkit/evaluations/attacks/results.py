@@ -173,9 +173,9 @@ def curves(results: Sequence[Figure], claims: Mapping[str, Claim]) -> list[Curve
 def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Plot]:
     lines = curves(results, results.manifest.claims)
     for norm in dict.fromkeys(line.norm for line in lines):
-        drawn = [line for line in lines if line.norm == norm]
-        if len({eps for line in drawn for eps, _ in line.points}) > 2:  # of fewer the first page says as much
-            yield _curve_figure(drawn, looks, metric, section, results.manifest)
+        alike = [line for line in lines if line.norm == norm]
+        if len({eps for line in alike for eps, _ in line.points}) > 2:  # of fewer the first page says as much
+            yield _curve_figure(alike, looks, metric, section, results.manifest)
 
 
 def _curve_figure(
@@ -316,9 +316,9 @@ def _stage_figure(
     for name, points in after.items():
         standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
         sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} are still correct: {standing}")
-    called, many = name_of(condition, "table", manifest), manifest.protocol.samples.many
-    title, height = f"{shorten_name(called, 60)}: {many} still correct after each stage", 260 + 18 * -(-len(names) // 2)
-    alt = f"{shorten_name(called, 90)}: {list_some(sentences)}."
+    label, many = name_of(condition, "table", manifest), manifest.protocol.samples.many
+    title, height = f"{shorten_name(label, 60)}: {many} still correct after each stage", 260 + 18 * -(-len(names) // 2)
+    alt = f"{shorten_name(label, 90)}: {list_some(sentences)}."
     caption = f"Each stage attacks the {many} that earlier stages left correct; 95 % intervals."
     return Plot("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
@@ -349,8 +349,8 @@ def dossier_grids(results: Results) -> list[Table]:
     for unit, (n, stages) in results.gathered(Stages).by_unit.items():
         for check in (*dossier_of(results.run, *unit, n, stages), *checks_of_order(findings.get(unit, ()))):
             nothing = "not measured" if check.figure == "not measured" else "nothing found"
-            called = name_of(unit[1], "table", results.manifest)
-            row = (check.name, unit[0], called, check.figure, f"⚑ {check.finding.text}" if check.finding else nothing)
+            label = name_of(unit[1], "table", results.manifest)
+            row = (check.name, unit[0], label, check.figure, f"⚑ {check.finding.text}" if check.finding else nothing)
             (flagged if check.finding else passed).setdefault(check.name, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
     grids = []
@@ -400,11 +400,11 @@ class AttacksPresenter(Presenter):
     def tables(self, results: Results) -> Iterable[Table]:
         """Yield those of a terminal; a page shows the same in other sections."""
         manifest, rows = results.manifest, [*stage_rows(results)]
-        every = [(f"{name}, {name_of(condition, 'table', manifest)}", *texts) for name, condition, texts in rows]
-        if every:
+        lines = [(f"{name}, {name_of(condition, 'table', manifest)}", *texts) for name, condition, texts in rows]
+        if lines:
             title = "stages: each attacks what earlier stages left correct"
-            table = Table(title, ("", *STAGE_HEADINGS), tuple(every), places=("terminal",))
-            yield table.under_heads([unit for unit, *_ in every])
+            table = Table(title, ("", *STAGE_HEADINGS), tuple(lines), places=("terminal",))
+            yield table.under_heads([unit for unit, *_ in lines])
         if strengths := [
             (f"{name}, {name_of(condition, 'table', manifest)}", *texts)
             for name, condition, texts in strength_rows(results)
@@ -414,10 +414,10 @@ class AttacksPresenter(Presenter):
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
-        yield Section("attacks", "Robust accuracy against ε", figures=drawn)
+        curves = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
+        yield Section("attacks", "Robust accuracy against ε", figures=curves)
         manifest, staged = results.manifest, _in_stages(results)
-        called = {called_attack(*attack_parts(condition), manifest) for condition in staged}
+        attack_names = {called_attack(*attack_parts(condition), manifest) for condition in staged}
 
         def in_stages() -> dict[str, list[Table]]:
             parts, headline = (
@@ -430,6 +430,8 @@ class AttacksPresenter(Presenter):
             strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
             return {"grids": grids, "strengths": [*strengths, *support_grids(results, of_family(self.name))]}
 
-        title = f"{called.pop() if len(called) == 1 else 'Attacks'} by stage" if staged else "Attack strength"
+        title = (
+            f"{attack_names.pop() if len(attack_names) == 1 else 'Attacks'} by stage" if staged else "Attack strength"
+        )
         yield Section("stages", title, in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})

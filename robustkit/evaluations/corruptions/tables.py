@@ -312,7 +312,7 @@ class CorruptionsPresenter(Presenter):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines = finding_lines(results, of_family(self.name))
-        drawn = level_figures(accuracy_levels(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
+        plots = level_figures(accuracy_levels(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
         yield Section(
             "corruptions",
             "Corruptions",
@@ -320,7 +320,7 @@ class CorruptionsPresenter(Presenter):
                 "grids": with_flags(corruption_grids(corruption_tables(results)), lines),
                 "left_out": left_out_lines(results.run),
             },
-            tuple(drawn),
+            tuple(plots),
         )
 
 
@@ -384,15 +384,15 @@ def retention_levels(results: Sequence[Figure]) -> list[CorruptionLevels]:
 
 
 def level_figures(
-    drawn: Sequence[CorruptionLevels], looks: Mapping[str, Style], section: str, title: str, what: str
+    groups: Sequence[CorruptionLevels], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Plot]:
     """Yield a figure for each definition: a row for each corruption, the hardest first, a dot for each checkpoint.
     what: the figure shown."""
-    for definition in dict.fromkeys(levels.definition for levels in drawn):
-        every = [levels for levels in drawn if levels.definition == definition]
-        if len({name for levels in every for name in levels.means}) > 1:
-            several = f" {definition}" if definition and len({levels.definition for levels in drawn}) > 1 else ""
-            yield _level_figure(every[:_TOGETHER], looks, section, f"{title}{several}", what, len(every))
+    for definition in dict.fromkeys(levels.definition for levels in groups):
+        alike = [levels for levels in groups if levels.definition == definition]
+        if len({name for levels in alike for name in levels.means}) > 1:
+            several = f" {definition}" if definition and len({levels.definition for levels in groups}) > 1 else ""
+            yield _level_figure(alike[:_TOGETHER], looks, section, f"{title}{several}", what, len(alike))
 
 
 def _level_figure(
@@ -404,8 +404,8 @@ def _level_figure(
             values.setdefault(name, []).append(point.value)
             overs.setdefault(name, set()).add(over)
     rows = sorted(values, key=lambda name: (sum(values[name]) / len(values[name]), name))
-    every = set[str]().union(*overs.values())
-    one = every.pop() if len(every) == 1 else None  # the severities of all rows
+    severities = set[str]().union(*overs.values())
+    one = severities.pop() if len(severities) == 1 else None  # the severities of all rows
     texts = [_row_text(name, set() if one is not None else overs[name]) for name in rows]
     clean = any(levels.clean for levels in group)
     places = {name: place for place, name in enumerate(rows, start=clean)}

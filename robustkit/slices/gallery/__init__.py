@@ -122,8 +122,8 @@ def _run(
         from .drawing import explain_pictures, holds_pictures, is_picture, pictures_in, read_picture_files
         from .sheet import Look
 
-    drawn = ("targets", "texts", "gallery", "choose", "show", "save_maps", "colormap", "alpha", "kind", "size")
-    gallery = {key: options.pop(key) for key in drawn}
+    look_options = ("targets", "texts", "gallery", "choose", "show", "save_maps", "colormap", "alpha", "kind", "size")
+    gallery = {key: options.pop(key) for key in look_options}
     if options.pop("prompt") is not None:
         remedy = "maps for a sentence are drawn with --target-text; --prompts has templates for the names of classes"
         raise ProtocolError(f"--prompt: no such option; {remedy}")
@@ -148,12 +148,12 @@ def _run(
     how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
     side = console(stderr=True)
     how["say"] = lambda line: print_as_it_is(side, line)
-    made = replace(explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how), look=look)
-    for row in made.rows:
+    maps = replace(explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how), look=look)
+    for row in maps.rows:
         whose = f"{row.sample_id}, {row.checkpoint}" if len(checkpoints) > 1 else row.sample_id
         print_line(console(), f"{whose}: {', '.join(row.lines)}")
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
-    print_as_it_is(console(), *(str(made.save(each)) for each in paths))
+    print_as_it_is(console(), *(str(maps.save(each)) for each in paths))
 
 
 def _sheet_path(pictures: Sequence[str], out: Path | None, kind: str | None) -> Path:

@@ -357,8 +357,8 @@ def _setup(classifiers: Sequence[Classifier], specs: Sequence[MapSpec]) -> tuple
     """Return what made the maps, for the metadata of pictures: files, formulas, normalisation, methods."""
     lines = []
     for identity in (classifier.identity for classifier in classifiers):
-        name, shown = Path(str(identity.spec)).name or identity.name, identity.preprocessing
-        mean, std = (" ".join(f"{value:g}" for value in values) for values in (shown.mean, shown.std))
+        name, preprocessing = Path(str(identity.spec)).name or identity.name, identity.preprocessing
+        mean, std = (" ".join(f"{value:g}" for value in values) for values in (preprocessing.mean, preprocessing.std))
         digest = (identity.sha256 or "none")[:12]
         lines.append(f"{name} (SHA-256 {digest}), attention {identity.attention}, mean {mean}, std {std}")
     return (*lines, f"maps: {', '.join(map(brief, specs))}")
@@ -374,13 +374,13 @@ def _asked_class(text: str, names: Sequence[str]) -> Target:
 
 def pictures_in(arguments: Sequence[str]) -> list[str]:
     """Return the pictures among the arguments of a command, and those in folders that hold no model, by name."""
-    found = list[str]()
+    pictures = list[str]()
     for argument in arguments:
         if is_picture(argument):
-            found.append(argument)
+            pictures.append(argument)
         elif holds_pictures(argument):
-            found += sorted(str(path) for path in Path(argument).iterdir() if is_picture(str(path)))
-    return found
+            pictures += sorted(str(path) for path in Path(argument).iterdir() if is_picture(str(path)))
+    return pictures
 
 
 def holds_pictures(argument: str) -> bool:

@@ -149,9 +149,9 @@ class Painter:
             place, plain = int(places[index]), not both and target == usual
             text = spec.text if under is None else spec.compared_under(under.text).text
             row = scores.get((name, text), {}) if plain else {}
-            named = f"{_named(subject, place)} {_share(explained.logits, place)}"
+            label = f"{_named(subject, place)} {_share(explained.logits, place)}"
             alone = target == PREDICTED and under is None and not both  # the line under the image says it
-            lines = [*([] if alone else [named]), *_figures(row)]
+            lines = [*([] if alone else [label]), *_figures(row)]
             lines += [f"{percent(shares[index], 0)} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
             heading = brief(spec) if target == usual and not self.targets else f"{brief(spec)}, {target.heading}"

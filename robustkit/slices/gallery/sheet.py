@@ -134,8 +134,8 @@ class Gallery:
             ProtocolError: another kind of file.
             ValueError: an unknown colormap, or an alpha outside [0, 1].
         """
-        asked: dict[str, Any] = {"colormap": colormap, "alpha": alpha, "size": size}
-        if changes := {name: value for name, value in asked.items() if value is not None}:
+        options: dict[str, Any] = {"colormap": colormap, "alpha": alpha, "size": size}
+        if changes := {name: value for name, value in options.items() if value is not None}:
             return replace(self, look=replace(self.look, **changes)).save(path)
         target = Path(path)
         figure = {".pdf": write_figure, ".svg": write_figure}

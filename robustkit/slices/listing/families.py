@@ -84,8 +84,8 @@ def _of_transformers(kind: Any, options: dict[str, Any]) -> nn.Module:
     if "text_config" in (parts := getattr(kind.config_class, "sub_configs", {})):
         text = {key: shape[key] for key in _SHAPE if key != "patch_size"}
         text |= {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
-        made = {part: {"vision_config": shape, "text_config": text}[part] for part in parts}
-        return Logits(kind(kind.config_class(**made, num_labels=CLASSES)))
+        configs = {part: {"vision_config": shape, "text_config": text}[part] for part in parts}
+        return Logits(kind(kind.config_class(**configs, num_labels=CLASSES)))
     network = kind(kind.config_class(**shape))
     return Logits(network) if kind.__name__.endswith("Classification") else _Headed(network)
 
@@ -105,16 +105,16 @@ def tiny_networks() -> dict[str, Callable[[], nn.Module]]:
 
     Families that the installed libraries do not have, such as all of transformers without it, are left out.
     """
-    made: dict[str, Callable[[], nn.Module]] = {
+    builders: dict[str, Callable[[], nn.Module]] = {
         f"timm {family}": partial(_of_timm, name, options)
         for family, (name, options) in _TIMM.items()
         if timm.is_model(name)
     }
     if importlib.util.find_spec("transformers") is None:
-        return made
+        return builders
     import transformers
 
-    return made | {
+    return builders | {
         f"transformers {family}": partial(_of_transformers, getattr(transformers, name), options)
         for family, (name, options) in _THEIRS.items()
         if hasattr(transformers, name)

@@ -23,7 +23,7 @@ from ...display.table import Table, as_csv, as_latex, as_markdown
 from ...display.text import capital, escape_markdown, finite_json
 from ...errors import DamagedRecord, ProtocolError, RunError, unknown
 from ...evaluations.aggregate import Results
-from ...evaluations.condition import estimated, kind_of, matches, name_of, pattern_of
+from ...evaluations.condition import PUBLISHED_SETS, estimated, kind_of, matches, name_of, pattern_of
 from ...evaluations.metrics import is_finite, scored_by
 from ...evaluations.presenting import Concerned, raised_once
 from ...evaluations.records import check_plugins
@@ -239,8 +239,8 @@ def table(
     figures = tuple(entry for entry in figures if any(entry.key in line.rows for line in lines))
     if not figures:
         raise RunError("no figure is known of each training of a method; rerun the audit until it completes")
-    made = _made(lines, figures, intervals, mark)
-    return made.turned() if turned != (isinstance(chosen[0], tuple) or isinstance(chosen[1], list)) else made
+    table = _made(lines, figures, intervals, mark)
+    return table.turned() if turned != (isinstance(chosen[0], tuple) or isinstance(chosen[1], list)) else table
 
 
 def _axis(
@@ -275,9 +275,9 @@ def _axis(
             raise ProtocolError(f"--{option}: {unknown('checkpoint or condition', item, choices)}")
         figures |= some
     if not figures:
-        wanted = ", ".join(SETS[name] for name in sets)
+        members = ", ".join(SETS[name] for name in sets)
         raise ProtocolError(
-            f"--{option} {items[0]}: the runs have none of {wanted}; audit one of these, or name others"
+            f"--{option} {items[0]}: the runs have none of {members}; audit one of these, or name others"
         )
     return tuple(figures.values())
 
@@ -425,19 +425,20 @@ def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, s
     alone, headings = len(_radii(lines, figures)) == 1, dict[Asked, str]()
     for entry, manifest in manifests.items():
         claim, metric = manifest.claims.get(entry.condition), metric_of(entry.metric)
-        called = name_of(entry.condition, "badge", manifest) if claim is not None else entry.called
+        heading = name_of(entry.condition, "badge", manifest) if claim is not None else entry.called
         if attack := estimated(*entry.key):
             headings[entry] = f"{', '.join(name_of(attack, 'table', manifest).split(', ')[: 2 - alone])}, estimated"
             continue
         if claim is not None and alone:
-            called = called.replace(f" {amount(claim.eps, claim.norm, manifest.protocol.space)}", "", 1)
+            heading = heading.replace(f" {amount(claim.eps, claim.norm, manifest.protocol.space)}", "", 1)
         label = (metric.short or metric.label or metric.name).removesuffix(" %")
         figure = label.removeprefix("mean ") + " ↓" * (metric.better < 0)
-        called = called.replace("all corruptions (in-c)", "IN-C").replace("in-c", "IN-C")
+        if (kind := kind_of(entry.condition)) in PUBLISHED_SETS:
+            heading = heading.replace(name_of(kind, "table", manifest), PUBLISHED_SETS[kind][0])
         if entry.metric.startswith("iou("):
             figure = f"IoU {entry.metric[4:-1]}"
-            called = "" if entry.condition == CLEAN.text else called
-        headings[entry] = called if entry.metric == task_of(manifest).headline else f"{called} {figure}".strip()
+            heading = "" if entry.condition == CLEAN.text else heading
+        headings[entry] = heading if entry.metric == task_of(manifest).headline else f"{heading} {figure}".strip()
     return headings
 
 

@@ -290,11 +290,11 @@ def _classes(checkpoint: str, cells: Cells, manifest: Manifest | None) -> Iterat
         fractions = [finite_or_none(cells, condition, metric) for condition in columns]
         first = cells.get((columns[0], metric))
         rows.append((metric[4:-1], count(0) if first is None else counted(first), *map(scaled, fractions)))
-    called = [name_of(text, "table", manifest) if manifest else text for text in columns]
-    title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {called[0]}"
+    labels = [name_of(text, "table", manifest) if manifest else text for text in columns]
+    title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {labels[0]}"
     note = "--classes FILE names the classes." if rows and all(row[0].isdigit() for row in rows) else ""
-    headings = ("class", "images", *called)
-    yield Table(title, headings, tuple(rows), note=note, checkpoint=checkpoint, shaded=tuple(called))
+    headings = ("class", "images", *labels)
+    yield Table(title, headings, tuple(rows), note=note, checkpoint=checkpoint, shaded=tuple(labels))
 
 
 def terminal_scenes(tables: Sequence[Table]) -> Iterator[Table]:
