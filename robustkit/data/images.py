@@ -19,7 +19,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -560,8 +560,12 @@ def _check_image(image: Image.Image, data: bytes) -> None:
 PAPER, INK, FAINT, RULE = (255, 255, 255), (24, 27, 33), (110, 116, 126), (216, 219, 224)
 
 
-def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
+@cache
+def font(size: int) -> ImageFont.FreeTypeFont:
+    """Return letters for pictures, matplotlib's: Pillow's own lack `−`, `×`, `ε` and arrows."""
+    import matplotlib
+
+    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), size)
 
 
 def fit_text(text: str, size: int, width: int) -> str:

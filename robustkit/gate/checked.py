@@ -49,6 +49,9 @@ class Checked:
         plain: dict[str, Any] = json.loads(self.to_json())
         return pd.DataFrame(plain["verdicts"])
 
+    def __repr__(self) -> str:
+        return f"Checked({str(self.run.path)!r}: {output.count_verdicts(self.outcome)})"
+
     def _repr_html_(self) -> str:
         urgent, passed = output.by_urgency(self.outcome)
         return as_html([output.verdict_table((*urgent, *passed))], [output.count_verdicts(self.outcome)])

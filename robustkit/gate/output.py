@@ -173,7 +173,11 @@ def _missed(verdict: Verdict) -> str:
     gap = abs(figure.value - statement.bound)
     if not (math.isfinite(gap) and gap):
         return ""
-    return number(gap, 0) if _counts(statement) else Cell(_in_unit(gap, statement).replace(" %", " points"), gap)
+    if _counts(statement):
+        return number(gap, 0)
+    scale, unit = _scale(statement)
+    text = number(scale * gap, 1) if unit and scale * gap >= 0.05 else significant(scale * gap)
+    return Cell(f"{text} points" if unit else text, gap)
 
 
 def _flags(verdict: Verdict) -> list[str]:

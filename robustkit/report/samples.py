@@ -438,6 +438,9 @@ class Examples(Sequence[Example]):
     def _plain(self) -> list[dict[str, Any]]:
         return [{key: value for key, value in asdict(each).items() if key != "image"} for each in self.every]
 
+    def __repr__(self) -> str:
+        return f"{len(self)} examples; to_frame() has a row for each, and a notebook shows the pictures"
+
     def _repr_html_(self) -> str:
         columns = list(dict.fromkeys(each.condition for each in self.every))
         several = len({each.checkpoint for each in self.every}) > 1
@@ -467,8 +470,9 @@ def examples_of(run: RunFolder, condition: str, wrong: bool | None, limit: int) 
     beneath = {text: str(view.over) for text, view in views.items() if view.over is not None}
     chosen = [text for text in views if _means(condition, text)] if condition else _one_of_each(views)
     if not chosen:
-        names = ", ".join(dict.fromkeys(_brief(text) for text in views)) or "none; an audit keeps some with browse="
-        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; it kept some under {names}")
+        names = ", ".join(dict.fromkeys(_brief(text) for text in views))
+        some = f"it kept some under {names}" if names else "an audit keeps some with browse=, segment with examples="
+        raise RunError(f"{run.path} kept no pictures under {condition or 'any condition'}; {some}")
     needed = list(dict.fromkeys([*chosen, *(beneath[text] for text in chosen if text in beneath)]))
     units = [unit for unit in run.units() if unit[1] in chosen]
     ids, pictures = held_pictures(run, manifest.names, needed, manifest.pictures)

@@ -11,6 +11,7 @@ from ..common.plugins import plugin_session
 from ..data.metadata import Grouping
 from ..display.html import as_html
 from ..display.table import Table
+from ..display.text import capital
 from ..display.text import finite_json as json_of
 from ..errors import RunError
 from ..evaluations.condition import name_of
@@ -21,7 +22,6 @@ from ..tasks.task import task_of
 from .comparison import HEADINGS, Comparison, ComparisonRow, by_mid_p, compare_sides, comparison_as_json
 from .pairing import Side, checkpoint_pairs, unpaired_lines
 from .published import Published, read_published
-from .summary_text import listed
 from .tables import Among, among_tables, compared_tables, found_among, sides_of, tables
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class Compared:
         for pair in self.comparison.pairs:
             names, finite = " against ".join(pair.names[::-1]), [row for row in pair.rows if is_finite(row.p_value)]
             parts = [
-                f"significantly {verdict} on {listed([*dict.fromkeys(_called(row) for row in rows)])}"
+                f"significantly {verdict}: {_listed(rows)}"
                 for verdict in ("better", "worse", "higher", "lower")
                 if (rows := [row for row in finite if row.verdict == verdict])
             ]
             if parts:
-                lines.append(f"{names}: {'; '.join(parts)} ({len(finite)} figures tested).")
+                lines.append(f"{names}: {'. '.join(map(capital, parts))}. {len(finite)} figures tested.")
             elif finite:
                 alike.append(names)
         if len(self.comparison.pairs) <= PAIRS:
@@ -103,6 +103,9 @@ class Compared:
         rows = ((its, row.to_dict()) for its, pair in zip(names, pairs, strict=True) for row in pair.rows)
         named = {"first": "first_value", "second": "second_value"}
         return pd.DataFrame([{**its, **{named.get(k, k): value for k, value in row.items()}} for its, row in rows])
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
 
     def _repr_html_(self) -> str:
         return as_html(self.tables, (*self.sentences, *(f"⚑ {line}" for line in self.unpaired)))
@@ -169,10 +172,16 @@ def compare(
     return replace(result, unpaired=(*result.unpaired, f"{published.name}: it has no figure of these checkpoints"))
 
 
-def _called(row: ComparisonRow) -> str:
-    """Return `clean`, or with its metric where that is not the task's."""
-    where, metric = name_of(row.condition, "table", row.second.manifest), row.shown[0]
-    return where if metric.label == task_of(row.second.manifest).headline_metric.label else f"{where} ({metric.word})"
+def _listed(rows: Sequence[ComparisonRow]) -> str:
+    """Return `accuracy on clean images; NLL under PGD (2/255); and 3 more`."""
+    texts = []
+    for row in rows:
+        manifest, metric = row.second.manifest, row.shown[0]
+        headline = task_of(manifest).headline_metric
+        word = headline.noun if metric.label == headline.label else metric.word
+        texts.append(f"{word} {name_of(row.condition, 'sentence', manifest)}")
+    texts = [*dict.fromkeys(texts)]
+    return "; ".join(texts if len(texts) < 5 else [*texts[:3], f"and {len(texts) - 3} more"])
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from row_runs import make_run, row
 from robustkit.common.finding import Finding
 from robustkit.data.class_names import timm_list
 from robustkit.data.dataset import Dataset, open_dataset
-from robustkit.data.images import encode_png
+from robustkit.data.images import encode_png, font
 from robustkit.data.layouts import LAYOUTS, RULES, Sample
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.presenting import raised_once
@@ -511,3 +511,8 @@ def test_real_cifar_zip_and_its_first_thousand_ids() -> None:
     assert len(chosen) == 1000
     assert Image.open(io.BytesIO(chosen.read(chosen.samples[0]))).size == (32, 32)
     assert chosen.samples[0].id.startswith("airplane/")
+
+
+def test_letters_on_pictures_have_the_signs_that_tables_use() -> None:
+    lacking = bytes(font(16).getmask("\ue123"))
+    assert not [sign for sign in "−×ε≤≥↓∞–…" if bytes(font(16).getmask(sign)) == lacking]

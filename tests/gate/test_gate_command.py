@@ -41,9 +41,9 @@ def test_junit_says_what_failed(run: Run) -> None:
         "    </testcase>\n"
         '    <testcase classname="vit" name="top1 under pgd(eps=1/255) &gt;= 0.35" time="0">\n'
         '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 30.0 % [21.9, 39.6], n 100 under '
-        'pgd(eps=1/255,steps=20), bound &gt;= 35 %, missed by 5 points" type="fail">vit\n'
+        'pgd(eps=1/255,steps=20), bound &gt;= 35 %, missed by 5.0 points" type="fail">vit\n'
         "top1 under pgd(eps=1/255) &gt;= 0.35: 30.0 % [21.9, 39.6], n 100 under pgd(eps=1/255,steps=20), "
-        "bound &gt;= 35 %, missed by 5 points\n"
+        "bound &gt;= 35 %, missed by 5.0 points\n"
         "the interval contains the bound, so the miss is not significant: audit more samples, or see what "
         "changed with "
         "robustkit compare RELEASED RUN</failure>\n"
@@ -85,7 +85,7 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
         assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
         assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
     assert reported[2].endswith(
-        "::top1 under clean >= 90 %25: 50.0 %25 [23.7, 76.3], n 10, bound >= 90 %25, missed by 40 points"
+        "::top1 under clean >= 90 %25: 50.0 %25 [23.7, 76.3], n 10, bound >= 90 %25, missed by 40.0 points"
     )
     page = markdown(found, NASTY)
     failed, passed = page.split("<details><summary>1 passed</summary>\n\n")
@@ -168,7 +168,7 @@ def test_exit_codes_and_files(
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
     reported = capsys.readouterr()
-    assert "FAIL     vit         top1 under clean >= 0.7  60.0 % [50.2, 69.1]  100  10 points\n" in reported.out
+    assert "FAIL     vit         top1 under clean >= 0.7  60.0 % [50.2, 69.1]  100  10.0 points\n" in reported.out
     assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in reported.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in reported.out
     assert "does not meet strict.toml: 0 pass, 1 fail, 0 inconclusive, of 1 verdicts" in reported.err
@@ -274,6 +274,12 @@ def test_a_request_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(("bound", "missed"), [(0.55, "5.0 points"), (0.5996, "0.04 points"), (0.5994, "0.1 points")])
+def test_a_miss_has_one_decimal_or_what_is_needed(run: Run, bound: float, missed: str) -> None:
+    (verdict,) = verdicts(run, f"top1 under clean <= {bound}").verdicts
+    assert sentence(verdict).endswith(f", missed by {missed}")
+
+
 def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     rules = ["top1 under clean >= 0.5", "mce <= 1", "top1 under clean >= 0.59 with 95 % confidence", "arch == 'resnet'"]
     rules += ["top1 under clean >= 0.9", "n under clean >= 500", "no findings", "attention == 'quest'"]
@@ -328,6 +334,7 @@ def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
 def test_python_takes_rules_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(tmp_path / "run", {"vit": {"clean": right(60, 100)}})
     one = robustkit.check(run, "top1 under clean >= 50 %")
+    assert repr(one).startswith(f"Checked({str(run.path)!r}: 1 pass")
     assert one.passed and [verdict.rule.name for verdict in one.verdicts] == ["top1 under clean >= 50 %"]
     two = robustkit.check(run, ["top1 under clean >= 50 %", "n under clean >= 200"])
     assert not two.passed and [verdict.state for verdict in two.verdicts] == ["pass", "FAIL"]

@@ -115,7 +115,7 @@ def test_examples_are_the_kept_pictures_with_their_predictions(tmp_path: Path) -
     assert clean.open().size == (64, 64) and heat.open().size == (224, 224)
     html = every._repr_html_()
     assert html.count("<img") == len(every) == len(every.to_frame()) == len(json.loads(every.to_json()))
-    assert "<th>FGSM, 8/255</th>" in html
+    assert "<th>FGSM, 8/255</th>" in html and repr(every).startswith(f"{len(every)} examples; ")
     with pytest.raises(RunError, match="kept no pictures under spsa; it kept some under clean, fgsm, agcam"):
         run.examples("spsa")
 

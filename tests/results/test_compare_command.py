@@ -37,10 +37,11 @@ def test_many_pairs_are_folded_to_what_is_significant(tmp_path: Path, count: int
     run = run_of(tmp_path, records)
     compared = robustkit.compare(run)
     first, *others = compared.sentences
-    assert first.startswith(f"{names[-1]} against n0: significantly worse on clean (")
+    assert first == f"{names[-1]} against n0: Significantly worse: accuracy on clean images. 2 figures tested."
     alike = [f"{name} against n0" for name in names[1:-1]]
     folded = count - 1 > PAIRS
     apart = [f"{pair}: no significant difference." for pair in alike]
+    assert repr(compared) == "\n".join(compared.sentences)
     assert others == ([f"No significant difference: {'; '.join(alike)}."] if folded else apart)
     tables = compared.brief_tables
     assert len(tables) == (1 if folded else len(compared.tables))
