@@ -18,7 +18,7 @@ from ..evaluations.condition import group_of, name_of
 from ..evaluations.presenting import finding_lines, left_out_lines, note_lines
 from ..results.comparison import asked_results
 from ..results.methods import by_method
-from ..results.summary_text import listed, summary_sentences
+from ..results.summary_text import summary_sentences
 from ..results.survey import looks_of, survey
 from ..results.tables import columns_asked, frame_rows, short_tables
 from ..runs.folder import RunFolder
@@ -51,7 +51,7 @@ class Run(RunFolder):
         labels = dict.fromkeys(name_of(group_of(text), "table", manifest) for text in manifest.conditions)
         count = f"{len(manifest.names)} checkpoint{'s' * (len(manifest.names) > 1)}"
         data = f"{manifest.data.n} {manifest.protocol.samples.many} of {manifest.data.name}"
-        return f"Run({str(self.path)!r}): {count} on {data}; {listed([*labels])}"
+        return f"Run({str(self.path)!r}): {count} on {data}: {'; '.join(labels)}"
 
     def __dir__(self) -> list[str]:
         """Return what a user needs; the folder's files are read by the rest."""

@@ -130,7 +130,7 @@ def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, t
         for part in (verdict["advice"], verdict["reason"].partition("; evaluate it with: ")[0]):
             assert part.replace(" ", "") in flat
         if verdict["verdict"] == "fail" and verdict["bound"] is not None and verdict["metric"] != "n":
-            missed = f"{scale * abs(verdict['value'] - verdict['bound']):.4g}"
+            missed = f"{scale * abs(verdict['value'] - verdict['bound']):{form}}"
             assert (missed in NUMBER.findall(text)) or (left_out and "missed by" in left_out[1])
     assert columns < 200 or not left_out
     reasons = (each["reason"] for each in verdicts if each["metric"] == "mce")

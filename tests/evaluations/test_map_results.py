@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -362,6 +363,9 @@ def test_the_tables_have_a_row_a_method_with_its_lead_below_and_the_controls_las
     assert lost not in raised and "best control" not in raised
     (chief,) = chief_grids(map_scores(run.summary(), of=_CHIEF))
     assert chief.title == NAME and [row[0] for row in chief.rows] == ["agcam", "best control"]
+    entry = map_scores(run.summary(), of=_CHIEF)[0]
+    kinds = [grid.title for grid in chief_grids([entry, replace(entry, kind="threshold 0.3")])]
+    assert kinds == [f"{NAME}: {entry.kind}", f"{NAME}: threshold 0.3"]
     place = chief.headings.index("IoU of pixels %")
     assert chief.rows[0][place] == span.format(*iou) and chief.rows[1][place] == f"{iou[0] - lead[0]:.1f} ({best})"
     page = (run.path / "report.html").read_text("utf-8")

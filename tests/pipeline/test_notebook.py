@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm  # noqa: F401 - what it imports asks which notebook it is in
 import torch
 from places import ROOT
 
@@ -88,7 +89,7 @@ def test_the_notebook_of_a_new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for size in (19.9, 1000.1):
         with pytest.raises(ValueError, match="expected a width in mm, 20 to 1000"):
             run.plot(size=size)
-    assert repr(run).startswith(f"Run('{run.path}'): 1 checkpoint on 20 images of ") and "; clean, " in repr(run)
+    assert repr(run).startswith(f"Run('{run.path}'): 1 checkpoint on 20 images of ") and ": clean; " in repr(run)
     assert {"results", "plot", "tabulate", "path", "manifest"} <= set(dir(run)) and "write_shard" not in dir(run)
     with pytest.warns(RobustkitWarning, match="no slice is significantly worse than all others"):
         assert run.slices().empty

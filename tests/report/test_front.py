@@ -101,6 +101,26 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
     ]
 
 
+def test_of_one_checkpoint_a_chip_is_of_the_lowest_condition(tmp_path: Path) -> None:
+    snow = [text.replace("fog", "snow") for text in FOG]
+    records = {("plain", "clean"): right(36)} | {("plain", text): right(30) for text in FOG}
+    found = front(run_of(tmp_path, records | {("plain", text): right(20) for text in snow}))
+    assert [chip.label for chip in found.chips] == ["clean: top-1", "snow: top-1"]
+
+
+@pytest.mark.usefixtures("whole_figures")
+def test_a_figure_grows_by_its_conditions_and_names_each_apart(tmp_path: Path) -> None:
+    steps = [PGD.replace("steps=20", f"steps={count}") for count in (20, 40, 60)]
+    heights = []
+    for texts in (steps[:1], steps[:2], steps):
+        run = run_of(tmp_path / str(len(texts)), {("plain", text): right(30) for text in ("clean", *texts)})
+        figure = front(run).figure
+        assert figure is not None
+        heights.append(figure.height)
+        assert [f"{count} steps" in figure.svg.partition(figure.alt)[2] for count in (20, 40)] == [len(texts) > 1] * 2
+    assert heights[1] - heights[0] == heights[2] - heights[1] > 10
+
+
 def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
     figure = front(of_numbers(tmp_path, plain=(36, 30), other=(32, 20))).figure
     assert figure is not None and figure.title == "Accuracy by condition"

@@ -232,7 +232,9 @@ def test_stages_in_their_order(tmp_path: Path) -> None:
     )
 
 
-def test_levels_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Path) -> None:
+def test_levels_are_of_accuracy_over_all_severities_or_say_over_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         row("clean", "top1", 0.9),
         *(row(f"corruption(fog,severity={s})", "top1", s / 10) for s in (1, 2, 3, 4, 5)),
@@ -259,6 +261,13 @@ def test_levels_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: 
     assert rows_drawn == ["clean", "fog", "frost (1,5)", "snow (3)"]  # the hardest first
     assert only.alt.startswith("Accuracy by corruption. a: 90.0 % clean, lowest 30.0 % under fog, ")
     assert "mean over severities" in only.caption
+    below = [replace(each, checkpoint="b") for each in rows if each.checkpoint == "a"]
+    pair = [f for f in figures(make_run(tmp_path / "pair", "ab"), [*rows, *below]) if f.section == "corruptions"]
+    shifts = list[float]()
+    with monkeypatch.context() as patch:
+        patch.setattr("robustkit.evaluations.corruptions.tables.dots", lambda *_, shift, **__: shifts.append(shift))
+        assert pair[0].svg
+    assert len(shifts) == 2 and shifts[0] == -shifts[1] > 0  # the first of the legend is above
     at_three = [row(f"corruption({name},severity=3)", "top1", 0.4) for name in ("fog", "snow")]
     (only,) = [f for f in figures(make_run(tmp_path / "three"), at_three) if f.section == "corruptions"]
     assert {"fog", "snow"} <= set(texts(only)) and ", severity 3, " in only.caption

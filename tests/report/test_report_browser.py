@@ -18,6 +18,8 @@ from robustkit.slices.gallery.sheet import Gallery, GalleryRow, Panel, write_htm
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 
+ATTACK = "PGD, 1/255, 20 steps"  # as a page calls it
+
 USED = """
 const used = async () => {
   const samples = [...document.querySelectorAll(".sample")], form = document.querySelector(".controls");
@@ -116,9 +118,9 @@ def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     # checkpoint is wrong on the second sample, clean, the first on none.
     assert found["filtered"][:5] == ["00000001", "11011011", "10000000", "01000000", "00000000"]
     assert found["filtered"][5] in ("10010010", "01001001", "00100100") and found["filtered"][6] == "11111111"
-    assert found["tiles"] == ["clean", "PGD, 1/255, 20 steps", "what was changed", "AG-CAM"]
+    assert found["tiles"] == ["clean", ATTACK, "what was changed", "AG-CAM"]
     assert found["count"] == "1 of 8 samples"
-    assert [text[:2] for text in found["answers"]] == ["✓ ", "✗ ", "di", "AB"]
+    assert [text[:2] for text in found["answers"]] == ["✓ ", "✗ ", "am", "AB"]
     # Only severity 2 has a picture: its prediction stands under it, next to that of the one that was asked for.
     ((heading, pictured, *said),) = found["fog"]
     assert heading == "fog, picture: severity 2" and pictured == FOG[1]
@@ -128,7 +130,7 @@ def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
 def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: Path) -> None:
     found = opened(page, tmp_path, 1280, False, USED)
     assert [one[0] for one in found["sorted"]] == ["descending", "ascending"]
-    assert [one[1] for one in found["sorted"]] == [["clean", PGD], [PGD, "clean"]]
+    assert [one[1] for one in found["sorted"]] == [["clean", ATTACK], [ATTACK, "clean"]]
     rising = ["−3", "< 0.001", "2/255", "+0.5 [+0.1, +0.9] better", "9.5 [9, 10]", "10 [-5, 20]", "1,234"]
     assert found["odd"] == [[*rising[::-1], "–"], [*rising, "–"]]  # what is not a figure stays last
     name, text = found["csv"]
@@ -146,7 +148,7 @@ def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: 
         f"{100 * low:.1f}",
         f"{100 * high:.1f}",
     ]
-    assert [row[0] for row in rows] == ["condition", "clean", PGD] and "\r\n" in text
+    assert [row[0] for row in rows] == ["condition", "clean", ATTACK] and "\r\n" in text
     (svg, kind, _, drawn), (png, picture, size, _) = found["drawings"]
     assert (
         svg.endswith(".svg")

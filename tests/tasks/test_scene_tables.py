@@ -87,6 +87,8 @@ def test_tables_by_hand() -> None:
     *_, named, _ = scene_tables(results, MANIFEST)
     assert named.headings == ("class", "images", "clean", "PGD, 4/255, 3 steps", "noise")
     assert classes.note == "--classes FILE names the classes."
+    by_name = [replace(each, metric=each.metric.replace("iou(0)", "iou(sky)")) for each in results]
+    assert [*scene_tables(by_name)][-2].rows[0][0] == "sky" and [*scene_tables(by_name)][-2].note == ""
     assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
     assert [classes.shade(0, column) for column in (2, 3, 4)] == pytest.approx([0.2, 0.8, 0.7])
     assert classes.shade(0, 1) is None

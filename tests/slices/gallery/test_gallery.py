@@ -39,7 +39,17 @@ from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
 from robustkit.slices.gallery import COLORMAPS as NAMES_OF_COLOURS
 from robustkit.slices.gallery.drawing import Choice, is_picture, make_gallery, write_gallery
-from robustkit.slices.gallery.sheet import Gallery, GalleryRow, Panel, blended, choose, depict, outlined, write_html
+from robustkit.slices.gallery.sheet import (
+    Gallery,
+    GalleryRow,
+    Panel,
+    blended,
+    choose,
+    depict,
+    figure_of,
+    outlined,
+    write_html,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
@@ -372,7 +382,13 @@ def test_figures_for_a_paper_of_a_folder_of_pictures(tmp_path: Path) -> None:
         assert abs(opened.width - 85 / 25.4 * 300) <= 1
     done = CliRunner().invoke(cli, [*words, "--format", "pdf", "--target", "star"], catch_exceptions=False)
     assert Path(done.stdout.split()[-1]).read_bytes().startswith(b"%PDF")
-    drawn = robustkit.cam(MODEL, folder / "0.png", cams="agcam")
+    drawn = robustkit.cam(MODEL, [folder / "0.png", folder / "1.png"], cams="agcam,rollout")
+    figure = figure_of(drawn)
+    assert [text.get_text() for text in figure.texts].count("AG-CAM") == 1  # above the first row alone
+    boxes = [axes.get_position() for axes in figure.axes]
+    first, second = boxes[:3], boxes[3:]
+    assert all(box.y0 > 0 and box.y1 < 1 and box.x0 >= 0 and box.x1 <= 1.001 for box in boxes)
+    assert min(box.y0 for box in first) > max(box.y1 for box in second)  # with a line of text between
     assert drawn.save(tmp_path / "a.png", colormap="jet") and drawn.save(tmp_path / "b.png", alpha=0.1)
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
     for given, said in (
