@@ -15,6 +15,7 @@ from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
 from robustkit.common.figure import Figure
+from robustkit.errors import RunError
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.corruptions import SETS
 from robustkit.evaluations.presenting import Gap, findings_of, gaps_of, unfinished_line
@@ -103,9 +104,9 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
 
 def test_of_one_checkpoint_a_chip_is_of_the_lowest_condition(tmp_path: Path) -> None:
     snow = [text.replace("fog", "snow") for text in FOG]
-    records = {("plain", "clean"): right(36)} | {("plain", text): right(30) for text in FOG}
-    found = front(run_of(tmp_path, records | {("plain", text): right(20) for text in snow}))
-    assert [chip.label for chip in found.chips] == ["clean: top-1", "snow: top-1"]
+    records = {("plain", "clean"): right(36)} | {("plain", text): right(30) for text in snow}
+    found = front(run_of(tmp_path, records | {("plain", text): right(20) for text in FOG}))
+    assert [chip.label for chip in found.chips] == ["clean: top-1", "fog: top-1"]  # not snow, which stands first
 
 
 @pytest.mark.usefixtures("whole_figures")
@@ -119,6 +120,11 @@ def test_a_figure_grows_by_its_conditions_and_names_each_apart(tmp_path: Path) -
         heights.append(figure.height)
         assert [f"{count} steps" in figure.svg.partition(figure.alt)[2] for count in (20, 40)] == [len(texts) > 1] * 2
     assert heights[1] - heights[0] == heights[2] - heights[1] > 10
+
+
+def test_a_run_without_a_figure_says_what_would_draw_one(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nothing to plot; evaluate attacks or corruptions"):
+        run_of(tmp_path, {("plain", "clean"): right(30)}).plot()
 
 
 def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:

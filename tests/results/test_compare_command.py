@@ -52,6 +52,18 @@ def test_many_pairs_are_folded_to_what_is_significant(tmp_path: Path, count: int
     assert code == 0 and output.startswith(first[:40])
 
 
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_sentence_names_at_most_four_differences(tmp_path: Path, count: int) -> None:
+    texts = ["clean", *(PGD.replace("1/255", f"{eps}/255") for eps in range(1, count))]
+    same = [row | {"correct": i < 36, "nll": 1.0} for i, row in enumerate(rows_of(0))]
+    worse = [row | {"correct": i < 16} for i, row in enumerate(same)]
+    run = run_of(tmp_path, {(name, text): rows for name, rows in (("a", same), ("b", worse)) for text in texts})
+    (sentence,) = robustkit.compare(run).sentences
+    named = sentence.partition("worse: ")[2].partition(". ")[0].split("; ")
+    assert named[0] == "accuracy on clean images" and len(named) == 4
+    assert named[3].startswith("accuracy under PGD" if count == 4 else "and 2 more")
+
+
 def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     own = {("plain", c): rows_of(seed) for seed, c in enumerate(("clean", PGD))}
     worse = [r | {"correct": False, "nll": math.inf} for r in rows_of(5)]

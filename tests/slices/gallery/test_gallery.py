@@ -384,10 +384,11 @@ def test_figures_for_a_paper_of_a_folder_of_pictures(tmp_path: Path) -> None:
     assert Path(done.stdout.split()[-1]).read_bytes().startswith(b"%PDF")
     drawn = robustkit.cam(MODEL, [folder / "0.png", folder / "1.png"], cams="agcam,rollout")
     figure = figure_of(drawn)
-    assert [text.get_text() for text in figure.texts].count("AG-CAM") == 1  # above the first row alone
+    (heading,) = (text for text in figure.texts if text.get_text() == "AG-CAM")  # above the first row alone
     boxes = [axes.get_position() for axes in figure.axes]
     first, second = boxes[:3], boxes[3:]
     assert all(box.y0 > 0 and box.y1 < 1 and box.x0 >= 0 and box.x1 <= 1.001 for box in boxes)
+    assert heading.get_position()[1] > max(box.y1 for box in first)
     assert min(box.y0 for box in first) > max(box.y1 for box in second)  # with a line of text between
     assert drawn.save(tmp_path / "a.png", colormap="jet") and drawn.save(tmp_path / "b.png", alpha=0.1)
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
