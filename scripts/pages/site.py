@@ -24,6 +24,9 @@ PAGES = {"CONTRIBUTING.md": "contributing.md", "ARCHITECTURE.md": "architecture.
 LISTED = "llms.txt"  # which is no page, so that MkDocs leaves its links as they are
 SECONDS = 120
 """How long a cell of a notebook may take."""
+DEMO = ROOT / "robustkit-demo" / "report.html"
+"""Written by `robustkit demo`; a site that is built beside it shows it."""
+LIVE = "demo/report.html"
 
 _LISTED = re.compile(r"\]\(([\w-]+\.md)(?:#[\w-]+)?\)")
 _FORMULAS: list[str] = []  # as MathML
@@ -33,8 +36,8 @@ _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of a folder where nav has the folder, and the version that pages are about into their footers."""
-    config.nav = _unfolded(config.nav)
+    """Put the pages of a folder where nav has the folder, the demo's report at its end, and the version into footers."""
+    config.nav = _unfolded(config.nav) + [{"A live report": LIVE}] * DEMO.exists()
     config.copyright = f"RobustKit {version('robustkit-audit')}"
     return config
 
@@ -59,6 +62,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for name, place in PAGES.items():
         files.append(File.generated(config, place, content=(ROOT / name).read_text(encoding="utf-8")))
+    if DEMO.exists():
+        files.append(File.generated(config, LIVE, content=DEMO.read_text(encoding="utf-8")))
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         text, pictures = executed(path)
         if (raw := files.get_file_from_path(f"notebooks/{path.name}")) is not None:
