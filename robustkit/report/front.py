@@ -238,7 +238,8 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         ends = sorted(finite[entry], key=lambda row: (metric.better or 1) * -row.value)
         best, worst = (end if metric.better else finite[entry][0] for end in (ends[0], ends[-1]))
         unit = " %" if metric.scale == 100 else ""
-        cells = [str(scaled(row.value, metric.scale)) for row in (best, worst)]
+        shown = [str(scaled(row.value, metric.scale)) for row in finite[entry]]
+        cells = [shown[finite[entry].index(row)] for row in (best, worst)]
         called = ", ".join(entry.called.split(", ")[:2])
         value = " vs ".join(dict.fromkeys(cells)) + unit
         if len(names) == 1:
@@ -251,7 +252,9 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
             pair = {best.checkpoint, worst.checkpoint}
             of_pair = [row for row in tests.of(entry.key) if {row.first.checkpoint, row.second.checkpoint} == pair]
             chance = p_equals(of_pair[0].p_value) if any(row.significant for row in of_pair) else "inconclusive"
-            detail = f"{short[best.checkpoint]} vs {short[worst.checkpoint]}, {chance}"
+            last = [short[row.checkpoint] for row, cell in zip(finite[entry], shown, strict=True) if cell == cells[1]]
+            who = last[0] if len(last) == 1 else f"{len(last)} others"
+            detail = f"{short[best.checkpoint]} vs {who}, {chance}"
         yield Chip(f"{called}: {metric.word}", value, detail, entry.family)
 
 

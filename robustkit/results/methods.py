@@ -345,10 +345,10 @@ class ComparedMethods:
     def tables(self) -> list[Table]:
         """A table of differences for each method but the first, and one of all trainings."""
         base, *others = self.methods
-        headings = (*HEADINGS[:3], base.name, "value [95 %]", *HEADINGS[5:])
         every = len(self.rows) + len(self.comparison.others)
         tables = []
         for method in others:
+            headings = (*HEADINGS[:3], base.name, f"{method.name} [95 %]", *HEADINGS[5:])
             rows = tuple(_cells(row) for row in self.rows if row.second is method)
             title = f"{method.name} against {base.name}: {_trainings(base, method)}"
             tests = ", ".join(dict.fromkeys(row.difference.test for row in self.rows if row.difference.test))

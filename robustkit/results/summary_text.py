@@ -130,7 +130,7 @@ def findings(results: Results) -> list[Sentence]:
 
 
 def _of_slices(results: Results) -> Iterator[Sentence]:
-    """Yield `Weakest slice: camera = 3 when clean (accuracy 52.1 %, all others 77.0 %, p < .001, n = 120).`"""
+    """Yield `Weakest slice under fog: camera = 3 (accuracy 52.1 %, all others 77.0 %, p < .001, n = 120).`"""
     if (weakest := weakest_slice(results)) is None:
         return
     name, condition, weak, others = weakest
@@ -143,7 +143,7 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
         f"n = {counted(weak.slice.figure)}"
     )
     more = f" {others} more weak slices in the report." if others else ""
-    text = f"Weakest slice{whose}: {shorten_name(weak.slice.name, 2 * _LONGEST)} {where} ({figures}).{more}"
+    text = f"Weakest slice{whose} {where}: {shorten_name(weak.slice.name, 2 * _LONGEST)} ({figures}).{more}"
     interval = weak.low, weak.high
     yield Sentence(
         text, (name,), "", condition, task.headline, weak.difference, interval, weak.p_value, weak.slice.figure.n
@@ -239,6 +239,7 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
     sizes = f"n = {counted(max((row.difference for row in tested), key=lambda each: each.n))}"
     sizes += f", {results.compared.trainings}" if isinstance(results, MethodResults) else ""
     every, significant = len(tested), sum(row.significant for row in tested)
+    decided = [row for row in tested if row.verdict in ("better", "worse")]
     by_area = standings(results, tests) if tests.all_pairs else []
     where = dict[str, list[str]]()
     for each in by_area:
@@ -246,9 +247,9 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
             where.setdefault(_standing_words(each, names), []).append(each.where)
     if where:
         clauses = [f"{what} {listed(areas)}" for what, areas in where.items()]
-        if level := [each.where for each in by_area if not each.worse]:
-            clauses.append(f"no significant difference {listed(level, 'or')}")
-        losers = {loser for each in by_area for loser, _ in each.worse}
+        if level := [each for each in by_area if not each.worse]:
+            clauses.append(f"no significant difference {_in_what(level, results, tests)}")
+        losers = {row.first.checkpoint if row.verdict == "better" else row.second.checkpoint for row in decided}
         unbeaten = [names[name] for name in names if name not in losers]
         never = f" Never beaten: {', '.join(unbeaten)}." if 0 < len(unbeaten) < len(names) and len(names) > 2 else ""
         text = "; ".join(clauses)
@@ -257,6 +258,14 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
         how = "is" if significant == 1 else "are"
         return f"{significant} of {every} paired tests between {those} {how} significant ({sizes}).", True
     return f"No significant difference between {those} in {every} paired tests ({sizes}).", False
+
+
+def _in_what(level: Sequence[Standing], results: Results, tests: Tested) -> str:
+    """Return the areas without a difference, and in what, where other figures than the first page's differ there."""
+    many = results.manifest.protocol.samples.many
+    others = {words_of(row.condition).claims.area.format(many=many) for row in tests.rows if row.significant}
+    what = f"in {task_of(results.manifest).headline_metric.noun} " if others & {each.area for each in level} else ""
+    return what + listed([each.where for each in level], "or")
 
 
 def _standing_words(standing: Standing, names: Mapping[str, str]) -> str:

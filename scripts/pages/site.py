@@ -36,7 +36,7 @@ _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of a folder where nav has the folder, the demo's report at its end, and the version into footers."""
+    """Put the pages of a folder where nav has the folder, the demo's report at its end, the version into footers."""
     config.nav = _unfolded(config.nav) + [{"A live report": LIVE}] * DEMO.exists()
     config.copyright = f"RobustKit {version('robustkit-audit')}"
     return config

@@ -102,6 +102,11 @@ def test_chips_sum_up_each_area_and_the_strongest_attack_stands_first(tmp_path: 
     ]
 
 
+def test_a_chip_names_no_one_of_several_that_are_worst(tmp_path: Path) -> None:
+    tied = front(of_numbers(tmp_path / "tied", plain=(36, 30), other=(34, 30), third=(34, 20)))
+    assert [chip.detail for chip in tied.chips] == ["plain vs 2 others, inconclusive", "plain vs third, p = 0.007"]
+
+
 def test_of_one_checkpoint_a_chip_is_of_the_lowest_condition(tmp_path: Path) -> None:
     snow = [text.replace("fog", "snow") for text in FOG]
     records = {("plain", "clean"): right(36)} | {("plain", text): right(30) for text in snow}

@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_parts_are_in_their_order_and_linked(run: Run) -> None:
     page = page_of(run)
     anchors = [a["href"].removeprefix("#") for a in page.all("a") if a["href"].startswith("#")]
-    links = list(dict.fromkeys(name for name in anchors if not name.startswith(("term-", "flags-"))))
+    links = list(dict.fromkeys(name for name in anchors if not name.startswith(("term-", "flags-", "notes"))))
     order = [*SECTIONS, "glossary"]
     assert links == [name for name in order if name in links] and links[0] == "samples"
     assert {"results", "corruptions", "samples", "comparison", "reproduce"} <= set(links)
@@ -108,7 +108,8 @@ def test_a_sample_is_shown_across_conditions(run: Run) -> None:
     assert [(attrs["data-before"], attrs["data-after"]) for attrs in shown][1] == ("10", "1110 0000")
     assert "b.png dog dog owl" in shown[1]["data-words"] and shown[1]["data-label"] == "dog"
     text = page_of(run).text()
-    assert "✗ wrong: dog 75 %" in text and "✓ right: cat 75 %" in text and "3 of 3 kept samples are shown here" in text
+    assert "✗ wrong: dog 75 %" in text and "✓ right: cat 75 %" in text
+    assert "3 of 3 kept samples are on this page" in text
 
 
 def test_what_was_not_read_and_what_has_no_label(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for limit, count in ((smaller[0] + smaller[1], 2), (smaller[0] + smaller[1] - 1, 1)):
         monkeypatch.setattr(browser, "PICTURES", limit)
         report_page.write_report(run, rows)
-        assert f"{count} of 3 kept samples are shown here" in page_of(run).text()
+        assert f"{count} of 3 kept samples are on this page" in page_of(run).text()
     monkeypatch.setattr(browser, "PICTURES", 12_000_000)
     report_page.write_report(run, rows)
     size = len((run.path / "report.html").read_bytes())
@@ -148,7 +149,7 @@ def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ):  # 8 kB: of one
         monkeypatch.setattr(report_page, "LARGEST", limit)
         report_page.write_report(run, rows)
-        assert f"{said} shown" in page_of(run).text()
+        assert f"{said} on this page" in page_of(run).text()
     monkeypatch.setattr(samples, "_HELD", 1)  # the first is kept, whatever it takes
     assert [view.sample_id for view in Browser(run).samples()] == ["a.png"]
 

@@ -92,6 +92,18 @@ def test_the_closest_call_is_of_an_area_without_a_difference(tmp_path: Path) -> 
     assert sentences[-1].startswith("Closest call: other vs plain, −7.5 points of accuracy under PGD (")
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_said_of_accuracy_is_not_said_of_a_loss(tmp_path: Path, lost: bool) -> None:
+    """The third checkpoint's loss differs under PGD, where its accuracy does not: it is beaten all the same."""
+    records = {(name, text): right(36) for name in (*NAMES, "third") for text in ("clean", PGD, *FOG)}
+    records |= {(NAMES[1], text): right(16) for text in FOG}
+    if lost:
+        records["third", PGD] = [row | {"nll": row["nll"] + 1} for row in right(36)]
+    said = summary_sentences(of(run_of(tmp_path, records)))[0]
+    assert ("no significant difference in accuracy on clean images or under attack" in said) == lost
+    assert said.partition("Never beaten: ")[2] == ("plain." if lost else "plain, third.")
+
+
 def test_where_nothing_differs_that_is_said_with_what_could_have_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -319,7 +319,7 @@ def test_what_is_found_is_said_in_report_page_and_python(tmp_path: Path) -> None
     run = run_of(tmp_path, CELLS, {"clean": outcomes(CELLS, PLANTED, 2), PGD: outcomes(CELLS, [], 3, 0.5)})
     results = survey(run)
     sentence = summary_sentences(results)[-1]
-    assert sentence.startswith("Weakest slice: lens = lens0 on clean images (accuracy 58.7 %, all others 79.4 %, ")
+    assert sentence.startswith("Weakest slice on clean images: lens = lens0 (accuracy 58.7 %, all others 79.4 %, ")
     assert sentence.endswith("p < 0.001, n = 1292). 2 more weak slices in the report.")
     (weak,) = weak_tables(results)
     assert weak.rows[0][:2] == ("lens = lens0", "clean") and len(weak.rows) == 3

@@ -218,7 +218,7 @@ def _figures(row: Result) -> Iterator[str]:
     ):
         values = {word: row[key] for word, key in some.items() if row.get(key) is not None}
         finite = {word: value for word, value in values.items() if math.isfinite(value)}
-        if line := "   ".join(f"{word} {percent(v) if 'IoU' in word else number(v, 2)}" for word, v in finite.items()):
+        if line := ", ".join(f"{word} {percent(v) if 'IoU' in word else number(v, 2)}" for word, v in finite.items()):
             yield line
 
 

@@ -219,7 +219,7 @@ def depict(gallery: Gallery) -> Image.Image:
         for column, (heading, pixels, lines) in enumerate(tiles):
             x = margin + column * (TILE + gap)
             if index == 0:
-                for place, part in enumerate(heading.split(", ", 1)):
+                for place, part in enumerate(called(heading).split(", ", 1)):
                     pen.text((x, head - 46 + 20 * place), fit_text(part, 16, TILE), (INK, FAINT)[place], font(16))
             canvas.paste(Image.fromarray(pixels), (x, top))
             for place, text in enumerate(lines):
@@ -314,8 +314,8 @@ def figure_of(gallery: Gallery) -> Canvas:
             axes = canvas.add_axes((x / width, (top - high) / height, tile / width, high / height))
             axes.imshow(pixels)
             axes.set_axis_off()
-            method, _, target = heading.partition(", ")
-            words = METHOD_NAMES.get(method, method) + (f"\n{target}" if _targets(gallery) else "")
+            method, _, target = called(heading).partition(", ")
+            words = method + (f"\n{target}" if _targets(gallery) else "")
             if index == 0:
                 canvas.text((x + tile / 2) / width, (top + 2 / 72) / height, words, ha="center", va="bottom")
         predicted = " · ".join(line.removeprefix("predicts ") for line in row.lines)
@@ -332,6 +332,11 @@ def _targets(gallery: Gallery) -> bool:
     """Whether maps are of named classes, so that headings say which."""
     parts = {tile.heading.partition(", ")[2] for row in gallery.rows for tile in row.tiles}
     return bool(parts - {"", "predicted class"})
+
+
+def called(heading: str) -> str:
+    """Return a heading with names of methods as papers write them: `AG-CAM, predicted class`."""
+    return ", ".join(METHOD_NAMES.get(part, part).removeprefix("the ") for part in heading.split(", "))
 
 
 def fit_label(text: str, inches: float) -> str:
@@ -378,18 +383,21 @@ def write_html(gallery: Gallery, path: Path) -> None:
     # Of WebP, which takes a seventh of a PNG there
     environment.filters["uri"] = lambda each: _uri(encoded(Image.fromarray(each), "WEBP", quality=90, method=4))
     named = {  # boxes that hide what is not asked for, by the letter before each number in what they hide
-        "m": ("Maps", [tile.heading for row in gallery.rows[:1] for tile in row.tiles]),
+        "m": ("Maps", [called(tile.heading) for row in gallery.rows[:1] for tile in row.tiles]),
         "c": ("Checkpoints", list(dict.fromkeys(row.checkpoint for row in gallery.rows))),
         "u": ("Images", list(dict.fromkeys(_condition_name(row) for row in gallery.rows))),
     }
     switches = [{"key": key, "legend": legend, "names": names} for key, (legend, names) in named.items()]
+    levels = colours(np.linspace(0, 255, 9).round().astype(np.uint8)[None], gallery.look.colormap)[0]
+    stops = ", ".join(f"rgb({red} {green} {blue})" for red, green, blue in levels)
     script = shared(ENLARGE) + _template("gallery.js")
     page = environment.from_string(_template("gallery.html.j2")).render(
         gallery=gallery,
         switches=switches,
         shown=_condition_name,
         scale=SCALE,
-        look=shared(LOOK) + _template("gallery.css"),
+        look=f"{shared(LOOK)}{_template('gallery.css')}.scale i {{ background: linear-gradient(90deg, {stops}); }}\n",
+        called=called,
         script=script,
         policy=policy(script),
     )

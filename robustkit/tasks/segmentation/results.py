@@ -397,7 +397,7 @@ def class_figures(entries: Mapping[str, Points], manifest: Manifest) -> Iterator
             paint,
             alt=f"IoU by class. {list_some([_in_words(entries[name], names[name]) for name in group])}.",
             caption=f"Classes by the IoU of {shorten_name(checkpoints[0], 40)}, "
-            f"{keys[conditions[0]]}, lowest first.{lowest} Intervals and numbers are in the tables.",
+            f"{keys[conditions[0]]}, lowest first.{lowest}",
             name=" ".join(group),
         )
 

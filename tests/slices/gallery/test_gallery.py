@@ -127,9 +127,10 @@ def test_the_page_says_whose_map_is_where_and_its_switches_name_what_they_hide(t
     write_html(Gallery("maps", tuple(rows)), tmp_path / "gallery.html")
     page = (tmp_path / "gallery.html").read_text("utf-8")
     boxes = re.findall(r'<input type="checkbox" value="(\w+)"[^>]*>([^<]*)</label>', page)
-    assert boxes[:2] == [("m0", "agcam, as asked"), ("m1", "rollout, as asked")]
+    assert boxes[:2] == [("m0", "AG-CAM, as asked"), ("m1", "rollout, as asked")]
     assert boxes[2:] == [("c0", "first net"), ("c1", "second net"), ("u0", "clean"), ("u1", "fog")]
-    assert re.findall(r'<th scope="col" data-of="(m.)">(\w+)<', page) == [("m0", "agcam"), ("m1", "rollout")]
+    assert re.findall(r'<th scope="col" data-of="(m.)">([-\w]+)<', page) == [("m0", "AG-CAM"), ("m1", "rollout")]
+    assert "linear-gradient(90deg, rgb(0 0 4), " in page and ", rgb(252 255 164))" in page  # inferno, as the maps
     shown = re.findall(r'<tr data-of="(.*?)">(.*?)</tr>', page, re.DOTALL)
     assert [key for key, _ in shown] == ["c0 u0", "c0 u1", "c1 u0", "c1 u1"]
     for (_, text), row in zip(shown, rows, strict=True):
