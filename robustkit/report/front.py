@@ -86,8 +86,18 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(entries),
         paint,
         alt=f"{word} in percent. {list_some(descriptions)}.",
-        caption=f"{heading} with 95 % intervals{small}.{more}",
+        caption=f"{heading} with 95 % intervals{small}.{more}{_beaten(results, entries, titles, short)}",
     )
+
+
+def _beaten(results: Results, entries: Sequence[Asked], titles: Sequence[str], short: Mapping[str, str]) -> str:
+    """Return which maps score lower than a control."""
+    texts = []
+    for entry, title in zip(entries, titles, strict=True):
+        leads = {name: results.cells[name].get((entry.condition, f"{entry.metric}_over_control")) for name in short}
+        whose = [short[name] for name, lead in leads.items() if lead is not None and lead.value < 0]
+        texts += [title if len(whose) == len(short) else f"{title} of {' and '.join(whose)}"] if whose else []
+    return f" Lower than the best control, which does not look at the image: {'; '.join(texts)}." if texts else ""
 
 
 def _trainings(results: Results, name: str, drawn: Sequence[Asked]) -> Iterator[list[Figure]]:

@@ -86,8 +86,9 @@ _GATE = re.compile(r'(?<=<span class="gate">)[^<]*(?=</span>)')
 
 def gate_text(run: RunFolder) -> str:
     """Return what the last check of a run said: `release.toml: passed, 3 pass, ... (28 Nov 2026)`."""
-    gate = run.gate()
-    return f"{gate['policy']}: {gate['outcome']} ({gate['date']})" if gate else "no policy was checked"
+    if gate := run.gate():
+        return f"{gate['policy']}: {gate['outcome']} ({gate['date']})"
+    return "no policy was checked; robustkit check --init drafts one"
 
 
 def show_gate(run: RunFolder) -> None:

@@ -25,7 +25,7 @@ LISTED = "llms.txt"  # which is no page, so that MkDocs leaves its links as they
 SECONDS = 120
 """How long a cell of a notebook may take."""
 DEMO = ROOT / "robustkit-demo" / "report.html"
-"""Written by `robustkit demo`; a site that is built beside it shows it."""
+"""Written by `robustkit demo`; a site that is built next to it shows it."""
 LIVE = "demo/report.html"
 
 _LISTED = re.compile(r"\]\(([\w-]+\.md)(?:#[\w-]+)?\)")

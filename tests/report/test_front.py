@@ -212,6 +212,21 @@ def test_a_page_without_accuracies_draws_the_score_of_most_maps(tmp_path: Path) 
     titles = [line.title for group in page.groups for line in group]
     assert titles == ["clean", "AG-CAM, masks", "rollout, masks"] and page.groups[1][0].cells[0].lead == "+20.0"
     assert "Lead: how far a map is above the best control" in page.note
+    assert page.figure.caption == "Overlap with the object (IoU) with 95 % intervals."
+
+
+@pytest.mark.parametrize(("lead", "whose"), [(-0.1, ""), (0.0, " of plain")])
+def test_the_figure_says_which_maps_a_control_beats(tmp_path: Path, lead: float, whose: str) -> None:
+    run = of_numbers(tmp_path, plain=(36, 36), other=(36, 36))
+    agcam, rollout = "cam(agcam,mode=mask)", "cam(rollout,mode=mask)"
+    leads = {("plain", agcam): 0.2, ("other", agcam): 0.0, ("plain", rollout): -0.1, ("other", rollout): lead}
+    rows = [Figure(0.4, 40, checkpoint=name).of(text, "cam_iou") for name, text in leads]
+    rows += [
+        Figure(value, 40, checkpoint=name).of(text, "cam_iou_over_control") for (name, text), value in leads.items()
+    ]
+    figure = front_of(Results(run, rows), looks_of(run)).figure
+    assert figure is not None
+    assert figure.caption.partition("at the image: ")[2] == f"rollout, masks{whose}."
 
 
 def flagged(run: Run, *rows: tuple[str, str, str, str]) -> list[tuple[str, str, str]]:

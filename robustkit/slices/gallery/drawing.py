@@ -45,7 +45,7 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import ClassifierSubject
 from .painter import LABEL, Heat, Painter, Result, Target, brief
-from .sheet import Gallery, GalleryRow, choose
+from .sheet import Gallery, GalleryRow, called, choose
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
@@ -240,7 +240,7 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
             pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
-    title = f"{', '.join(map(brief, choice.maps))}: {compared}"
+    title = f"{', '.join(called(brief(each)) for each in choice.maps)}: {compared}"
     line = f"{dataset.name}; {words}; protocol {card.tag}"
     return Gallery(title, tuple(rows), (line,), painter.heats, run, _setup(classifiers, choice.maps))
 
@@ -343,14 +343,14 @@ def explain_pictures(
     rows: list[GalleryRow] = []
     heats: dict[str, Heat] = {}
     request = ClassificationRequest(checkpoints=checkpoints, data_dir="", model=model)
-    called = [subject.classifier.identity.name for subject in subjects]
-    of_texts = _of_texts(texts, request, called, settings)
+    checkpoint_names = [subject.classifier.identity.name for subject in subjects]
+    of_texts = _of_texts(texts, request, checkpoint_names, settings)
     for picture, image in named:
         for subject, classes in zip(subjects, wished, strict=True):
             pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
             painter = Painter(specs, classes, (), heats, of_texts)
             rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
-    return Gallery(", ".join(called), tuple(rows), (), heats, setup=_setup(opened, specs))
+    return Gallery(", ".join(checkpoint_names), tuple(rows), (), heats, setup=_setup(opened, specs))
 
 
 def _setup(classifiers: Sequence[Classifier], specs: Sequence[MapSpec]) -> tuple[str, ...]:
