@@ -21,7 +21,11 @@ def no_formula(text: str) -> str:
 
 def no_controls(text: str, allowed: str = "") -> str:
     """Replace control characters but those `allowed`: white space by a space, any other by U+FFFD."""
-    return text if text.isprintable() else _controls(allowed).sub(_instead, text)
+    return (
+        text
+        if text.isprintable()
+        else _controls(allowed).sub(lambda each: " " if each[0].isspace() else "\ufffd", text)
+    )
 
 
 _OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")
@@ -41,10 +45,6 @@ def _controls(allowed: str) -> re.Pattern[str]:
     long for a page."""
     signs = (chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)))
     return re.compile(f"[{re.escape(''.join(sign for sign in signs if sign not in allowed))}]")
-
-
-def _instead(match: re.Match[str]) -> str:
-    return " " if match[0].isspace() else "\ufffd"
 
 
 def capital(text: str) -> str:

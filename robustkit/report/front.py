@@ -46,7 +46,8 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     if headline.scale != 100:  # the axis is of shares
         return None
     names = results.names[:_MOST]
-    points = {name: [_point(results, name, entry) for entry in entries] for name in names}
+    unknown, rows_of = Figure(math.nan, 0), results.cells
+    points = {name: [_shown(rows_of[name].get(each.key), each.metric) or unknown for each in entries] for name in names}
     if len(entries) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):
         return None
     short = brief_labels(names, 24)
@@ -109,10 +110,6 @@ def _trainings(results: Results, name: str, drawn: Sequence[Asked]) -> Iterator[
             points = (rows.get(entry.key) for entry in drawn)
             complete = (_shown(point, entry.metric) for entry, point in zip(drawn, points, strict=True))
             yield [Figure(math.nan if point is None else point.value, 0) for point in complete]
-
-
-def _point(results: Results, name: str, entry: Asked) -> Figure:
-    return _shown(results.cells[name].get(entry.key), entry.metric) or Figure(math.nan, 0)
 
 
 def _shown(row: Figure | None, metric: str) -> Figure | None:
@@ -376,7 +373,8 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
 
 
 def _note(rows: Sequence[Asked], tests: Tested, results: Results) -> str:
-    note, called = "In brackets: 95 % intervals. ↓: lower is better.", results.manifest.protocol.samples
+    note, called = "In brackets: 95 % intervals.", results.manifest.protocol.samples
+    note += " ↓: lower is better." * any(metric_of(entry.metric).shown.better == -1 for entry in rows)
     if any(
         (entry.condition, f"{entry.metric}_over_control") in results.cells[name]
         for entry in rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -231,7 +231,7 @@ class Browser:
         units = ((checkpoint, self._clean) for checkpoint in self.checkpoints)
         clean = {unit[0]: rows[unit] for unit in units if unit in rows}
         label = next((row["label"] for row in rows.values() if row["label"] is not None), -1)
-        lines = [self._line(sample, self.called.get(line, line), texts, rows) for line, texts in self._lines.items()]
+        lines = [self._line(sample, line, texts, rows) for line, texts in self._lines.items()]
         lines[1:1] = [self._map_line(sample, text, rows) for text in self._maps]
         changed = tuple(place for place, text in enumerate(self.conditions) if _changes(clean, rows, text))
         right = [row["correct"] for row in clean.values() if row["correct"] is not None]
@@ -265,7 +265,10 @@ class Browser:
                 rows.update((row["sample_id"], row) for row in chosen)
         return rows
 
-    def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> SampleLine:
+    def _line(self, sample: str, line: str, texts: Sequence[str], rows: Rows) -> SampleLine:
+        alone, group = len(texts) == 1, group_of(texts[0])
+        called = line if group == texts[0] else name_of(group, "table", self.run.manifest)
+        heading = self.called[texts[0]] if alone else called
         every = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
         images = {shown.image for _, shown in every if shown.image}
         pictured = dict.fromkeys(text for text, shown in every if shown.image)
@@ -282,10 +285,11 @@ class Browser:
                     what = f"{where}: what was changed, stretched"
                     tiles.append(SampleTile(self._uri(result.difference), what, place, changed=True))
                     line = _size(row.get("linf"))
-            answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
+            answered = (self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
+            answers = tuple(replace(each, level="") if alone else each for each in answered)
             cells.append(SampleCell(tuple(tiles), line, answers))
         one = shared or len(pictured) == 1
-        if one and len(texts) > 1 and (view := self._views[next(iter(pictured))]).level:
+        if one and not alone and (view := self._views[next(iter(pictured))]).level:
             heading = f"{heading}, picture: {view.unit} {view.level}"
         picture = None
         if shared:
@@ -301,7 +305,8 @@ class Browser:
             image = picture.image or self._picture(name, under, sample).image
             scores = rows.get((name, text), {})
             finite = {key: scores[key] for key in view.scores if is_finite(scores.get(key))}
-            texts = [f"{view.scores[key]} {_amount(key, value)}" for key, value in finite.items()]
+            shares = {key: percent(v) if key.endswith("_iou") else number(v, 2) for key, v in finite.items()}
+            texts = [f"{view.scores[key]} {text}" for key, text in shares.items()]
             tiles: tuple[SampleTile, ...] = ()
             if image and picture.heat:
                 drawn = uri_of(_webp(under_map(image, picture.heat, _UNDER_MAP), _UNDER_MAP))
@@ -340,11 +345,6 @@ class Browser:
         with opened(next(p.image for p in self._of(self._ids[0]) if p.image)) as picture:
             side = max(picture.size)
         return next((one for one in _SIDES if one < side and total * (one / side) ** 2 <= self.room), _SIDES[-1])
-
-
-def _amount(metric: str, value: float) -> str:
-    """Return a score of a map: `49.4 %` of one that tables have in per cent."""
-    return percent(value) if metric.endswith("_iou") else number(value, 2)
 
 
 def _changes(clean: Mapping[str, Mapping[str, Any]], rows: Rows, text: str) -> bool:

@@ -142,7 +142,7 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
         f"{task.headline_metric.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, "
         f"n = {counted(weak.slice.figure)}"
     )
-    more = f" {others} more weak slices in the report." if others else ""
+    more = f" {others} more weak slice{'s' * (others > 1)} in the report." if others else ""
     text = f"Weakest slice{whose} {where}: {shorten_name(weak.slice.name, 2 * _LONGEST)} ({figures}).{more}"
     interval = weak.low, weak.high
     yield Sentence(
@@ -204,11 +204,17 @@ class Standing:
 
 
 def standings(results: Results, tests: Tested) -> list[Standing]:
-    """Return the standing in each area that was tested, in the order of the first page."""
-    names, areas = results.names, dict[str, list[ComparisonRow]]()
+    """Return the standing in each area that was tested, in the order of the first page: by what this shows, and of
+    maps, where no score is the chief one, by all."""
+    names, areas, chief = results.names, dict[str, list[ComparisonRow]](), set[str]()
     for entry in asked_results(results):
-        area = words_of(entry.condition).claims.area.format(many=results.manifest.protocol.samples.many)
+        area = _area(entry.condition, results)
         areas.setdefault(area, []).extend(row for row in tests.of(entry.key) if math.isfinite(row.p_value))
+        if entry.metric == _headline(results) or metric_of(entry.metric).complement:
+            chief.add(area)
+    for row in tests.rows:
+        if (area := _area(row.condition, results)) in areas and area not in chief and math.isfinite(row.p_value):
+            areas[area].append(row)
     by_area = []
     for area, rows in areas.items():
         ends = {
@@ -216,13 +222,17 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
             for row in rows
             if row.verdict in ("better", "worse")
         }
-        conditions = dict.fromkeys(row.condition for row in rows if row.verdict in ("better", "worse"))
-        where = area
-        if 0 < len(conditions) <= 2 and len({row.condition for row in rows}) > len(conditions):
-            where = listed([_where(text, results) for text in conditions])
+        where, tested = area, {_where(row.condition, results) for row in rows}
+        differ = [*dict.fromkeys(_where(row.condition, results) for row in rows if row.verdict in ("better", "worse"))]
+        if 0 < len(differ) <= 2 and len(tested) > len(differ):
+            where = listed(differ)
         if rows:
             by_area.append(Standing(area, where, tuple((a, b) for a in names for b in names if (a, b) in ends)))
     return by_area
+
+
+def _area(condition: str, results: Results) -> str:
+    return words_of(condition).claims.area.format(many=results.manifest.protocol.samples.many)
 
 
 _GROUPS = 2  # groups of checkpoints, alike in what they are worse than, that a sentence names
@@ -251,7 +261,11 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
             clauses.append(f"no significant difference {_in_what(level, results, tests)}")
         losers = {row.first.checkpoint if row.verdict == "better" else row.second.checkpoint for row in decided}
         unbeaten = [names[name] for name in names if name not in losers]
-        never = f" Never beaten: {', '.join(unbeaten)}." if 0 < len(unbeaten) < len(names) and len(names) > 2 else ""
+        never = (
+            f" Never significantly worse: {', '.join(unbeaten)}."
+            if 0 < len(unbeaten) < len(names) and len(names) > 2
+            else ""
+        )
         text = "; ".join(clauses)
         return f"{capital(text) if text.startswith('no ') else text} ({sizes}).{never}", False
     if significant:
@@ -262,8 +276,7 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
 
 def _in_what(level: Sequence[Standing], results: Results, tests: Tested) -> str:
     """Return the areas without a difference, and in what, where other figures than the first page's differ there."""
-    many = results.manifest.protocol.samples.many
-    others = {words_of(row.condition).claims.area.format(many=many) for row in tests.rows if row.significant}
+    others = {_area(row.condition, results) for row in tests.rows if row.significant}
     what = f"in {task_of(results.manifest).headline_metric.noun} " if others & {each.area for each in level} else ""
     return what + listed([each.where for each in level], "or")
 
@@ -301,10 +314,11 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
     best if there is one, and how many more samples would settle it if it is real; else what these could have shown."""
     many = results.manifest.protocol.samples.many
     decided = {each.area for each in standings(results, tests) if each.worse}
-    areas = {entry.key: words_of(entry.condition).claims.area.format(many=many) for entry in asked_results(results)}
+    areas = {entry.key: _area(entry.condition, results) for entry in asked_results(results)}
     pairs = [(row, areas[key]) for row in tests.rows if (key := (row.condition, row.metric)) in areas]
     pairs = [(row, area) for row, area in pairs if not row.significant and is_in_points(row.metric)]
-    reaches = {id(row): _reach(row, tests) for row, _ in pairs}
+    every = len(tests.rows)
+    reaches = {id(row): detectable_difference(row.difference, every, metric_of(row.metric).binary) for row, _ in pairs}
     clear = [each for each in pairs if math.isfinite(reaches[id(each[0])]) and abs(each[0].difference.value) > _LEAST]
     if clear:
         row, _ = max(clear, key=lambda at: (at[1] not in decided, abs(at[0].difference.value) / reaches[id(at[0])]))
@@ -314,10 +328,10 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
         second, first = names[row.second.checkpoint], names[row.first.checkpoint]
         ends = interval(row.shown[1].ci_low, row.shown[1].ci_high, sign="+")
         clear_of_0 = row.difference.ci_low > 0 or row.difference.ci_high < 0
-        why = f" (the interval excludes 0, but {len(tests.rows)} tests were made)" if clear_of_0 else ""
+        why = f" (the interval excludes 0, but {every} tests were made)" if clear_of_0 else ""
         call = f"{second} vs {first}, {_size(row, whole=True)} {where} {ends}"
         amount = _rounded(n + max(more, _FEW))  # power and the exact test are not the same
-        return [Sentence(f"Closest call: {call}; about {amount} {many} in all would probably decide it{why}.")]
+        return [Sentence(f"Still open: {call}; about {amount} {many} in all would probably decide it{why}.")]
     if reaches and (reach := max(filter(math.isfinite, reaches.values()), default=math.nan)) < 1:
         return [Sentence(f"The smallest detectable difference is about {math.ceil(100 * reach)} points.")]
     return []
@@ -326,10 +340,6 @@ def open_difference(results: Results, tests: Tested, names: Mapping[str, str]) -
 def _where(condition: str, results: Results) -> str:
     """Return `under PGD (1/255)`, without its other parameters."""
     return re.sub(r"\(([^,()]+),.*\)$", r"(\1)", name_of(condition, "sentence", results.manifest))
-
-
-def _reach(row: ComparisonRow, tests: Tested) -> float:
-    return detectable_difference(row.difference, len(tests.rows), metric_of(row.metric).binary)
 
 
 def _rounded(count: int) -> str:

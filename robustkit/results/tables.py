@@ -265,10 +265,6 @@ def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     return (*cells, *figures, *([published] if with_published else []))
 
 
-def _with_verdict(difference: str, verdict: str) -> str:
-    return difference.followed_by(f" {verdict}" * bool(verdict)) if isinstance(difference, Cell) else difference
-
-
 def comparison_grids(tables: Sequence[Table], baseline: str) -> list[Table]:
     """Return all differences from the baseline (its name) side by side: the significant ones, then others, folded."""
     if not tables:
@@ -281,7 +277,8 @@ def comparison_grids(tables: Sequence[Table], baseline: str) -> list[Table]:
     for key in order:
         matches = [rows.get(key, {}) for rows in pairs]
         base = next(row["baseline"] for row in matches if row)
-        cells = (_with_verdict(row["difference [95 %]"], row["at 0.05"]) if row else MISSING for row in matches)
+        told = ((row.get("difference [95 %]", MISSING), row.get("at 0.05", "")) for row in matches)
+        cells = [cell.followed_by(f" {said}") if said and isinstance(cell, Cell) else cell for cell, said in told]
         (tell if any(row and row["at 0.05"] for row in matches) else cannot).append((*key, base, *cells))
     of = f"of {len(order)} figures"
     grids = [
@@ -305,7 +302,8 @@ def slice_sections(results: Results, by: Sequence[str] = ()) -> dict[str, Any]:
     columns that are asked for, `camera,daylight` meaning both together. Raises RunError as `slices_of`."""
     asked = by_tables(results.run, by)
     tables = weak_tables(results)
-    grids = [*stacked_grids(tables), *(grid for some in asked for grid in stacked_grids(some))]
+    several = len(results.names) > 1
+    grids = [grid for some in (tables, *asked) for grid in stacked_grids(some, several)]
     return {"grids": grids, "remark": "" if tables else search_note(results)}
 
 

@@ -13,6 +13,7 @@ from places import ROOT
 from workflow_steps import Runner, installed
 
 AUDIT = ("Audit", "Gate")
+GATHER = "Gather the run, the verdicts and the policy"
 SMALL = {
     "checkpoint": "zoo:shapes-vit-quest",
     "data": "embedded:shapes",
@@ -103,6 +104,11 @@ def test_a_pull_request_has_one_comment_that_each_run_writes_anew(
     for _ in range(2):
         outcome = Runner(tmp_path, inputs).run(("Comment on the pull request",))
         assert outcome.done == {"Comment on the pull request": 0}, outcome.said
+    for _ in range(2):  # what a former run left is not kept
+        assert Runner(tmp_path, inputs).run((GATHER,)).done[GATHER] == 0
+    kept = tmp_path / "robustkit-artifact"
+    assert {path.name for path in kept.iterdir()} == {"run", "robustness.xml", "robustness.json", "policy.toml"}
+    assert (kept / "run" / "run.json").is_file()  # as docs/how-to/gate.md reads it
     text = posted.read_text("utf-8")
     assert text.startswith("<!-- robustkit: robustness -->\n") and "n under clean" in text
     assert "vit of runs/robustkit against vit of runs/main" in text and text.count("```") == 2
@@ -116,6 +122,17 @@ def test_a_pull_request_has_one_comment_that_each_run_writes_anew(
     steps = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))["runs"]["steps"]
     (condition,) = (step["if"] for step in steps if step.get("name") == "Comment on the pull request")
     assert "inputs.token != ''" in condition and "github.event_name == 'pull_request'" in condition
+
+
+def test_the_workflow_of_the_tutorial_gives_the_action_what_it_takes() -> None:
+    """Comments and the runs of main need a permission each; the baseline is where the artifact of main has the run."""
+    text = (SHOWN / "gate.md").read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
+    flow, action = yaml.safe_load(text), yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    assert flow["permissions"] == {"contents": "read", "actions": "read", "pull-requests": "write"}
+    *_, fetched, gate = flow["jobs"]["robustness"]["steps"]
+    assert {*gate["with"]} <= {*action["inputs"]} and "released/run'" in gate["with"]["baseline"]
+    assert f"--name {action['inputs']['artifact']['default']} --dir released" in fetched["run"]
+    assert f"--workflow {flow['name']}.yml" in fetched["run"] and "GH_TOKEN" in fetched["env"]
 
 
 def test_the_workflow_drafts_only_when_it_is_asked_to() -> None:

@@ -96,8 +96,8 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
     ]
     assert sentence(tmp_path, *rows) == (
         "Accuracy 93.3 % [84.1, 97.4] on 60 clean images; the strongest attack, PGD at 4/255, leaves 13.3 % [6.9, "
-        "24.2]; its accuracy under corruption is 76.6 % [69.2, 83.3] (mean over noise, the worst set), least under "
-        "gaussian noise at severity 5 with 40.0 %; "
+        "24.2]; its accuracy under corruption is 76.6 % [69.2, 83.3] (mean of noise, the worst set); lowest of all "
+        "under gaussian noise at severity 5 with 40.0 %; "
         "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be distinguished from a centred Gaussian "
         "on IoU of pixels; rollout is behind a random map on ABPC."
     )
@@ -113,8 +113,8 @@ def test_the_benchmarks_own_mean_goes_before_a_higher_one(tmp_path: Path) -> Non
     worst = row("corruption(snow,severity=1,preset=cifar)", "top1", 0.75, 0.7, 0.8)
     for order in (means, means[::-1]):
         said = sentence(tmp_path, CLEAN, *order, worst)
-        mean = "its accuracy under corruption is 75.0 % [70.0, 80.0] (in-c(preset=cifar)), "
-        assert mean + "least under snow at severity 1 with 75.0 %." in said
+        mean = "its accuracy under corruption is 75.0 % [70.0, 80.0] (in-c(preset=cifar)); "
+        assert mean + "lowest of all under snow at severity 1 with 75.0 %." in said
     said = sentence(tmp_path, CLEAN, worst)
     assert said.endswith("; its accuracy under corruption is lowest under snow at severity 1 with 75.0 %.")
 
@@ -152,9 +152,9 @@ def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_p
         ([fog], "corruption is so far lowest under fog at severity 5 with 50.0 %."),
         (
             [fog, replace(snow, findings=part), noise],
-            "(mean over noise, the worst set so far), so far least under fog at sev",
+            "(mean of noise, the worst set so far); lowest of all so far under fog at sev",
         ),
-        ([fog, snow, noise], "(mean over noise, the worst set), least under fog at sev"),
+        ([fog, snow, noise], "(mean of noise, the worst set); lowest of all under fog at sev"),
     ):
         assert said in sentence(tmp_path, CLEAN, *rows, **asked)
     segmentation = {"tag": "segmentation@1", "task": "segmentation"}

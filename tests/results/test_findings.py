@@ -89,7 +89,7 @@ def test_the_closest_call_is_of_an_area_without_a_difference(tmp_path: Path) -> 
     assert sentences[0].startswith(
         "other is significantly worse than plain under fog; no significant difference on clean "
     )
-    assert sentences[-1].startswith("Closest call: other vs plain, −7.5 points of accuracy under PGD (")
+    assert sentences[-1].startswith("Still open: other vs plain, −7.5 points of accuracy under PGD (")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -101,7 +101,7 @@ def test_what_is_said_of_accuracy_is_not_said_of_a_loss(tmp_path: Path, lost: bo
         records["third", PGD] = [row | {"nll": row["nll"] + 1} for row in right(36)]
     said = summary_sentences(of(run_of(tmp_path, records)))[0]
     assert ("no significant difference in accuracy on clean images or under attack" in said) == lost
-    assert said.partition("Never beaten: ")[2] == ("plain." if lost else "plain, third.")
+    assert said.partition("Never significantly worse: ")[2] == ("plain." if lost else "plain, third.")
 
 
 def test_where_nothing_differs_that_is_said_with_what_could_have_shown(
@@ -111,7 +111,7 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(
     said = summary_sentences(of(run))
     assert len(said) == 2 and not findings(of(run))[0].significant
     assert said[0] == "No significant difference between plain and other in 5 paired tests (n = 40)."
-    start = "Closest call: other vs plain, −5.0 points of accuracy under fog [−12.1, +2.1]; about "
+    start = "Still open: other vs plain, −5.0 points of accuracy under fog [−12.1, +2.1]; about "
     ((said_start, every),) = re.findall(r"^(.*; about )(\d+) images in all would probably decide it\.$", said[1])
     assert said_start == start
     row = next(row for row in compared(run).rows if row.metric == "mean_error")

@@ -354,7 +354,7 @@ def dossier_grids(results: Results) -> list[Table]:
             (flagged if check.finding else passed).setdefault(check.name, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
     grids = []
-    for what, checks in (("raised flags", flagged), ("passed", passed)):
+    for what, checks in (("raised flags", flagged), ("without a flag", passed)):
         if rows := tuple(row for some in checks.values() for row in some):
             count = f"{len(rows)} check{'s' if len(rows) > 1 else ''}"
             grids.append(Table(f"{count} {what}", headings, rows, keys=3, folded=checks is passed))

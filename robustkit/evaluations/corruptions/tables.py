@@ -285,8 +285,9 @@ class CorruptionsPresenter(Presenter):
         worst = min(single, key=lambda row: row.value, default=None)
         if headline.binary:
             if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
-                most, over = _at(worst, headline, f",{so_far} least under"), mean.condition
-                over = over if _set(over) == BENCHMARK else f"mean over {over}, the worst set{so_far}"
+                most, over = _at(worst, headline, f"; lowest of all{so_far} under"), mean.condition
+                mean_of = f"mean of {name_of(over, 'table', manifest)}, the worst set{so_far}"
+                over = over if _set(over) == BENCHMARK else mean_of
                 yield Clause(f"its accuracy under corruption is {share(mean.complement)} ({over}){most}", (mean,))
             elif worst is not None:
                 yield Clause(f"its accuracy under corruption{_at(worst, headline, f' is{so_far} lowest under')}")

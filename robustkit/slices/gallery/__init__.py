@@ -152,6 +152,7 @@ def _run(
     for row in maps.rows:
         whose = f"{row.sample_id}, {row.checkpoint}" if len(checkpoints) > 1 else row.sample_id
         print_line(console(), f"{whose}: {', '.join(row.lines)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     paths = [path, path.with_suffix(".npz")] if gallery["save_maps"] else [path]
     print_as_it_is(console(), *(str(maps.save(each)) for each in paths))
 
@@ -160,7 +161,7 @@ def _sheet_path(pictures: Sequence[str], out: Path | None, kind: str | None) -> 
     """Return `out`, or `<stem>-cam.png` (or of another kind) in that folder. Raises ProtocolError for a file of no such
     kind, or one of the pictures."""
     name = f"{Path(pictures[0]).stem}-cam.{kind or 'png'}"
-    path = Path(name) if out is None else out / name if out.is_dir() else out
+    path = Path(name) if out is None else out / name if out.is_dir() or not out.suffix else out
     kinds = (f".{kind}",) if kind else (".png", ".pdf", ".svg")
     if path.suffix.lower() not in kinds:
         raise ProtocolError(f"--out {out}: expected a folder, or a name ending in {' or '.join(kinds)}")

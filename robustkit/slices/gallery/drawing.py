@@ -337,7 +337,7 @@ def explain_pictures(
         identity = subject.classifier.identity
         check_explainable(subject.classifier, identity.name, specs)
         names = class_names(identity.class_names, identity.num_classes)
-        wished.append([_asked_class(text, names) for text in dict.fromkeys(targets or ["predicted"])])
+        wished.append([_asked_class(text, names) for text in dict.fromkeys(targets or ["predicted"] * (not texts))])
         if LABEL in wished[-1]:
             raise ProtocolError("--target label: a single image has no label; name a class, or give predicted")
     rows: list[GalleryRow] = []

@@ -103,8 +103,10 @@ class Painter:
                 inputs, logits, image = view.inputs, _logits(subject, view.inputs, sample), view.images()[0]
             picture = as_levels(image)
             drawn = inputs, sample, first, located, scores, under, picture
-            tiles = tuple(chain.from_iterable(self._tiles(subject, spec, *drawn) for spec in self.specs))
-            if (of_texts := self.texts.get(subject.classifier.identity.name)) is not None:
+            of_texts = self.texts.get(subject.classifier.identity.name)
+            of_class = self.specs if self.targets or scores or of_texts is None else ()  # not where nobody asks
+            tiles = tuple(chain.from_iterable(self._tiles(subject, spec, *drawn) for spec in of_class))
+            if of_texts is not None:
                 maps = [spec for spec in self.specs if not spec.is_control]
                 about = inputs, sample, located, under, picture
                 tiles += tuple(chain.from_iterable(self._of_texts(of_texts, spec, *about) for spec in maps))

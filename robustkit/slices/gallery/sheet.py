@@ -314,8 +314,8 @@ def figure_of(gallery: Gallery) -> Canvas:
             axes = canvas.add_axes((x / width, (top - high) / height, tile / width, high / height))
             axes.imshow(pixels)
             axes.set_axis_off()
-            method, _, target = called(heading).partition(", ")
-            words = method + (f"\n{target}" if _targets(gallery) else "")
+            parts = called(heading).split(", ", 1)[: 1 + _targets(gallery)]
+            words = "\n".join(fit_label(part, tile * (1 + _GAP)) for part in parts)
             if index == 0:
                 canvas.text((x + tile / 2) / width, (top + 2 / 72) / height, words, ha="center", va="bottom")
         predicted = " · ".join(line.removeprefix("predicts ") for line in row.lines)

@@ -471,7 +471,7 @@ def _caption(
     what = {"top1": "Top-1 accuracy (%)", "miou": "mIoU (%)"}.get(headline.name, capital(headline.heading))
     words = [data, f"n = {n} {samples.many}{f' in {groups} groups' * bool(groups)}", *radii]
     text = f"{what} unless stated otherwise. {', '.join(words)}; protocol {', '.join(tags)}."
-    tested = f"paired tests, Holm-corrected over {tests.count} pairs"
+    tested = f"paired tests, Holm-corrected over {tests.count} pair{'s' * (tests.count > 1)}"
     if tests.count and mark:
         text += f" Best in bold; underlined: not significantly different from the best ({tested})."
     elif any(cell.mark for cell in every):

@@ -105,6 +105,6 @@ class Labelled(Task):
         diagrams = calibration_figures(results.gathered(Reliabilities).entries, looks)
         yield Section("calibration", "Calibration", figures=tuple(diagrams))
         weak = results.gathered(WeakClasses).tables
-        yield Section("classes", "Weakest classes", lambda: {"grids": stacked_grids(weak)})
+        yield Section("classes", "Weakest classes", lambda: {"grids": stacked_grids(weak, len(results.names) > 1)})
         for family in families_of(results.manifest, results):
             yield from family.presenter.sections(results, looks)

@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from ...runs.folder import RunFolder
 
 
-def stacked_grids(tables: Sequence[Table]) -> list[Table]:
+def stacked_grids(tables: Sequence[Table], several: bool) -> list[Table]:
     """Return tables whose titles differ in the checkpoint alone as one grid, its rows one checkpoint after the other;
-    all but the first are folded."""
+    all but the first are folded. several: whether rows name their checkpoint."""
     groups: dict[str, list[Table]] = {}
     for table in tables:
         groups.setdefault(table.title.removeprefix(f"{table.checkpoint}: "), []).append(table)
     grids = []
     for title, some in groups.items():
-        several = len(some) > 1
         headings = (*(["checkpoint"] if several else []), *some[0].headings)
         rows = tuple((*([table.checkpoint] if several else []), *row) for table in some for row in table.rows)
         note = " ".join(dict.fromkeys(table.note for table in some))

@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from explained import MODEL, NAME
 from PIL import Image
@@ -349,8 +350,8 @@ def test_own_pictures(tmp_path: Path) -> None:
     for out, message in (
         (picture, f"--out {picture} is one of the input images; give another name"),
         (
-            tmp_path / "maps",
-            f"--out {tmp_path / 'maps'}: expected a folder, or a name ending in .png or .pdf or .svg",
+            tmp_path / "maps.txt",
+            f"--out {tmp_path / 'maps.txt'}: expected a folder, or a name ending in .png or .pdf or .svg",
         ),
     ):
         done = CliRunner().invoke(cli, [*words, "--out", str(out)])
@@ -400,6 +401,19 @@ def test_figures_for_a_paper_of_a_folder_of_pictures(tmp_path: Path) -> None:
     ):
         assert said in str(CliRunner().invoke(cli, [*words, *given]).exception)
     assert tuple(COLORMAPS) == NAMES_OF_COLOURS
+
+
+def test_maps_of_sentences_are_alone_unless_a_class_is_asked_for() -> None:
+    asked: dict[str, Any] = {"cams": "agcam", "target_text": ["a red shape", "grass"]}
+    image = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0))
+    drawn = robustkit.cam("zoo:shapes-clip", image, **asked)
+    names = ["shapes-clip/agcam/text: a red shape/00000", "shapes-clip/agcam/text: grass/00000"]
+    assert list(drawn.maps) == names
+    both = robustkit.cam("zoo:shapes-clip", image, targets="predicted", **asked)
+    assert list(both.maps) == ["shapes-clip/agcam/predicted/00000", *names]
+    for size, heading in ((85, "AG-CAM\n'a red shape'"), (40, "AG-CAM\n'a red sh…")):
+        figure = figure_of(replace(drawn, look=replace(drawn.look, size=size)))
+        assert figure.texts[1].get_text() == heading  # the image has none
 
 
 SHAPES = [MODEL, "--data-dir", "embedded:shapes", "--limit", "12"]

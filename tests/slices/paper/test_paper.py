@@ -172,7 +172,7 @@ def test_two_checkpoints_are_one_pair_and_the_caption_says_of_how_many_samples(t
     run = made(tmp_path / "a", names=("one", "two"))
     table = run.tabulate(mark=True)
     assert [[cell.mark for cell in row] for row in table.cells] == [["best", "best"], ["close", "best"]]
-    assert ", n = 40 images, " in table.caption and "Holm-corrected over 1 pairs)" in table.caption
+    assert ", n = 40 images, " in table.caption and "Holm-corrected over 1 pair)" in table.caption
     rows = run.summary()
     more = [replace(rows[0], metric="nll", value=0.5, n=7)]
     run.write_summary([*(replace(row, n=30) if row.condition == PGD else row for row in rows), *more])
