@@ -303,11 +303,11 @@ def _lacking(results: Results) -> Iterator[str]:
         if name not in attack_names
     )
     have = {row.condition for row in results}
-    sets = dict.fromkeys(name for each in presets for name in split_list(str(each.get("corruptions", ""))))
-    for name in sets:
+    rooms = {FOLDERS.get(kind_of(text)) for text in have}
+    for name in dict.fromkeys(name for each in presets for name in split_list(str(each.get("corruptions", "")))):
         if name in PUBLISHED_SETS and not any(kind_of(text) == name and "severity=" not in text for text in have):
-            yield f"{PUBLISHED_SETS[name][1]} in full"
-    if any("cams" in each for each in presets) and not any(FOLDERS.get(kind_of(text)) == "maps" for text in have):
+            yield PUBLISHED_SETS[name][1] + " in full" * ("corruptions" in rooms)
+    if any("cams" in each for each in presets) and "maps" not in rooms:
         yield "attribution maps"
 
 

@@ -150,6 +150,8 @@ def test_the_scope_says_what_was_evaluated_and_what_presets_have_besides(tmp_pat
     assert strip["data"] == "40 images of set" and strip["evaluated"] == "clean, PGD, fog"
     lacking = "FGSM, AutoAttack, SPSA, ImageNet-C in full, attribution maps"
     assert strip["not evaluated"] == lacking
+    bare = scope(run_of(tmp_path / "bare", {("plain", "clean"): right(30)}))
+    assert bare["not evaluated"] == "FGSM, PGD, AutoAttack, SPSA, ImageNet-C, attribution maps"
     complete = {
         ("plain", f"corruption({name},severity={k})"): right(30) for name in SETS["in-c"] for k in (1, 2, 3, 4, 5)
     }

@@ -386,7 +386,10 @@ def test_classes_of_a_segmenter_clean_attacked_and_corrupted(tmp_path: Path) -> 
     assert figure.alt.startswith(
         "IoU by class. a: clean lowest 000 with 0.0 % and 001 with 1.0 %, noise lowest pole with"
     )
-    assert f"The {MOST} of {MOST + 7} classes that are lowest" in figure.caption
+    assert (
+        figure.caption
+        == f"Classes by the IoU of a, clean, lowest first. The {MOST} of {MOST + 7} classes that are lowest."
+    )
     assert "000" in texts(figure) and f"{MOST + 5:03d}" not in texts(figure)
     assert {f.section for f in figures(run, rows)} == {"segmentation"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from figures import figure
 from manifests import whole
 from scipy.stats import fisher_exact
@@ -20,9 +21,11 @@ from robustkit.display.text import capital
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.run import Run
 from robustkit.results.summary_text import clauses_of
+from robustkit.results.survey import looks_of
 from robustkit.runs.metadata import SampleGroups
 from robustkit.tasks.labelled.metrics import WeakClasses
 from robustkit.tasks.labelled.subject import CLASSIFICATION
+from robustkit.tasks.task import task_of
 
 PGD, FGSM = "pgd(eps=4/255,steps=20)", "fgsm(eps=1/255)"
 CLAIMS = {FGSM: {"eps": 1 / 255, "norm": "linf"}, PGD: {"eps": 4 / 255, "norm": "linf"}}
@@ -239,6 +242,16 @@ def test_weak_classes_are_those_significantly_below_the_rest(tmp_path: Path) -> 
     # One more mistake elsewhere, and one fewer here, could be chance.
     write(run, "clean", labels, [1] + [0] * 5 + [1, 1, 1, 2, 2, 0] + labels[12:])
     assert 4 * fisher(3, 6, 4, 25) > 0.05 and Results(run, []).gathered(WeakClasses).tables == []
+
+
+@pytest.mark.parametrize(("names", "first"), [(["a"], "class"), (["a", "b"], "checkpoint")])
+def test_of_several_checkpoints_a_weak_class_says_whose_it_is(tmp_path: Path, names: list[str], first: str) -> None:
+    """Also where only one of them has any."""
+    run = make_run(tmp_path, names)
+    write(run, "clean", [0] * 5 + [1] * 5, [0] * 10)
+    sections = {each.name: each for each in task_of(run.manifest).sections(Results(run, []), looks_of(run))}
+    (grid,) = sections["classes"].values()["grids"]
+    assert grid.headings[0] == first
 
 
 def test_a_last_class_of_which_none_is_right_counts(tmp_path: Path) -> None:
