@@ -247,7 +247,7 @@ def test_weak_classes_are_those_significantly_below_the_rest(tmp_path: Path) -> 
 @pytest.mark.parametrize(("names", "first"), [(["a"], "class"), (["a", "b"], "checkpoint")])
 def test_of_several_checkpoints_a_weak_class_says_whose_it_is(tmp_path: Path, names: list[str], first: str) -> None:
     """Also where only one of them has any."""
-    run = make_run(tmp_path, names)
+    run = make_run(tmp_path, checkpoints=[{"name": name} for name in names])
     write(run, "clean", [0] * 5 + [1] * 5, [0] * 10)
     sections = {each.name: each for each in task_of(run.manifest).sections(Results(run, []), looks_of(run))}
     (grid,) = sections["classes"].values()["grids"]
