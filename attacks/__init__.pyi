@@ -18,6 +18,7 @@ from .model_access import cross_entropy as cross_entropy
 from .model_access import dlr as dlr
 from .model_access import dlr_targeted as dlr_targeted
 from .model_access import margin as margin
+from .model_access import probability_margin as probability_margin
 from .pgd import FGSM as FGSM
 from .pgd import PGD as PGD
 from .pgd import FeaturePGD as FeaturePGD

@@ -23,7 +23,7 @@ from .queries import Square
 from .queue import AttackState, Places, QueuedAttack, Restarts, pick, upload
 from .threat import Ball, Rng, above_0, at_least, one_of, per_sample
 
-APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
+APGD_LOSSES = ("ce", "dlr", "margin", "pma", "dlr-targeted", "margin-targeted")
 MOMENTUM = 0.75  # weight of the gradient step against that of the last move
 
 
@@ -61,7 +61,8 @@ class APGD(QueuedAttack):
         steps: updates of each run.
         rho: share of updates that must raise the loss between two checkpoints.
         restarts: runs from different random starts (for each target).
-        loss: "ce", "dlr", "margin"; "dlr-targeted" and "margin-targeted" make runs towards `targets` classes each.
+        loss: "ce", "dlr", "margin", "pma" (the margin of probabilities); "dlr-targeted" and "margin-targeted" make runs
+            towards `targets` classes each.
         targets: the classes with the largest logits on the clean image, in that order, labels left out; at most as many
             as there are.
         eot: passes averaged into each loss, prediction and gradient, for models with random outputs.

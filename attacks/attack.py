@@ -46,6 +46,8 @@ class AttackResult:
     """
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     """How the attack deviated from its settings, such as fewer targets because there are fewer classes."""
+    cycle_at: Tensor | None = field(default=None, kw_only=True)
+    """(B,) of PGD: updates after which a sample was seen to go in a circle, so that more change nothing; or -1."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Tally:
         self.broken_at = torch.full((batch,), -1, dtype=torch.int64, device=device)
         self.tell = tell or (lambda stage, standing, share: None)
         self.notes: list[str] = []
+        self.cycle_at: Tensor | None = None
 
     def note(self, text: str) -> None:
         """Note once how the attack deviated from its settings."""
@@ -116,7 +119,7 @@ class Tally:
 
     def result(self, adversarials: Tensor) -> AttackResult:
         counts = (self.steps, self.forwards, self.backwards, self.broken_at)
-        return AttackResult(adversarials, *counts, notes=tuple(self.notes))
+        return AttackResult(adversarials, *counts, notes=tuple(self.notes), cycle_at=self.cycle_at)
 
 
 _MODELS = ("model", "estimator", "classifier", "predict")

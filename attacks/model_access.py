@@ -173,6 +173,33 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
     return _largest_other(logits, labels) - _of_label(logits, labels)
 
 
+def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the largest other probability minus the label's, for a set minus the sum of them.
+
+    Its gradient is the margin's, weighted by the two probabilities: what is nearly decided counts little.
+
+    Args:
+        logits: (B, K) floating.
+        labels: (B,) int64, or (B, L) sets.
+
+    Returns:
+        Losses (B,) in [-1, 1].
+
+    Raises:
+        ValueError: fewer than two classes.
+
+    Reference: arXiv:2411.15210, the loss of its PMA.
+
+    Example:
+        >>> probability_margin(torch.tensor([[1.0, 1.0]]).log(), torch.tensor([1]))
+        tensor([0.])
+    """
+    _need_classes(logits, 2, "pma")
+    shares = logits.softmax(dim=1)
+    own = shares.gather(1, labels[:, None]) if labels.ndim == 1 else shares.where(label_mask(labels, logits), 0.0)
+    return _largest_other(shares, labels) - own.sum(dim=1)
+
+
 def dlr(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the difference of logits ratio: the margin over the gap of first and third.
 
@@ -231,7 +258,9 @@ def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return _of_label(logits, targets) - _of_label(logits, labels)
 
 
-LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "margin": margin, "dlr": dlr})
+LOSSES: Mapping[str, Loss] = MappingProxyType(
+    {"ce": cross_entropy, "margin": margin, "dlr": dlr, "pma": probability_margin}
+)
 """The losses by the names that attacks take."""
 
 

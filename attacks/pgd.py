@@ -27,7 +27,7 @@ class FGSM(Attack):
     returned as it is.
 
     Args:
-        loss: "ce", "margin" or "dlr".
+        loss: "ce", "margin", "dlr" or "pma", the margin of probabilities.
 
     Example:
         >>> adversarials = FGSM(eps=8 / 255)(model, images, labels)
@@ -59,19 +59,57 @@ STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35}) 
 
 @dataclass(frozen=True)
 class _Ascent(Survivors):
-    """The samples of one restart on their way up; `labels` is None until the first clean forward gives them."""
+    """The samples of one restart on their way up; `labels` is None until the first clean forward gives them.
+
+    anchor, slope: points of an earlier step and their gradients. period: (n,) int64, after how many steps a sample was
+    at its anchor again, with the same gradient; 0 of those that were not.
+    """
 
     points: Tensor
     ball: Ball
     labels: Tensor | None
+    anchor: Tensor
+    slope: Tensor
+    period: Tensor
+
+    def compare(self, gradient: Tensor, since: int) -> _Ascent:
+        """Note which samples are where they were `since` steps ago, bit by bit: the steps between repeat for ever."""
+        back = (self.period == 0) & same_bits(self.points, self.anchor) & same_bits(gradient, self.slope)
+        return replace(self, period=torch.where(back, since, self.period))
+
+    def staying(self, left: int) -> list[int]:
+        """Return the rows that are not where they will be after `left` more steps, and others up to a multiple of 8: a
+        batch of a few has other sums. Asks the device."""
+        ended = [period > 0 and left % period == 0 for period in self.period.tolist()]
+        going = [row for row, end in enumerate(ended) if not end]
+        return sorted([*going, *[row for row, end in enumerate(ended) if end][: -len(going) % 8]])
+
+
+def same_bits(first: Tensor, second: Tensor) -> Tensor:
+    """Return which samples (B,) of two tensors are alike bit by bit, NaN and the sign of 0 included."""
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
+    return (first.view(kind) == second.view(kind)).flatten(1).all(dim=1)
+
+
+LOOKED = 20
+"""Steps up to which nobody looks for circles: hardly any image has reached one."""
+ANCHORED = 15
+"""Steps to the first point that later ones are compared to. Another one follows after a quarter of the steps; then the
+device is asked who went in a circle, and once more a step later, as most circles are of two points."""
 
 
 @dataclass(frozen=True)
 class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
+    Steps of one length end in a circle, mostly of one or two points (arXiv:2503.19347). A sample whose point and
+    gradient are, bit by bit, what they were some steps ago leaves where it would have ended, and `cycle_at` says when
+    that was seen: the result is the same, the passes are fewer. It stays where the others' gradients would have other
+    bits without it, as in batches of a few; nothing is a circle where outputs are random.
+
     Args:
-        steps: updates of each restart, a forward and a backward each; with one restart there are no other passes.
+        steps: most updates of each restart, a forward and a backward each; a pass more shows that the rest of a batch
+            does not need those that leave it.
         step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.35 * eps.
         random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
             cost a forward of the clean images, which otherwise is the first one of the attack.
@@ -80,7 +118,7 @@ class PGD(Attack):
         early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts
             work on the rest. Otherwise all take all steps, which raises the loss further; but where logits are not
             finite, and so the prediction wrong, there is no loss to raise, and the sample stays.
-        loss: "ce", "margin" or "dlr".
+        loss: "ce", "margin", "dlr" or "pma", the margin of probabilities.
 
     Example:
         >>> adversarials = PGD(norm="l2", eps=0.5, steps=10)(model, images, labels)
@@ -109,7 +147,9 @@ class PGD(Attack):
         if labels is None and self.random_start:
             labels = oracle.predict(clean).argmax(dim=1)
             tally.forwards += 1
-        everyone = _Ascent(torch.arange(len(clean), device=clean.device), clean, self.threat.ball(clean), labels)
+        rows = torch.arange(len(clean), device=clean.device)
+        tally.cycle_at = torch.zeros_like(rows)
+        everyone = _Ascent(rows, clean, self.threat.ball(clean), labels, clean, clean, torch.zeros_like(rows))
         if self.restarts == 1:
             return self._climb(oracle, self._start(everyone, rng, 0), clean.clone(), tally)[0]
         worst, worst_loss = clean, torch.full_like(everyone.rows, -math.inf, dtype=clean.dtype)
@@ -137,7 +177,8 @@ class PGD(Attack):
         """Write each sample's last point to its row of `ends`; return that and which samples (B,) left as broken."""
         step_size = STEP_SHARES[self.threat.norm] * self.threat.eps if self.step_size is None else self.step_size
         fell = torch.zeros_like(tally.steps, dtype=torch.bool)
-        for _ in range(self.steps):
+        cycle_at, anchored, due, fewest = torch.full_like(tally.steps, -1), 0, ANCHORED, 0
+        for step in range(self.steps):
             points = ascent.points.detach().requires_grad_()
             logits = oracle(points)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
@@ -157,18 +198,47 @@ class PGD(Attack):
                 fell[ascent.rows[wrong]] = True
                 stay = (~wrong).nonzero().flatten()
                 if not len(stay):
-                    return ends, fell
+                    ascent = ascent.take(stay)
+                    break
                 gradient = input_gradient(losses[stay], points)[stay]
                 ascent, moves = ascent.take(stay), moves[stay]
             else:
                 gradient = input_gradient(losses, points)
             tally.backwards[ascent.rows] += 1
+            if anchored:
+                ascent = ascent.compare(gradient, step - anchored)
+                seen = cycle_at[ascent.rows]
+                cycle_at[ascent.rows] = torch.where((ascent.period > 0) & (seen < 0), step, seen)
+                if step >= due - 1:
+                    on = ascent.staying(self.steps - step)
+                    pays = (len(ascent) - len(on)) * (self.steps - step - 1) > len(on) > fewest
+                    stay = torch.tensor(on, dtype=torch.int64, device=points.device)
+                    if not on or (pays and self._is_same_alone(oracle, ascent.take(stay), gradient[stay], tally)):
+                        ends[ascent.rows] = ascent.points
+                        ascent, gradient, moves = ascent.take(stay), gradient[stay], moves[stay]
+                    elif pays:
+                        fewest = len(on)
+                    if not on:
+                        break
+            if step == due and self.steps > LOOKED:
+                ascent = replace(ascent, anchor=ascent.points, slope=gradient.clone())
+                anchored, due = step, step + 1 + max(4, step // 4)
             tally.steps[ascent.rows] += 1
             ahead = torch.add(ascent.points, self.threat.steepest(gradient), alpha=step_size)
             ahead = torch.where(per_sample(moves, ahead), ascent.ball.project_(ahead), ascent.points)
             ascent = replace(ascent, points=ahead)
         ends[ascent.rows] = ascent.points
+        assert tally.cycle_at is not None
+        tally.cycle_at = torch.maximum(tally.cycle_at, cycle_at).where((tally.cycle_at >= 0) & (cycle_at >= 0), -1)
         return ends, fell
+
+    def _is_same_alone(self, oracle: Oracle, ascent: _Ascent, gradient: Tensor, tally: Tally) -> bool:
+        """Whether these samples have the same gradients, bit by bit, without the rest of the batch."""
+        assert ascent.labels is not None
+        points = ascent.points.detach().requires_grad_()
+        alone = input_gradient(LOSSES[self.loss](oracle(points), ascent.labels), points)
+        tally.count(ascent.rows, forwards=1, backwards=1)
+        return bool(same_bits(alone, gradient).all())
 
     def _score(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
         """Return losses and wrongness (n,) of the samples' last points, at the price of a forward."""

@@ -38,7 +38,7 @@ class SPSA(Attack):
         lr: Adam's step size, in the unit of the images.
         delta: half the width of the differences, in the same unit.
         directions: random signs v per step.
-        loss: "ce", "margin" or "dlr".
+        loss: "ce", "margin", "dlr" or "pma", the margin of probabilities.
         gradient_at: "iterate" is the attack. "doubled-input" estimates the gradient at twice the clean image at every
             step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
             published figures, kept to reproduce them and for nothing else.

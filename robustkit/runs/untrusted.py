@@ -35,7 +35,10 @@ ROWS, VALUES, DECODED, WHOLE = 1 << 20, 1 << 25, 1 << 28, 1 << 30
 pictures and adversarial images four times as much). A few hundred bytes of Parquet can claim more than any memory
 holds, since a text is stored once however many rows have it."""
 _TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", "heat")
-_WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", "pixels", "target", "vanished_boxes")
+_WHOLE = (
+    *("label", "prediction", "broken_at", "steps", "forwards", "backwards", "cycle_at"),
+    *("pixels", "target", "vanished_boxes"),
+)
 _REAL = ("nll", "confidence", "linf", "l2")
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts")
 _REAL_LISTS = (

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attacks import LOSSES, SPSA, cross_entropy, dlr, dlr_targeted, margin
+from attacks import LOSSES, SPSA, cross_entropy, dlr, dlr_targeted, margin, probability_margin
 from attacks.model_access import margin_targeted
 
 LOGITS = torch.tensor([[4.0, 1.0, 3.0, 0.0], [4.0, 1.0, 3.0, 0.0]])
@@ -18,6 +18,11 @@ def test_values_by_hand() -> None:
     total = math.log(math.exp(4) + math.exp(1) + math.exp(3) + 1)
     assert cross_entropy(LOGITS, LABELS).tolist() == pytest.approx([total - 4, total - 1])
     assert margin(LOGITS, LABELS).tolist() == [-1.0, 3.0]
+    shares = [math.exp(logit - total) for logit in (4, 1, 3, 0)]
+    assert probability_margin(LOGITS, LABELS).tolist() == pytest.approx([shares[2] - shares[0], shares[0] - shares[1]])
+    sets = torch.tensor([[0, 3], [1, 2]])  # the sum of a set's; the logits' margin takes its largest
+    expected = [shares[2] - shares[0] - shares[3], shares[0] - shares[1] - shares[2]]
+    assert probability_margin(LOGITS, sets).tolist() == pytest.approx(expected)
     # First minus third is 4 - 1.
     assert dlr(LOGITS, LABELS).tolist() == pytest.approx([-1 / 3, 1.0])
     torch.testing.assert_close(dlr(7 * LOGITS - 2, LABELS), dlr(LOGITS, LABELS))
@@ -45,7 +50,9 @@ def test_refusals() -> None:
         dlr(LOGITS[:, :2], LABELS)
     with pytest.raises(ValueError, match="margin loss needs at least 2 classes, the model has 1"):
         margin(LOGITS[:, :1], LABELS)
+    with pytest.raises(ValueError, match="pma loss needs at least 2 classes, the model has 1"):
+        probability_margin(LOGITS[:, :1], LABELS)
     with pytest.raises(ValueError, match="targeted dlr loss needs at least 4 classes, the model has 3"):
         dlr_targeted(LOGITS[:, :3], LABELS, LABELS)
-    with pytest.raises(ValueError, match="loss is 'mse'; expected one of: ce, margin, dlr"):
+    with pytest.raises(ValueError, match="loss is 'mse'; expected one of: ce, margin, dlr, pma"):
         SPSA(loss="mse")

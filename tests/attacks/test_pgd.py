@@ -10,7 +10,8 @@ import torch
 from attack_oracles import Draws, pgd_slowly, random_images, tiny_cnn
 from torch import Tensor, nn
 
-from attacks import FGSM, PGD, ThreatModel
+import attacks
+from attacks import FGSM, PGD, ThreatModel, pgd
 
 
 def linear(weights: Tensor) -> nn.Module:
@@ -84,9 +85,9 @@ def test_passes_of_the_batch() -> None:
     cases = [
         (FGSM(threat), labels, 1, 1),
         (FGSM(threat), None, 1, 1),
-        (PGD(threat), labels, 20, 20),
-        (PGD(threat), None, 21, 20),
-        (PGD(threat, random_start=False), None, 20, 20),
+        (PGD(threat, steps=5), labels, 5, 5),  # too few to see a circle
+        (PGD(threat, steps=5), None, 6, 5),
+        (PGD(threat, steps=5, random_start=False), None, 5, 5),
         (PGD(threat, steps=4, restarts=3), labels, 3 * 5, 3 * 4),
     ]
     for attack, given, forwards, backwards in cases:
@@ -96,6 +97,91 @@ def test_passes_of_the_batch() -> None:
         assert passes.forwards == [5] * forwards and passes.backwards == [5] * backwards, attack
         assert result.forwards.tolist() == [forwards] * 5 and result.backwards.tolist() == [backwards] * 5
         assert result.steps.tolist() == [backwards] * 5
+
+
+class Ridge(nn.Module):
+    """Two classes over (B, 1, 1) points: the first is weakest at `top`, and steps of a fixed length turn around it.
+    shared: adds the same to the gradients of all rows, by how many there are. noise: adds a random part to each."""
+
+    def __init__(self, top: float = 0.5, shared: bool = False, noise: bool = False) -> None:
+        super().__init__()
+        self.top, self.shared, self.noise = top, shared, noise
+
+    def forward(self, points: Tensor) -> Tensor:
+        away = -((points - self.top) ** 2).flatten(1).sum(dim=1)
+        if self.shared:
+            away = away + 1e-3 * len(points) * points.flatten(1).sum(dim=1)
+        if self.noise:
+            away = away + (1e-3 * torch.rand_like(points) * points).flatten(1).sum(dim=1)
+        return torch.stack([1 - away, torch.zeros_like(away)], dim=1)
+
+
+def walks(
+    monkeypatch: pytest.MonkeyPatch, model: nn.Module, images: Tensor, **options: Any
+) -> tuple[attacks.AttackResult, attacks.AttackResult]:
+    """Return a run that looks for circles, and one that does not."""
+    labels = model(images).argmax(dim=1)
+    settings: dict[str, Any] = {"steps": 60, "random_start": False, **options}
+    attack = PGD(ThreatModel("linf", 0.25), **settings)
+    found = attack.run(model, images, labels, rng=Draws(range(len(images))))
+    with monkeypatch.context() as patch:
+        patch.setattr(pgd, "ANCHORED", 10**9)
+        whole = attack.run(model, images, labels, rng=Draws(range(len(images))))
+    assert torch.equal(found.adversarials, whole.adversarials)
+    assert attack.restarts > 1 or torch.equal(found.broken_at, whole.broken_at)  # counts the updates of all restarts
+    assert whole.cycle_at is not None and (whole.cycle_at == -1).all()
+    return found, whole
+
+
+@pytest.mark.parametrize("steps", [60, 61])
+def test_a_circle_ends_a_walk_where_it_would_have_ended(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """In a step of 1/32 the first image gets from 1/4 to the top after 8 steps, and then to and fro; the second reaches
+    the edge of its ball after 8 and stays; so both are where they were at step 8, the first after 2 steps."""
+    images = torch.tensor([0.25, 0.0])[:, None, None] + 1 / 128
+    found, whole = walks(monkeypatch, Ridge(), images, steps=steps, step_size=1 / 32)
+    assert found.cycle_at is not None and found.cycle_at.tolist() == [17, 16]  # 15 is the step to compare with
+    assert whole.forwards.tolist() == [steps] * 2 and (found.steps == 20 - steps % 2).all()
+    few, _ = walks(monkeypatch, Ridge(), images, steps=20, step_size=1 / 32)
+    assert few.cycle_at is not None and few.cycle_at.tolist() == [-1, -1]  # where nothing could be saved
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"early_stop": True}, {"restarts": 3, "random_start": True}, {"loss": "margin"}]
+)
+def test_circles_change_no_bit(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    images = random_images(12).double()[:, :, :2, :2]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    found, whole = walks(monkeypatch, model, images, steps=200, **options)
+    assert found.cycle_at is not None and (found.cycle_at >= 0).any()
+    assert found.forwards.sum() < whole.forwards.sum() / 2
+
+
+def test_what_is_no_circle_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model stands at the edge, too, with another gradient each time. Where gradients depend on the batch,
+    a sample that is done goes along with the others, so that these see what they would have seen."""
+    images = torch.tensor([0.25, 0.0, 0.9])[:, None, None] + 1 / 128
+    labels = torch.zeros(3, dtype=torch.int64)
+    noisy = PGD(ThreatModel("linf", 0.25), steps=40, random_start=False).run(Ridge(noise=True), images, labels)
+    assert noisy.cycle_at is not None and noisy.cycle_at.tolist() == [-1] * 3 and noisy.forwards.tolist() == [40] * 3
+    slow = torch.tensor([0.25, 0.484375] * 12)[:, None, None]  # every other one is done long before the others
+    for shared in (False, True):
+        found, _ = walks(monkeypatch, Ridge(0.49, shared=shared), slow, step_size=1 / 512, steps=200)
+        assert found.cycle_at is not None and (found.cycle_at >= 0).all()
+        steps, more = found.steps.tolist(), (found.forwards - found.steps).tolist()
+        assert len(set(steps)) == 1 + (not shared) and max(steps) < 200
+        # One pass shows whether the slow ones, and others up to 16, need the rest; one more is the last of all.
+        assert sorted(more) == [1] * 8 + [2] * 16
+    straight = linear(torch.tensor([1.0, -1.0]))  # has the same gradient everywhere, on the way to the edge, too
+    found, _ = walks(monkeypatch, straight, torch.full((1, 2), 0.5), step_size=1 / 128, loss="margin")
+    assert found.cycle_at is not None and found.cycle_at.tolist() == [34]
+
+
+def test_looking_for_circles_never_costs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = random_images(6).double()[:, :, :2, :2]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    for steps in range(5, 40):
+        found, whole = walks(monkeypatch, model, images, steps=steps)
+        assert found.forwards.sum() <= whole.forwards.sum(), steps
 
 
 def test_fgsm_notes_what_was_wrong_before() -> None:

@@ -13,6 +13,7 @@ from manifests import whole
 
 from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.attacks.ranking import Strengths
+from robustkit.evaluations.attacks.results import circles_of
 from robustkit.runs.folder import RunFolder
 
 FMN, WEAK, PGD, FGSM = "fmn(steps=9)", "fmn(steps=1)", "pgd(eps=2/255,steps=20)", "fgsm(eps=2/255)"
@@ -129,3 +130,24 @@ def test_nothing_is_said_where_nothing_stands_beside() -> None:
     assert not [*strengths({PGD: none, FGSM: none}).broken(PGD)]
     (share,) = strengths({PGD: HAND[PGD], FGSM: HAND[FGSM], NEAR: [None] * 4 + [1, None]}).broken(PGD)
     assert (share.value, share.n) == (2 / 4, 4)  # but what it broke counts
+
+
+@pytest.mark.parametrize(
+    ("broken_by", "cycle_at", "said"),
+    [
+        ([None, None, "pgd"], [30, None, 25], "1 of 2 that stand ended in a circle; 1 did not: take more steps"),
+        (
+            [None, None, "pgd"],
+            [30, 21, None],
+            "2 of 2 that stand ended in a circle; more steps of this size change nothing",
+        ),
+        ([None, "pgd"], [None, 25], "0 of 1 that stand ended in a circle; 1 did not: take more steps"),
+        ([None, "pgd"], [None, None], ""),  # too few steps to look
+        ([None, "pgd"], None, ""),  # another attack, or an older run
+    ],
+)
+def test_circles_are_counted_of_what_stands(
+    broken_by: list[str | None], cycle_at: list[int | None] | None, said: str
+) -> None:
+    columns = {"broken_by": broken_by} | ({} if cycle_at is None else {"cycle_at": cycle_at})
+    assert [(sign.figure, sign.finding) for sign in circles_of(pa.table(columns))] == ([(said, None)] if said else [])

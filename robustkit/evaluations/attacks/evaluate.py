@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import attacks
-from attacks.pgd import STEP_SHARES
+from attacks.pgd import LOOKED, STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
 from ...common.determinism import SampleRng
@@ -239,7 +239,8 @@ def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(attack.steps + predicted * attack.random_start, attack.steps)
     if isinstance(attack, attacks.PGD):
         scored, steps = attack.restarts * (attack.restarts > 1), attack.steps * attack.restarts
-        return Cost(predicted * attack.random_start + steps + scored, steps, at_most=attack.early_stop)
+        leaves = attack.early_stop or attack.steps > LOOKED  # those that go in circles
+        return Cost(predicted * attack.random_start + steps + scored, steps, at_most=leaves)
     if isinstance(attack, attacks.FeaturePGD):
         return Cost(1 + attack.restarts * (attack.steps + 1), attack.restarts * attack.steps)
     if isinstance(attack, attacks.SPSA):
@@ -294,6 +295,8 @@ def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, 
     if "correct" in rows:
         rows["broken_by"] = [None if correct else condition.name for correct in rows["correct"]]
         rows["broken_at"] = [at if at >= 0 else None for at in broken_at]
+    if result.cycle_at is not None:
+        rows["cycle_at"] = [at if at >= 0 else None for at in result.cycle_at.tolist()]
     seconds = _stage(rows, result) if isinstance(result, attacks.StagedResult) else {}
     pictures = subject.pictures(batch, image=view.images(), delta=change) if batch.keep else {}
     added = change if subject.card.space != "normalised" else change / subject.classifier.std

@@ -45,7 +45,7 @@ class StageCounts:
 
 
 def is_stage_column(column: str) -> bool:
-    return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
+    return column in ("error", "broken_by", "cycle_at") or column.startswith(("forwards ", "backwards "))
 
 
 def stages_of(read: pa.Table) -> list[StageCounts]:
@@ -60,12 +60,23 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
     return counts
 
 
+def circles_of(read: pa.Table) -> list[Sign]:
+    """Return how many samples that stand went in a circle under PGD, which has seen all that its steps will show."""
+    cycle_at = np.array(read["cycle_at"].to_pylist() if "cycle_at" in read.column_names else [], float)
+    if not np.isfinite(cycle_at).any():
+        return []
+    standing = np.array([stage is None for stage in read["broken_by"].to_pylist()])
+    open_ones, every = int((standing & ~np.isfinite(cycle_at)).sum()), int(standing.sum())
+    rest = f"{open_ones} did not: take more steps" if open_ones else "more steps of this size change nothing"
+    return [Sign("circles", f"{every - open_ones} of {every} that stand ended in a circle; {rest}")]
+
+
 class Stages(Gatherer):
-    """What stands after each stage of the attacks of a run: samples and stages by checkpoint and condition."""
+    """What stands after each stage of the attacks of a run: samples, stages and circles by checkpoint and condition."""
 
     def __init__(self, run: RunFolder) -> None:
         super().__init__(run)
-        self.by_unit: dict[tuple[str, str], tuple[int, list[StageCounts]]] = {}
+        self.by_unit: dict[tuple[str, str], tuple[int, list[StageCounts], list[Sign]]] = {}
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         return condition in self.manifest.claims or condition in self.manifest.evidence
@@ -74,7 +85,7 @@ class Stages(Gatherer):
         return is_stage_column(column)
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
-        self.by_unit[checkpoint, condition] = len(read), stages_of(read)
+        self.by_unit[checkpoint, condition] = len(read), stages_of(read), circles_of(read)
 
 
 def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Sign]:
@@ -101,7 +112,7 @@ Rows = Iterator[tuple[str, str, tuple[str, ...]]]  # checkpoint, condition, and 
 def stage_rows(results: Results) -> Rows:
     """Yield a row under `STAGE_HEADINGS` for each stage of each attack in stages."""
     several = _in_stages(results)
-    for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
+    for (checkpoint, condition), (_, stages, _) in results.gathered(Stages).by_unit.items():
         if condition not in several:
             continue
         seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
@@ -346,8 +357,9 @@ def dossier_grids(results: Results) -> list[Table]:
     """Return the checks that found something, then, folded, the others; the rows of each check together."""
     flagged, passed = dict[str, list[tuple[str, ...]]](), dict[str, list[tuple[str, ...]]]()
     findings = {(row.checkpoint, row.condition): row.findings for row in results}
-    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
-        for check in (*dossier_of(results.run, *unit, n, stages), *checks_of_order(findings.get(unit, ()))):
+    for unit, (n, stages, circles) in results.gathered(Stages).by_unit.items():
+        signs = *dossier_of(results.run, *unit, n, stages), *circles, *checks_of_order(findings.get(unit, ()))
+        for check in signs:
             nothing = "not measured" if check.figure == "not measured" else "nothing found"
             label = name_of(unit[1], "table", results.manifest)
             row = (check.name, unit[0], label, check.figure, f"⚑ {check.finding.text}" if check.finding else nothing)

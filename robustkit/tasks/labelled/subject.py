@@ -30,7 +30,7 @@ CLASSIFICATION = pa.schema(
         **dict.fromkeys(("correct", "top5", "tied"), pa.bool_()),
         **dict.fromkeys(("nll", "confidence", "linf", "l2"), pa.float32()),
         "broken_by": pa.string(),
-        **dict.fromkeys(("broken_at", "steps", "forwards", "backwards"), pa.int32()),
+        **dict.fromkeys(("broken_at", "steps", "forwards", "backwards", "cycle_at"), pa.int32()),
         "error": pa.string(),
     }
 )
@@ -43,9 +43,10 @@ linf, l2: size of the perturbation that was measured, in pixel units; null for r
 broken_by: the attack, where the prediction is wrong after it (also where it was wrong before); for an attack in stages
     the stage, `clean` among them.
 broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it did
-not check. steps, forwards, backwards: what the attack spent on the sample. An attack in stages adds two columns per
-stage, `forwards apgd-t` and so on. A map adds `robustkit.evaluations.maps.evaluate.COLUMNS`. error: why an image could
-not be read; all but id and label are null then.
+    not check. steps, forwards, backwards: what the attack spent on the sample. cycle_at: updates of PGD after which the
+    sample was seen to go in a circle; null otherwise. An attack in stages adds two columns per stage, `forwards apgd-t`
+    and so on. A map adds `robustkit.evaluations.maps.evaluate.COLUMNS`. error: why an image could not be read; all but
+    id and label are null then.
 """
 
 
