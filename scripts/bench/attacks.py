@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -18,7 +18,7 @@ from robustkit.evaluations.subject import ScoringModel
 from robustkit.protocol.card import load_card
 from robustkit.slices.engines import make_perturb, peer
 
-from .race import Agree, Row, Shown, Sides, Subject, same, uncompared
+from .race import Agree, Row, Shown, Sides, Subject, passes, same, uncompared
 
 SHARE = 0.15  # of eps, a step of PGD
 SPSA_STEPS, QUERIES, FAB_STEPS, FAB_TARGETS, UPDATES = 2, 150, 20, 2, 50
@@ -77,6 +77,7 @@ def rows(
     search = "" if dtype is torch.float32 else f", search in {str(dtype).removeprefix('torch.')}"
     for few, radius in ((bout.first(survivors), eps), (bout, large_eps)):
         what = f"AutoAttack, standard{search}, linf {255 * radius:g}/255, {len(few.images)} images"
+        yield Row(what, "bare passes", partial(_bound, few, radius, dtype, subject))
         yield Row(what, "pyautoattack", partial(_autoattack, few, radius, dtype, subject))
 
 
@@ -141,6 +142,39 @@ def _autoattack(bout: Bout, eps: float, dtype: torch.dtype, subject: Subject) ->
     """Return both sides. Ours gets the model as an audit does: laid out and cast, with float32 as the judge."""
     package: Any = import_module("pyautoattack")
     options = {"eps": eps, "version": "standard", "seed": 0, "device": bout.images.device}
+
+    def theirs() -> Tensor:
+        attack = package.AutoAttack(bout.model, **options)
+        found: Tensor = attack.run_standard_evaluation(bout.images, bout.classes, batch_size=BATCH)[0]
+        return found
+
+    return Sides(
+        _our_autoattack(bout, eps, dtype, subject)[0], theirs, bout.standing, (len(bout.images), len(bout.images))
+    )
+
+
+def _bound(bout: Bout, eps: float, dtype: torch.dtype, subject: Subject) -> Sides:
+    """Return what AutoAttack cannot do without: as many forwards, and backwards to the input, in full batches."""
+    ours, search, images = _our_autoattack(bout, eps, dtype, subject)
+    (forwards, backwards), _ = passes(subject.networks, ours)
+    rows = torch.arange(BATCH, device=images.device) % len(images)
+    batch, classes = images[rows], bout.classes[rows]
+
+    def theirs() -> None:
+        for _ in range(round(backwards / BATCH)):
+            points = batch.detach().requires_grad_()
+            torch.autograd.grad(nn.functional.cross_entropy(search(points), classes, reduction="sum"), points)
+        with torch.inference_mode():
+            for _ in range(round((forwards - backwards) / BATCH)):
+                search(batch)
+
+    return Sides(ours, theirs, uncompared("the share of the time that passes take"), (len(images), len(images)))
+
+
+def _our_autoattack(
+    bout: Bout, eps: float, dtype: torch.dtype, subject: Subject
+) -> tuple[Callable[[], Tensor], ScoringModel, Tensor]:
+    """Return the attack of an audit, the model that it searches, and images laid out for it."""
     classifier, images = subject.model, bout.images
     if classifier.identity.attention == "none":
         classifier = copy.deepcopy(classifier).to(memory_format=torch.channels_last)
@@ -154,9 +188,4 @@ def _autoattack(bout: Bout, eps: float, dtype: torch.dtype, subject: Subject) ->
         attack = AutoAttack(ThreatModel("linf", eps))
         return attack.run(search, images, bout.classes, judge=judge, batch_size=BATCH).adversarials
 
-    def theirs() -> Tensor:
-        attack = package.AutoAttack(bout.model, **options)
-        found: Tensor = attack.run_standard_evaluation(bout.images, bout.classes, batch_size=BATCH)[0]
-        return found
-
-    return Sides(ours, theirs, bout.standing, (len(images), len(images)))
+    return ours, search, images
