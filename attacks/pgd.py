@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,30 +60,23 @@ STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35}) 
 
 @dataclass(frozen=True)
 class _Ascent(Survivors):
-    """The samples of one restart on their way up; `labels` is None until the first clean forward gives them.
-
-    anchor, slope: points of an earlier step and their gradients. period: (n,) int64, after how many steps a sample was
-    at its anchor again, with the same gradient; 0 of those that were not.
-    """
+    """The samples of one restart on their way up; `labels` is None until the first clean forward gives them."""
 
     points: Tensor
     ball: Ball
     labels: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Watched(Survivors):
+    """anchor, slope: points of an earlier step and their gradients. period: (n,) int64, after how many steps a sample
+    was at its anchor again, with the same gradient; 0 of those that were not. unsure: (n,) whether the gradient was
+    another one there."""
+
     anchor: Tensor
     slope: Tensor
     period: Tensor
-
-    def compare(self, gradient: Tensor, since: int) -> _Ascent:
-        """Note which samples are where they were `since` steps ago, bit by bit: the steps between repeat for ever."""
-        back = (self.period == 0) & same_bits(self.points, self.anchor) & same_bits(gradient, self.slope)
-        return replace(self, period=torch.where(back, since, self.period))
-
-    def staying(self, left: int) -> list[int]:
-        """Return the rows that are not where they will be after `left` more steps, and others up to a multiple of 8: a
-        batch of a few has other sums. Asks the device."""
-        ended = [period > 0 and left % period == 0 for period in self.period.tolist()]
-        going = [row for row, end in enumerate(ended) if not end]
-        return sorted([*going, *[row for row, end in enumerate(ended) if end][: -len(going) % 8]])
+    unsure: Tensor
 
 
 def same_bits(first: Tensor, second: Tensor) -> Tensor:
@@ -98,14 +92,70 @@ ANCHORED = 15
 device is asked who went in a circle, and once more a step later, as most circles are of two points."""
 
 
+class _Circles:
+    """Finds samples whose walk repeats itself, and lets them leave. steps: of the walk; 0 to look for none."""
+
+    def __init__(self, steps: int, rows: Tensor, batch: int) -> None:
+        self.steps, self.anchored, self.due, self.fewest = steps if steps > LOOKED else 0, 0, ANCHORED, 0
+        self.cycle_at = torch.full((batch,), -1, dtype=torch.int64, device=rows.device)
+        self.watched: _Watched | None = None
+
+    def begin(self, ascent: _Ascent, gradient: Tensor, step: int) -> None:
+        """Compare later steps to this one."""
+        none = torch.zeros_like(ascent.rows)
+        kept = (none, none.bool()) if self.watched is None else (self.watched.period, self.watched.unsure)
+        self.watched = _Watched(ascent.rows, ascent.points, gradient.clone(), *kept)
+        self.anchored, self.due = step, step + 1 + max(4, step // 4)
+
+    def leaving(self, ascent: _Ascent, gradient: Tensor, step: int) -> list[int] | None:
+        """Return the rows that go on, where some are where they will be at the end; None where all go on. The rows are
+        filled up to a multiple of 8, as a batch of a few has other sums."""
+        seen = self.watched
+        if seen is None:
+            return None
+        back, again = same_bits(ascent.points, seen.anchor), same_bits(gradient, seen.slope)
+        new, at = back & again & (seen.period == 0), self.cycle_at[ascent.rows]
+        period = torch.where(new, step - self.anchored, seen.period)
+        self.cycle_at[ascent.rows] = torch.where(new & (at < 0), step, at)
+        self.watched = seen = replace(seen, period=period, unsure=seen.unsure | (back & ~again))
+        if step < self.due - 1:
+            return None
+        if bool(seen.unsure.any()):  # the same point, another gradient: the model is random
+            self.forget()
+            return None
+        left = self.steps - step
+        ended = [period > 0 and left % period == 0 for period in seen.period.tolist()]
+        going = [row for row, end in enumerate(ended) if not end]
+        on = sorted([*going, *[row for row, end in enumerate(ended) if end][: -len(going) % 8]])
+        pays = (len(ended) - len(on)) * (left - 1) > len(on) > self.fewest
+        return on if pays or not on else None
+
+    def forget(self) -> None:
+        """Look for no more circles, and have found none."""
+        self.watched, self.steps = None, 0
+        self.cycle_at.fill_(-1)
+
+    def take(self, index: Tensor) -> None:
+        self.watched = None if self.watched is None else self.watched.take(index)
+
+
+def _random_states(device: torch.device) -> tuple[Any, ...]:
+    """Return the states of the generators that a model with random outputs draws from, if not from its own."""
+    states: list[Any] = [random.getstate(), torch.get_rng_state().tolist()]
+    if device.type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states.append(torch.cuda.get_rng_state(device).tolist())
+    return tuple(states)
+
+
 @dataclass(frozen=True)
 class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
     Steps of one length end in a circle, mostly of one or two points (arXiv:2503.19347). A sample whose point and
     gradient are, bit by bit, what they were some steps ago leaves where it would have ended, and `cycle_at` says when
-    that was seen: the result is the same, the passes are fewer. It stays where the others' gradients would have other
-    bits without it, as in batches of a few; nothing is a circle where outputs are random.
+    that was seen: the result is the same, the passes are fewer. Before it leaves, a pass shows whether the others have
+    the same gradients without it, bit by bit; else it stays. Nobody looks for circles in up to 20 steps, with
+    early_stop, and where the model draws random numbers, or answers the same point differently.
 
     Args:
         steps: most updates of each restart, a forward and a backward each; a pass more shows that the rest of a batch
@@ -149,7 +199,7 @@ class PGD(Attack):
             tally.forwards += 1
         rows = torch.arange(len(clean), device=clean.device)
         tally.cycle_at = torch.zeros_like(rows)
-        everyone = _Ascent(rows, clean, self.threat.ball(clean), labels, clean, clean, torch.zeros_like(rows))
+        everyone = _Ascent(rows, clean, self.threat.ball(clean), labels)
         if self.restarts == 1:
             return self._climb(oracle, self._start(everyone, rng, 0), clean.clone(), tally)[0]
         worst, worst_loss = clean, torch.full_like(everyone.rows, -math.inf, dtype=clean.dtype)
@@ -177,8 +227,9 @@ class PGD(Attack):
         """Write each sample's last point to its row of `ends`; return that and which samples (B,) left as broken."""
         step_size = STEP_SHARES[self.threat.norm] * self.threat.eps if self.step_size is None else self.step_size
         fell = torch.zeros_like(tally.steps, dtype=torch.bool)
-        cycle_at, anchored, due, fewest = torch.full_like(tally.steps, -1), 0, ANCHORED, 0
+        circles = _Circles(0 if self.early_stop else self.steps, ascent.rows, len(fell))
         for step in range(self.steps):
+            drawn = _random_states(ascent.points.device) if circles.steps and step == circles.due else None
             points = ascent.points.detach().requires_grad_()
             logits = oracle(points)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
@@ -205,31 +256,28 @@ class PGD(Attack):
             else:
                 gradient = input_gradient(losses, points)
             tally.backwards[ascent.rows] += 1
-            if anchored:
-                ascent = ascent.compare(gradient, step - anchored)
-                seen = cycle_at[ascent.rows]
-                cycle_at[ascent.rows] = torch.where((ascent.period > 0) & (seen < 0), step, seen)
-                if step >= due - 1:
-                    on = ascent.staying(self.steps - step)
-                    pays = (len(ascent) - len(on)) * (self.steps - step - 1) > len(on) > fewest
-                    stay = torch.tensor(on, dtype=torch.int64, device=points.device)
-                    if not on or (pays and self._is_same_alone(oracle, ascent.take(stay), gradient[stay], tally)):
-                        ends[ascent.rows] = ascent.points
-                        ascent, gradient, moves = ascent.take(stay), gradient[stay], moves[stay]
-                    elif pays:
-                        fewest = len(on)
-                    if not on:
-                        break
-            if step == due and self.steps > LOOKED:
-                ascent = replace(ascent, anchor=ascent.points, slope=gradient.clone())
-                anchored, due = step, step + 1 + max(4, step // 4)
+            if drawn is not None and drawn != _random_states(points.device):
+                circles.forget()
+            if (on := circles.leaving(ascent, gradient, step)) is not None:
+                stay = torch.tensor(on, dtype=torch.int64, device=points.device)
+                if not on or self._is_same_alone(oracle, ascent.take(stay), gradient[stay], tally):
+                    ends[ascent.rows] = ascent.points
+                    ascent, gradient, moves = ascent.take(stay), gradient[stay], moves[stay]
+                    circles.take(stay)
+                else:
+                    circles.fewest = len(on)
+                if not on:
+                    break
+            if circles.steps and step == circles.due:
+                circles.begin(ascent, gradient, step)
             tally.steps[ascent.rows] += 1
             ahead = torch.add(ascent.points, self.threat.steepest(gradient), alpha=step_size)
             ahead = torch.where(per_sample(moves, ahead), ascent.ball.project_(ahead), ascent.points)
             ascent = replace(ascent, points=ahead)
         ends[ascent.rows] = ascent.points
         assert tally.cycle_at is not None
-        tally.cycle_at = torch.maximum(tally.cycle_at, cycle_at).where((tally.cycle_at >= 0) & (cycle_at >= 0), -1)
+        both = (tally.cycle_at >= 0) & (circles.cycle_at >= 0)
+        tally.cycle_at = torch.maximum(tally.cycle_at, circles.cycle_at).where(both, -1)
         return ends, fell
 
     def _is_same_alone(self, oracle: Oracle, ascent: _Ascent, gradient: Tensor, tally: Tally) -> bool:

@@ -139,9 +139,10 @@ def test_nothing_is_said_where_nothing_stands_beside() -> None:
         (
             [None, None, "pgd"],
             [30, 21, None],
-            "2 of 2 that stand ended in a circle; more steps of this size change nothing",
+            "2 of 2 that stand ended in a circle; more steps of this size lead to no other point",
         ),
         ([None, "pgd"], [None, 25], "0 of 1 that stand ended in a circle; 1 did not: take more steps"),
+        (["pgd", "clean"], [30, 21], ""),  # nothing stands
         ([None, "pgd"], [None, None], ""),  # too few steps to look
         ([None, "pgd"], None, ""),  # another attack, or an older run
     ],

@@ -76,9 +76,9 @@ def test_a_summary_reads_each_record_once_and_what_it_needs(
     survey(run)
     assert {len(read) for read in opened.values()} == {3} and len(opened) == 11
     plain = "sample_id correct top5 tied nll confidence linf l2"
-    assert set(opened["vit-0", "clean"]) == {f"{plain} broken_by error".replace("correct", "label correct")}
+    assert set(opened["vit-0", "clean"]) == {f"{plain} broken_by cycle_at error".replace("correct", "label correct")}
     (staged,) = set(opened["vit-0", "autoattack(eps=1/255,version=standard)"])
-    assert staged.startswith(f"{plain} broken_by error")
+    assert staged.startswith(f"{plain} broken_by cycle_at error")
     assert "backwards square" in staged and "steps" not in staged.split()
     (scored,) = set(opened["vit-0", "cam(agcam)"])
     assert {"pixel_counts", "box_hits", "mask_iou"} < set(scored.split())

@@ -239,7 +239,9 @@ def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(attack.steps + predicted * attack.random_start, attack.steps)
     if isinstance(attack, attacks.PGD):
         scored, steps = attack.restarts * (attack.restarts > 1), attack.steps * attack.restarts
-        leaves = attack.early_stop or attack.steps > LOOKED  # those that go in circles
+        circles = attack.steps > LOOKED and not attack.early_stop  # those that go in one leave, by another pass
+        steps += circles * attack.restarts
+        leaves = attack.early_stop or circles
         return Cost(predicted * attack.random_start + steps + scored, steps, at_most=leaves)
     if isinstance(attack, attacks.FeaturePGD):
         return Cost(1 + attack.restarts * (attack.steps + 1), attack.restarts * attack.steps)

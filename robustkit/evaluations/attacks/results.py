@@ -63,11 +63,11 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
 def circles_of(read: pa.Table) -> list[Sign]:
     """Return how many samples that stand went in a circle under PGD, which has seen all that its steps will show."""
     cycle_at = np.array(read["cycle_at"].to_pylist() if "cycle_at" in read.column_names else [], float)
-    if not np.isfinite(cycle_at).any():
-        return []
     standing = np.array([stage is None for stage in read["broken_by"].to_pylist()])
+    if not np.isfinite(cycle_at).any() or not standing.any():
+        return []
     open_ones, every = int((standing & ~np.isfinite(cycle_at)).sum()), int(standing.sum())
-    rest = f"{open_ones} did not: take more steps" if open_ones else "more steps of this size change nothing"
+    rest = f"{open_ones} did not: take more steps" if open_ones else "more steps of this size lead to no other point"
     return [Sign("circles", f"{every - open_ones} of {every} that stand ended in a circle; {rest}")]
 
 
