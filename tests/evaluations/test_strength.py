@@ -150,5 +150,5 @@ def test_nothing_is_said_where_nothing_stands_beside() -> None:
 def test_circles_are_counted_of_what_stands(
     broken_by: list[str | None], cycle_at: list[int | None] | None, said: str
 ) -> None:
-    columns = {"broken_by": broken_by} | ({} if cycle_at is None else {"cycle_at": cycle_at})
+    columns = {"id": broken_by} if cycle_at is None else {"broken_by": broken_by, "cycle_at": cycle_at}
     assert [(sign.figure, sign.finding) for sign in circles_of(pa.table(columns))] == ([(said, None)] if said else [])

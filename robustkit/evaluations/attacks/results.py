@@ -62,7 +62,9 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
 
 def circles_of(read: pa.Table) -> list[Sign]:
     """Return how many samples that stand went in a circle under PGD, which has seen all that its steps will show."""
-    cycle_at = np.array(read["cycle_at"].to_pylist() if "cycle_at" in read.column_names else [], float)
+    if "cycle_at" not in read.column_names:  # of a segmenter
+        return []
+    cycle_at = np.array(read["cycle_at"].to_pylist(), float)
     standing = np.array([stage is None for stage in read["broken_by"].to_pylist()])
     if not np.isfinite(cycle_at).any() or not standing.any():
         return []
