@@ -47,7 +47,7 @@ class AttackResult:
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     """How the attack deviated from its settings, such as fewer targets because there are fewer classes."""
     cycle_at: Tensor | None = field(default=None, kw_only=True)
-    """(B,) of PGD: updates after which a sample was seen to go in a circle, in its last restart to do so; or -1."""
+    """(B,) of PGD: updates after which a sample was seen to go in a circle, the most of its restarts; or -1."""
 
 
 @dataclass(frozen=True)

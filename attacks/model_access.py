@@ -183,7 +183,7 @@ def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
         labels: (B,) int64, or (B, L) sets.
 
     Returns:
-        Losses (B,) in [-1, 1].
+        Losses (B,) in [-1, 1]; -inf where a set has all classes.
 
     Raises:
         ValueError: fewer than two classes.
@@ -196,8 +196,8 @@ def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """
     _need_classes(logits, 2, "pma")
     shares = logits.softmax(dim=1)
-    own = shares.gather(1, labels[:, None]) if labels.ndim == 1 else shares.where(label_mask(labels, logits), 0.0)
-    return _largest_other(shares, labels) - own.sum(dim=1)
+    of_label = shares.gather(1, labels[:, None]) if labels.ndim == 1 else shares.where(label_mask(labels, logits), 0.0)
+    return _largest_other(shares, labels) - of_label.sum(dim=1)
 
 
 def dlr(logits: Tensor, labels: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class _Ascent(Survivors):
 
 
 @dataclass(frozen=True)
-class _Watched(Survivors):
+class _Watch(Survivors):
     """anchor, slope: points of an earlier step and their gradients. period: (n,) int64, after how many steps a sample
     was at its anchor again, with the same gradient; 0 of those that were not. unsure: (n,) whether the gradient was
     another one there."""
@@ -85,9 +85,9 @@ def same_bits(first: Tensor, second: Tensor) -> Tensor:
     return (first.view(kind) == second.view(kind)).flatten(1).all(dim=1)
 
 
-LOOKED = 20
+LOOK_FROM = 20
 """Steps up to which nobody looks for circles: hardly any image has reached one."""
-ANCHORED = 15
+FIRST_ANCHOR = 15
 """Steps to the first point that later ones are compared to. Another one follows after a quarter of the steps; then the
 device is asked who went in a circle, and once more a step later, as most circles are of two points."""
 
@@ -96,47 +96,47 @@ class _Circles:
     """Finds samples whose walk repeats itself, and lets them leave. steps: of the walk; 0 to look for none."""
 
     def __init__(self, steps: int, rows: Tensor, batch: int) -> None:
-        self.steps, self.anchored, self.due, self.fewest = steps if steps > LOOKED else 0, 0, ANCHORED, 0
+        self.steps, self.anchor_step, self.due, self.fewest = steps if steps > LOOK_FROM else 0, 0, FIRST_ANCHOR, 0
         self.cycle_at = torch.full((batch,), -1, dtype=torch.int64, device=rows.device)
-        self.watched: _Watched | None = None
+        self.watch: _Watch | None = None
 
     def begin(self, ascent: _Ascent, gradient: Tensor, step: int) -> None:
         """Compare later steps to this one."""
         none = torch.zeros_like(ascent.rows)
-        kept = (none, none.bool()) if self.watched is None else (self.watched.period, self.watched.unsure)
-        self.watched = _Watched(ascent.rows, ascent.points, gradient.clone(), *kept)
-        self.anchored, self.due = step, step + 1 + max(4, step // 4)
+        state = (none, none.bool()) if self.watch is None else (self.watch.period, self.watch.unsure)
+        self.watch = _Watch(ascent.rows, ascent.points, gradient.clone(), *state)
+        self.anchor_step, self.due = step, step + 1 + max(4, step // 4)
 
     def leaving(self, ascent: _Ascent, gradient: Tensor, step: int) -> list[int] | None:
         """Return the rows that go on, where some are where they will be at the end; None where all go on. The rows are
         filled up to a multiple of 8, as a batch of a few has other sums."""
-        seen = self.watched
-        if seen is None:
+        watch = self.watch
+        if watch is None:
             return None
-        back, again = same_bits(ascent.points, seen.anchor), same_bits(gradient, seen.slope)
-        new, at = back & again & (seen.period == 0), self.cycle_at[ascent.rows]
-        period = torch.where(new, step - self.anchored, seen.period)
+        back, again = same_bits(ascent.points, watch.anchor), same_bits(gradient, watch.slope)
+        new, at = back & again & (watch.period == 0), self.cycle_at[ascent.rows]
+        period = torch.where(new, step - self.anchor_step, watch.period)
         self.cycle_at[ascent.rows] = torch.where(new & (at < 0), step, at)
-        self.watched = seen = replace(seen, period=period, unsure=seen.unsure | (back & ~again))
+        self.watch = watch = replace(watch, period=period, unsure=watch.unsure | (back & ~again))
         if step < self.due - 1:
             return None
-        if bool(seen.unsure.any()):  # the same point, another gradient: the model is random
+        if bool(watch.unsure.any()):  # the same point, another gradient: the model is random
             self.forget()
             return None
-        left = self.steps - step
-        ended = [period > 0 and left % period == 0 for period in seen.period.tolist()]
-        going = [row for row, end in enumerate(ended) if not end]
-        on = sorted([*going, *[row for row, end in enumerate(ended) if end][: -len(going) % 8]])
-        pays = (len(ended) - len(on)) * (left - 1) > len(on) > self.fewest
+        remaining = self.steps - step
+        is_end = [period > 0 and remaining % period == 0 for period in watch.period.tolist()]
+        going = [row for row, end in enumerate(is_end) if not end]
+        on = sorted([*going, *[row for row, end in enumerate(is_end) if end][: -len(going) % 8]])
+        pays = (len(is_end) - len(on)) * (remaining - 1) > len(on) > self.fewest
         return on if pays or not on else None
 
     def forget(self) -> None:
         """Look for no more circles, and have found none."""
-        self.watched, self.steps = None, 0
+        self.watch, self.steps = None, 0
         self.cycle_at.fill_(-1)
 
     def take(self, index: Tensor) -> None:
-        self.watched = None if self.watched is None else self.watched.take(index)
+        self.watch = None if self.watch is None else self.watch.take(index)
 
 
 def _random_states(device: torch.device) -> tuple[Any, ...]:
@@ -229,7 +229,7 @@ class PGD(Attack):
         fell = torch.zeros_like(tally.steps, dtype=torch.bool)
         circles = _Circles(0 if self.early_stop else self.steps, ascent.rows, len(fell))
         for step in range(self.steps):
-            drawn = _random_states(ascent.points.device) if circles.steps and step == circles.due else None
+            states = _random_states(ascent.points.device) if circles.steps and step == circles.due else None
             points = ascent.points.detach().requires_grad_()
             logits = oracle(points)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
@@ -256,7 +256,7 @@ class PGD(Attack):
             else:
                 gradient = input_gradient(losses, points)
             tally.backwards[ascent.rows] += 1
-            if drawn is not None and drawn != _random_states(points.device):
+            if states is not None and states != _random_states(points.device):
                 circles.forget()
             if (on := circles.leaving(ascent, gradient, step)) is not None:
                 stay = torch.tensor(on, dtype=torch.int64, device=points.device)

@@ -52,8 +52,8 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         return None
     short = brief_labels(names, 24)
     brief = [", ".join(entry.called.split(", ")[:2]) for entry in entries]  # without what distinguishes none of them
-    called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(entries, brief, strict=True)]
-    titles = [shorten_name(text, 30) for text in called]
+    labels = [entry.called if brief.count(text) > 1 else text for entry, text in zip(entries, brief, strict=True)]
+    titles = [shorten_name(text, 30) for text in labels]
     word = headline.noun or headline.word
     heading = capital(word)
     height = max(_HEIGHT, 7 * len(names) + 8)
@@ -245,9 +245,9 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
         ends = sorted(finite[entry], key=lambda row: (metric.better or 1) * -row.value)
         best, worst = (end if metric.better else finite[entry][0] for end in (ends[0], ends[-1]))
         unit = " %" if metric.scale == 100 else ""
-        shown = [str(scaled(row.value, metric.scale)) for row in finite[entry]]
-        cells = [shown[finite[entry].index(row)] for row in (best, worst)]
-        called = ", ".join(entry.called.split(", ")[:2])
+        texts = [str(scaled(row.value, metric.scale)) for row in finite[entry]]
+        cells = [texts[finite[entry].index(row)] for row in (best, worst)]
+        label = ", ".join(entry.called.split(", ")[:2])
         value = " vs ".join(dict.fromkeys(cells)) + unit
         if len(names) == 1:
             detail = interval(best.low, best.high, metric.scale)
@@ -259,10 +259,10 @@ def _chips(rows: Sequence[Asked], results: Results, tests: Tested, short: Mappin
             pair = {best.checkpoint, worst.checkpoint}
             of_pair = [row for row in tests.of(entry.key) if {row.first.checkpoint, row.second.checkpoint} == pair]
             chance = p_equals(of_pair[0].p_value) if any(row.significant for row in of_pair) else "inconclusive"
-            last = [short[row.checkpoint] for row, cell in zip(finite[entry], shown, strict=True) if cell == cells[1]]
+            last = [short[row.checkpoint] for row, cell in zip(finite[entry], texts, strict=True) if cell == cells[1]]
             who = last[0] if len(last) == 1 else f"{len(last)} others"
             detail = f"{short[best.checkpoint]} vs {who}, {chance}"
-        yield Chip(f"{called}: {metric.word}", value, detail, entry.family)
+        yield Chip(f"{label}: {metric.word}", value, detail, entry.family)
 
 
 def _finite(entry: Asked, results: Results, names: Sequence[str]) -> list[Figure]:
@@ -373,27 +373,27 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
 
 
 def _note(rows: Sequence[Asked], tests: Tested, results: Results) -> str:
-    note, called = "In brackets: 95 % intervals.", results.manifest.protocol.samples
+    note, words = "In brackets: 95 % intervals.", results.manifest.protocol.samples
     note += " ↓: lower is better." * any(metric_of(entry.metric).shown.better == -1 for entry in rows)
     if any(
         (entry.condition, f"{entry.metric}_over_control") in results.cells[name]
         for entry in rows
         for name in results.names
     ):
-        note += f" Lead: how far a map is above the best control, which ignores the {called.one}."
+        note += f" Lead: how far a map is above the best control, which ignores the {words.one}."
     if len(results.names) < 2:
         return note
     if isinstance(results, MethodResults) and not results.compared.single:
-        note += f" Figures are means over trainings; intervals and tests are for other {called.many} and trainings."
+        note += f" Figures are means over trainings; intervals and tests are for other {words.many} and trainings."
     one = results.kind.removesuffix("s")
     best = f"Best: significantly better than another {one}, worse than none. Worst: the reverse."
     if len(results.names) == 2:
         note += f" Differences: {results.names[1]} minus {results.names[0]}."
     marks = best if tests.all_pairs else f"Better, worse: significantly so than the first {one}."
     chance = (
-        f"Significant: p < 0.05 in tests paired by {called.one}, Holm-corrected over all {len(tests.rows)} tests of "
+        f"Significant: p < 0.05 in tests paired by {words.one}, Holm-corrected over all {len(tests.rows)} tests of "
         "the run; intervals are not corrected, so that one without 0 may be inconclusive."
     )
-    gaps = f"metrics that are not per-{called.one} means, and conditions missing for a {one}"
+    gaps = f"metrics that are not per-{words.one} means, and conditions missing for a {one}"
     untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""
     return f"{note} {marks} {chance}{untested}"

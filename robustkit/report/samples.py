@@ -267,8 +267,8 @@ class Browser:
 
     def _line(self, sample: str, line: str, texts: Sequence[str], rows: Rows) -> SampleLine:
         alone, group = len(texts) == 1, group_of(texts[0])
-        called = line if group == texts[0] else name_of(group, "table", self.run.manifest)
-        heading = self.called[texts[0]] if alone else called
+        name = line if group == texts[0] else name_of(group, "table", self.run.manifest)
+        heading = self.called[texts[0]] if alone else name
         every = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
         images = {shown.image for _, shown in every if shown.image}
         pictured = dict.fromkeys(text for text, shown in every if shown.image)
@@ -285,8 +285,8 @@ class Browser:
                     what = f"{where}: what was changed, stretched"
                     tiles.append(SampleTile(self._uri(result.difference), what, place, changed=True))
                     line = _size(row.get("linf"))
-            answered = (self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
-            answers = tuple(replace(each, level="") if alone else each for each in answered)
+            every_answer = (self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
+            answers = tuple(replace(each, level="") if alone else each for each in every_answer)
             cells.append(SampleCell(tuple(tiles), line, answers))
         one = shared or len(pictured) == 1
         if one and not alone and (view := self._views[next(iter(pictured))]).level:

@@ -222,9 +222,9 @@ def standings(results: Results, tests: Tested) -> list[Standing]:
             for row in rows
             if row.verdict in ("better", "worse")
         }
-        where, tested = area, {_where(row.condition, results) for row in rows}
+        where, every = area, {_where(row.condition, results) for row in rows}
         differ = [*dict.fromkeys(_where(row.condition, results) for row in rows if row.verdict in ("better", "worse"))]
-        if 0 < len(differ) <= 2 and len(tested) > len(differ):
+        if 0 < len(differ) <= 2 and len(every) > len(differ):
             where = listed(differ)
         if rows:
             by_area.append(Standing(area, where, tuple((a, b) for a in names for b in names if (a, b) in ends)))
@@ -249,7 +249,7 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
     sizes = f"n = {counted(max((row.difference for row in tested), key=lambda each: each.n))}"
     sizes += f", {results.compared.trainings}" if isinstance(results, MethodResults) else ""
     every, significant = len(tested), sum(row.significant for row in tested)
-    decided = [row for row in tested if row.verdict in ("better", "worse")]
+    verdicts = [row for row in tested if row.verdict in ("better", "worse")]
     by_area = standings(results, tests) if tests.all_pairs else []
     where = dict[str, list[str]]()
     for each in by_area:
@@ -259,7 +259,7 @@ def standing_sentence(results: Results, tests: Tested, names: Mapping[str, str])
         clauses = [f"{what} {listed(areas)}" for what, areas in where.items()]
         if level := [each for each in by_area if not each.worse]:
             clauses.append(f"no significant difference {_in_what(level, results, tests)}")
-        losers = {row.first.checkpoint if row.verdict == "better" else row.second.checkpoint for row in decided}
+        losers = {row.first.checkpoint if row.verdict == "better" else row.second.checkpoint for row in verdicts}
         unbeaten = [names[name] for name in names if name not in losers]
         never = (
             f" Never significantly worse: {', '.join(unbeaten)}."

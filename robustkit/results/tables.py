@@ -277,8 +277,10 @@ def comparison_grids(tables: Sequence[Table], baseline: str) -> list[Table]:
     for key in order:
         matches = [rows.get(key, {}) for rows in pairs]
         base = next(row["baseline"] for row in matches if row)
-        told = ((row.get("difference [95 %]", MISSING), row.get("at 0.05", "")) for row in matches)
-        cells = [cell.followed_by(f" {said}") if said and isinstance(cell, Cell) else cell for cell, said in told]
+        pairs_of_key = ((row.get("difference [95 %]", MISSING), row.get("at 0.05", "")) for row in matches)
+        cells = [
+            cell.followed_by(f" {word}") if word and isinstance(cell, Cell) else cell for cell, word in pairs_of_key
+        ]
         (tell if any(row and row["at 0.05"] for row in matches) else cannot).append((*key, base, *cells))
     of = f"of {len(order)} figures"
     grids = [

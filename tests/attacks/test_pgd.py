@@ -126,7 +126,7 @@ def walks(
     attack = PGD(ThreatModel("linf", 0.25), **settings)
     found = attack.run(model, images, labels, rng=Draws(range(len(images))))
     with monkeypatch.context() as patch:
-        patch.setattr(pgd, "ANCHORED", 10**9)
+        patch.setattr(pgd, "FIRST_ANCHOR", 10**9)
         whole = attack.run(model, images, labels, rng=Draws(range(len(images))))
     assert torch.equal(found.adversarials, whole.adversarials)
     assert attack.restarts > 1 or torch.equal(found.broken_at, whole.broken_at)  # counts the updates of all restarts

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import attacks
-from attacks.pgd import LOOKED, STEP_SHARES
+from attacks.pgd import LOOK_FROM, STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
 from ...common.determinism import SampleRng
@@ -239,7 +239,7 @@ def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(attack.steps + predicted * attack.random_start, attack.steps)
     if isinstance(attack, attacks.PGD):
         scored, steps = attack.restarts * (attack.restarts > 1), attack.steps * attack.restarts
-        circles = attack.steps > LOOKED and not attack.early_stop  # those that go in one leave, by another pass
+        circles = attack.steps > LOOK_FROM and not attack.early_stop  # those that go in one leave, by another pass
         steps += circles * attack.restarts
         leaves = attack.early_stop or circles
         return Cost(predicted * attack.random_start + steps + scored, steps, at_most=leaves)

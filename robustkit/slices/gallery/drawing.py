@@ -45,7 +45,7 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import ClassifierSubject
 from .painter import LABEL, Heat, Painter, Result, Target, brief
-from .sheet import Gallery, GalleryRow, called, choose
+from .sheet import Gallery, GalleryRow, choose, with_names
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
@@ -240,7 +240,7 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
             pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
-    title = f"{', '.join(called(brief(each)) for each in choice.maps)}: {compared}"
+    title = f"{', '.join(with_names(brief(each)) for each in choice.maps)}: {compared}"
     line = f"{dataset.name}; {words}; protocol {card.tag}"
     return Gallery(title, tuple(rows), (line,), painter.heats, run, _setup(classifiers, choice.maps))
 

@@ -219,7 +219,7 @@ def depict(gallery: Gallery) -> Image.Image:
         for column, (heading, pixels, lines) in enumerate(tiles):
             x = margin + column * (TILE + gap)
             if index == 0:
-                for place, part in enumerate(called(heading).split(", ", 1)):
+                for place, part in enumerate(with_names(heading).split(", ", 1)):
                     pen.text((x, head - 46 + 20 * place), fit_text(part, 16, TILE), (INK, FAINT)[place], font(16))
             canvas.paste(Image.fromarray(pixels), (x, top))
             for place, text in enumerate(lines):
@@ -314,7 +314,7 @@ def figure_of(gallery: Gallery) -> Canvas:
             axes = canvas.add_axes((x / width, (top - high) / height, tile / width, high / height))
             axes.imshow(pixels)
             axes.set_axis_off()
-            parts = called(heading).split(", ", 1)[: 1 + _targets(gallery)]
+            parts = with_names(heading).split(", ", 1)[: 1 + _targets(gallery)]
             words = "\n".join(fit_label(part, tile * (1 + _GAP)) for part in parts)
             if index == 0:
                 canvas.text((x + tile / 2) / width, (top + 2 / 72) / height, words, ha="center", va="bottom")
@@ -334,7 +334,7 @@ def _targets(gallery: Gallery) -> bool:
     return bool(parts - {"", "predicted class"})
 
 
-def called(heading: str) -> str:
+def with_names(heading: str) -> str:
     """Return a heading with names of methods as papers write them: `AG-CAM, predicted class`."""
     return ", ".join(METHOD_NAMES.get(part, part).removeprefix("the ") for part in heading.split(", "))
 
@@ -383,7 +383,7 @@ def write_html(gallery: Gallery, path: Path) -> None:
     # Of WebP, which takes a seventh of a PNG there
     environment.filters["uri"] = lambda each: _uri(encoded(Image.fromarray(each), "WEBP", quality=90, method=4))
     named = {  # boxes that hide what is not asked for, by the letter before each number in what they hide
-        "m": ("Maps", [called(tile.heading) for row in gallery.rows[:1] for tile in row.tiles]),
+        "m": ("Maps", [with_names(tile.heading) for row in gallery.rows[:1] for tile in row.tiles]),
         "c": ("Checkpoints", list(dict.fromkeys(row.checkpoint for row in gallery.rows))),
         "u": ("Images", list(dict.fromkeys(_condition_name(row) for row in gallery.rows))),
     }
@@ -397,7 +397,7 @@ def write_html(gallery: Gallery, path: Path) -> None:
         shown=_condition_name,
         scale=SCALE,
         look=f"{shared(LOOK)}{_template('gallery.css')}.scale i {{ background: linear-gradient(90deg, {stops}); }}\n",
-        called=called,
+        with_names=with_names,
         script=script,
         policy=policy(script),
     )

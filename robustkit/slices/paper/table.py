@@ -471,11 +471,11 @@ def _caption(
     what = {"top1": "Top-1 accuracy (%)", "miou": "mIoU (%)"}.get(headline.name, capital(headline.heading))
     words = [data, f"n = {n} {samples.many}{f' in {groups} groups' * bool(groups)}", *radii]
     text = f"{what} unless stated otherwise. {', '.join(words)}; protocol {', '.join(tags)}."
-    tested = f"paired tests, Holm-corrected over {tests.count} pair{'s' * (tests.count > 1)}"
+    basis = f"paired tests, Holm-corrected over {tests.count} pair{'s' * (tests.count > 1)}"
     if tests.count and mark:
-        text += f" Best in bold; underlined: not significantly different from the best ({tested})."
+        text += f" Best in bold; underlined: not significantly different from the best ({basis})."
     elif any(cell.mark for cell in every):
-        text += " Best in bold." if mark else f" Bold: the best, where significantly better than another ({tested})."
+        text += " Best in bold." if mark else f" Bold: the best, where significantly better than another ({basis})."
     if tests.count and tests.left:
         text += f" Not tested: {', '.join(headings[entry] for entry in tests.left)}."
     text += " [low, high]: 95 % intervals." * intervals

@@ -19,40 +19,34 @@ from torch import Tensor
 from attacks import PGD, AttackResult, ThreatModel, pgd
 from robustkit.common.determinism import SampleRng
 from robustkit.protocol.card import parse_number
-from scripts.bench.race import subject
+
+from . import parser_of, subject_of
 
 NEVER = 10**9
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--arch")
-    parser.add_argument("--attention")
-    parser.add_argument("--images", required=True, help="a data set as robustkit audit takes it")
-    parser.add_argument("--limit", type=int, default=200)
+    parser = parser_of(__doc__, 200)
     parser.add_argument("--norm", choices=("linf", "l2"), default="linf")
     parser.add_argument("--eps", default="2/255")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--pairs", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
-    given = {"arch": options.arch, "attention": options.attention}
-    found = subject(options.checkpoint, options.images, options.limit, options.device, **given)
+    bench = subject_of(options)
     attack = PGD(ThreatModel(options.norm, float(parse_number(options.eps))), options.steps)
 
     def run(looks: bool) -> tuple[list[AttackResult], float]:
         began, results = time.process_time(), []
-        with mock.patch.object(pgd, "ANCHORED", pgd.ANCHORED if looks else NEVER):
-            for start in range(0, len(found.ids), options.batch):
+        with mock.patch.object(pgd, "FIRST_ANCHOR", pgd.FIRST_ANCHOR if looks else NEVER):
+            for start in range(0, len(bench.ids), options.batch):
                 part = slice(start, start + options.batch)
-                rng = SampleRng.of(found.ids[part], seed=0, condition="bench", device=found.images.device)
-                results.append(attack.run(found.model, found.images[part], found.labels[part], rng=rng))
+                rng = SampleRng.of(bench.ids[part], seed=0, condition="bench", device=bench.images.device)
+                results.append(attack.run(bench.model, bench.images[part], bench.labels[part], rng=rng))
         return results, time.process_time() - began
 
     ratios = []
@@ -68,14 +62,14 @@ def main() -> None:
     whole = column(False, "forwards").float()
     same = pgd.same_bits(points, column(False, "adversarials"))
     with torch.inference_mode():
-        logits = torch.cat([found.model(part) for part in torch.split(points, options.batch)])
-    stands = logits.argmax(dim=1) == found.labels
+        logits = torch.cat([bench.model(part) for part in torch.split(points, options.batch)])
+    stands = logits.argmax(dim=1) == bench.labels
     print(f"{int(same.sum())} of {len(same)} points are the same bit by bit")
     for name, rows in (("standing", stands), ("broken", ~stands)):
-        ended = rows & (cycle_at >= 0)
-        when = cycle_at[ended].float().quantile(torch.tensor([0.5, 1.0])).tolist() if ended.any() else []
+        circled = rows & (cycle_at >= 0)
+        when = cycle_at[circled].float().quantile(torch.tensor([0.5, 1.0])).tolist() if circled.any() else []
         print(
-            f"{name}: {int(ended.sum())} of {int(rows.sum())} ended in a circle, seen at step {when} (median, last); "
+            f"{name}: {int(circled.sum())} of {int(rows.sum())} ended in a circle, seen at step {when} (median, last); "
             f"{forwards[rows].float().mean():.0f} passes forward for {whole[rows].mean():.0f}"
         )
     print(f"CPU time: {sorted(ratios)[len(ratios) // 2]:.2f} of the whole, median of {len(ratios)}")

@@ -14,7 +14,6 @@ installed. --curve prints how many samples stand at each radius in linf, by FMN'
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import math
 import time
@@ -28,7 +27,9 @@ from attacks import DDN, FMN, AutoAttack, ThreatModel
 from attacks.threat import distance
 from robustkit.common.determinism import SampleRng
 from robustkit.protocol.card import parse_number
-from scripts.bench.race import passes, subject
+from scripts.bench.race import passes
+
+from . import parser_of, subject_of
 
 _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
@@ -65,20 +66,13 @@ def contenders(norm: Any, steps: int) -> Iterator[tuple[str, Callable[[Any, Tens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--arch")
-    parser.add_argument("--attention")
-    parser.add_argument("--images", required=True, help="a data set as robustkit audit takes it")
-    parser.add_argument("--limit", type=int, default=50)
+    parser = parser_of(__doc__, 50)
     parser.add_argument("--norms", default="linf,l2")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--curve", help="radii at which to run AutoAttack, too: 0.5/255,1/255,2/255")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    given = {"arch": options.arch, "attention": options.attention}
-    found = subject(options.checkpoint, options.images, options.limit, options.device, **given)
-    model, images, labels = found.model, found.images, found.labels
+    bench = subject_of(options)
+    model, images, labels = bench.model, bench.images, bench.labels
     with torch.inference_mode():
         right = model(images).argmax(dim=1) == labels
     print(f"{options.checkpoint}, {len(images)} images, {int(right.sum())} right, {options.steps} steps")
@@ -86,7 +80,7 @@ def main() -> None:
         unit = 255 if norm == "linf" else 1
         for name, attack in contenders(norm, options.steps):
             began = time.perf_counter()
-            (forwards, _), ends = passes(found.networks, lambda run=attack: run(model, images, labels))  # type: ignore[misc]
+            (forwards, _), ends = passes(bench.networks, lambda run=attack: run(model, images, labels))  # type: ignore[misc]
             seconds = time.perf_counter() - began
             with torch.inference_mode():
                 wrong = model(ends).argmax(dim=1) != labels
@@ -100,7 +94,7 @@ def main() -> None:
             if name == "FMN" and norm == "linf" and options.curve:
                 for text in options.curve.split(","):
                     eps = float(parse_number(text))
-                    rng = SampleRng.of(found.ids, seed=0, condition="autoattack", device=options.device)
+                    rng = SampleRng.of(bench.ids, seed=0, condition="autoattack", device=options.device)
                     broken = AutoAttack(ThreatModel(norm, eps)).run(model, images, labels, rng=rng, batch_size=32)
                     standing = int((broken.broken_by < 0).sum())
                     print(f"      at {text}: FMN leaves {int((sizes > eps).sum())}, AutoAttack {standing}", flush=True)

@@ -23,7 +23,8 @@ from attacks import APGD, PGD, Attack, ThreatModel
 from robustkit.common.determinism import SampleRng
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import parse_number
-from scripts.bench.race import subject
+
+from . import parser_of, subject_of
 
 
 def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:
@@ -55,27 +56,20 @@ def strong(classifier: Classifier, threat: ThreatModel, images: Tensor, labels: 
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--arch")
-    parser.add_argument("--attention")
-    parser.add_argument("--images", required=True, help="a data set as robustkit audit takes it")
-    parser.add_argument("--limit", type=int, default=200)
+    parser = parser_of(__doc__, 200)
     parser.add_argument("--norm", choices=("linf", "l2"), default="linf")
     parser.add_argument("--eps", default="8/255", help="radii, with commas between them")
     parser.add_argument("--shares", default="0.025,0.05,0.1,0.125,0.15,0.2,0.25,0.35", help="step sizes over eps")
     parser.add_argument("--budgets", default="20", help="steps, as in 20,40, or with restarts, as in 20x2")
     parser.add_argument("--losses", default="ce,margin,dlr")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
-    given = {"arch": options.arch, "attention": options.attention}
-    found = subject(options.checkpoint, options.images, options.limit, options.device, **given)
-    classifier, images, labels, ids = found.model, found.images, found.labels, found.ids
+    bench = subject_of(options)
+    classifier, images, labels, ids = bench.model, bench.images, bench.labels, bench.ids
     rows = []
     for text in options.eps.split(","):
         threat, began = ThreatModel(options.norm, float(parse_number(text))), time.perf_counter()
