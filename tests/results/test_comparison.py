@@ -253,7 +253,10 @@ def test_scenes_have_miou_and_accuracies(tmp_path: Path) -> None:
     assert {(r.difference.value, r.difference.ci_low, r.difference.ci_high, r.p_value) for r in same} == {(0, 0, 0, 1)}
     few = {key: rows[:9] for key, rows in records.items() if key[1] == "clean"}
     said = summary_sentences(Results(few_run := run_of(tmp_path / "few", few, of_scenes), survey(few_run)))
-    assert said == ["Too few samples to test any difference between the 3 checkpoints."]
+    assert said == [
+        "Doubtful set-up: no better than the most frequent class.",
+        "Too few samples to test any difference between the 3 checkpoints.",
+    ]
     records["other", "clean"][4]["labelled"] = [1, 20, 5]
     turned = run_of(tmp_path / "turned", records, of_scenes)
     with pytest.raises(RunError, match="plain and other: the mask of 04 differs; expected the same data: audit both"):
