@@ -16,8 +16,20 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
-from .model_access import NoGradientError, Oracle, as_sets, is_missed, label_mask, likeliest
+from .model_access import (
+    NoGradientError,
+    Oracle,
+    as_sets,
+    input_gradient,
+    is_missed,
+    label_mask,
+    likeliest,
+    margin_targeted,
+)
 from .threat import Rng, Rows, per_sample
+
+LINEAR_TARGETS = 9
+"""How many of the likeliest classes are ordered by their linear distances."""
 
 
 def upload(values: Sequence[int], device: torch.device) -> Tensor:
@@ -111,6 +123,7 @@ class AttackState:
         if self.labels.ndim == 2:
             self.contenders = (count + 1 - label_mask(self.labels, self.logits).sum(dim=1)).tolist()
         self.standing = [True] * len(clean)
+        self._nearest: dict[str, Tensor] = {}
         self.doubts = torch.zeros_like(everyone)
         self.best = torch.full((len(clean),), -torch.inf, dtype=clean.dtype, device=clean.device)
         seen = [row for row, wrong in enumerate(is_missed(self.logits, self.labels).tolist()) if wrong]
@@ -124,6 +137,33 @@ class AttackState:
         """Return the classes (B, n), n up to `count`, likeliest first; labels come last, where too few compete."""
         count = min(count, self.logits.shape[1] - 1)
         return likeliest(self.logits.scatter(1, as_sets(self.labels), float("-inf")), count)
+
+    def nearest_targets(self, count: int, norm: str) -> Tensor:
+        """Return the classes (B, n) whose linear models are misled by the smallest change in a norm, nearest first.
+
+        The order of MALT (Melamed et al. 2024, arXiv:2407.02240) among the `LINEAR_TARGETS` likeliest classes: the
+        difference of a class's logit to the label's, over the dual norm of its gradient at the clean image. Each
+        standing sample pays a forward, and a backward for each of these classes, once; others keep the likeliest.
+        """
+        if norm not in self._nearest:
+            order, dual = self.targets(LINEAR_TARGETS), 1 if norm == "linf" else 2
+            standing = upload([row for row, stands in enumerate(self.standing) if stands], order.device)
+            for rows in torch.split(standing, self.batch_size):
+                points = self.clean[rows].requires_grad_()
+                logits, distances = self.oracle(points), []
+                for target in order[rows].unbind(dim=1):
+                    gap = margin_targeted(logits, self.labels[rows], target)
+                    slope = input_gradient(gap, points, more=True).flatten(1)
+                    distances.append(-gap.detach() / torch.linalg.vector_norm(slope, ord=dual, dim=1))
+                near = (
+                    torch.stack(distances, dim=1)
+                    .nan_to_num(nan=torch.inf, posinf=torch.inf)
+                    .argsort(dim=1, stable=True)
+                )
+                order[rows] = order[rows].gather(1, near)
+                self.tally.count(rows, forwards=1, backwards=order.shape[1])
+            self._nearest[norm] = order
+        return self._nearest[norm][:, :count]
 
     def note_targets(self, asked: int) -> None:
         classes = self.logits.shape[1]

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from attacks import APGD, ThreatModel
 from attacks.apgd import checkpoint_steps
+from attacks.attack import Tally
+from attacks.model_access import Oracle
+from attacks.queue import AttackState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -222,6 +225,7 @@ def test_averages_over_passes() -> None:
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"restarts": 0}, "restarts is 0; expected 1 or more"),
         ({"targets": 0}, "targets is 0; expected 1 or more"),
+        ({"order": "likely"}, "order is 'likely'; expected one of: logits, malt"),
         ({"eot": 0}, "eot is 0; expected 1 or more"),
         ({"rho": 0.0}, "rho is 0.0; expected a share above 0, at most 1"),
         ({"loss": "cw"}, "loss is 'cw'; expected one of: ce, dlr, margin, pma, dlr-targeted, margin-targeted"),
@@ -230,3 +234,50 @@ def test_averages_over_passes() -> None:
 def test_rejects(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         APGD(**arguments)
+
+
+@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
+def test_malts_order_is_that_of_the_distances_of_a_linear_model(norm: Any, dual: int) -> None:
+    """12 classes: the nine likeliest are ordered; the others come behind none of them, and with few targets never."""
+    images = random_images(6).double()
+    torch.manual_seed(0)
+    layer = nn.Linear(images[0].numel(), 12).double()
+    layer.weight.data *= torch.linspace(0.2, 3, 12)[torch.randperm(12)][:, None]
+    model = nn.Sequential(nn.Flatten(), layer)
+    with torch.no_grad():
+        logits = model(images)
+    labels = logits.argmax(dim=1)
+    labels[5] = logits[5].argmin()  # wrong as it is: not asked again
+    front = AttackState(
+        Oracle(model, images.dtype, labels, None, 4, 2),
+        images,
+        labels,
+        Draws(range(6)),
+        tally := Tally(6, images.device, None),
+    )
+    near = front.nearest_targets(5, norm)
+    for row in range(5):
+        likely = [k for k in logits[row].argsort(descending=True).tolist() if k != labels[row]][:9]
+        away = {
+            k: float(logits[row, labels[row]] - logits[row, k])
+            / float(torch.linalg.vector_norm((layer.weight[labels[row]] - layer.weight[k]).detach(), ord=dual))
+            for k in likely
+        }
+        expected = sorted(likely, key=away.__getitem__)
+        assert near[row].tolist() == expected[:5] and expected != likely
+    assert torch.equal(near[5], front.targets(5)[5])
+    assert tally.forwards.tolist() == [2] * 5 + [1] and tally.backwards.tolist() == [9] * 5 + [0]
+    assert torch.equal(front.nearest_targets(9, norm)[:, :5], near) and tally.forwards[0] == 2, "it is asked once"
+
+
+def test_classes_that_no_step_reaches_come_last_in_malts_order() -> None:
+    images = random_images(1).double()
+    layer = nn.Linear(images[0].numel(), 4).double()
+    with torch.no_grad():
+        layer.weight[1:3] = layer.weight[0]  # the same slopes as the label's: one behind it, one level with it
+        layer.bias[:] = torch.tensor([100.0, 99.0, 100.0, 0.0])
+        layer.weight[3] = -layer.weight[0]
+    model, labels = nn.Sequential(nn.Flatten(), layer), torch.tensor([0])
+    tally = Tally(1, images.device, None)
+    front = AttackState(Oracle(model, images.dtype, labels, None, None, 2), images, labels, Draws([0]), tally)
+    assert front.nearest_targets(3, "linf").tolist() == [[3, 2, 1]]

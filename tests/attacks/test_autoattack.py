@@ -360,6 +360,9 @@ def test_stages_are_those_of_the_paper() -> None:
     plus = (replace(ce, **five), replace(dlr, **five), fab, square, targeted, FAB(THREAT, 100))
     assert AutoAttack(THREAT, "plus").stages(10) == plus
     assert AutoAttack(THREAT, "rand").stages(10) == (replace(ce, eot=20), replace(dlr, eot=20))
+    near = APGD(THREAT, 100, loss="dlr-targeted", targets=3, order="malt")
+    assert AutoAttack(THREAT, "fast").stages(10) == (replace(near, loss="pma"), near, FAB(THREAT, 100), square)
+    assert AutoAttack(THREAT, "fast", targets=2).stages(10)[1] == replace(near, targets=2)
     late = AutoAttack(THREAT, early_stop=False).stages(5)
     assert late[2] == FAB(THREAT, 100, targets=4, relinearise=True, early_stop=False)
     assert [member.early_stop for member in late] == [False, False, False, True]  # type: ignore[attr-defined]
@@ -378,6 +381,26 @@ def test_plus() -> None:
     backwards = torch.tensor([0, 20, 20, 5 * 5 * 4, 0, 8, 8])
     assert (result.stage_backwards[:, standing] == backwards[:, None]).all()
     assert model.count(COUNT) == result.forwards.tolist()
+
+
+def test_fast_asks_for_the_order_of_targets_once_and_its_halves_are_the_whole() -> None:
+    model, images, labels = setting()
+    attack = AutoAttack(THREAT, "fast", steps=4, queries=10)
+    result = run(attack, model, images, labels, batch_size=6)
+    assert result.stages == ("clean", "apgd-pma", "apgd-t", "fab-t", "square")
+    assert model.count(COUNT) == result.forwards.tolist()
+    assert model.count(COUNT, backwards=True) == result.backwards.tolist()
+    standing = result.broken_by < 0
+    assert 0 < standing.sum() < COUNT - 2
+    # Of targeted APGD: three runs, and the order: a forward, and a backward for each of four classes.
+    assert (result.stage_forwards[2, standing] == 3 * 5 + 1).all()
+    assert (result.stage_backwards[2, standing] == 3 * 4 + 4).all()
+    first = run(replace(attack, only="apgd-pma+apgd-t"), model, images, labels)
+    left = first.broken_by < 0
+    rest = run(
+        replace(attack, only="fab-t+square"), model, images[left], labels[left], ids=left.nonzero().flatten().tolist()
+    )
+    assert torch.equal(standing[left], rest.broken_by < 0) and not standing[~left].any()
 
 
 class Noisy(nn.Module):
@@ -454,7 +477,7 @@ def test_images_outside_the_bounds_are_cut_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"version": "custom"}, "version is 'custom'; expected one of: standard, plus, rand"),
+        ({"version": "custom"}, "version is 'custom'; expected one of: standard, plus, rand, attention, fast"),
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"targets": 0}, "targets is 0; expected 1 or more"),
         ({"queries": 0}, "queries is 0; expected 1 or more"),

@@ -145,5 +145,5 @@ def test_what_the_line_does_not_take() -> None:
         AutoAttack(tiny_cnn(), attacks_to_run=["square"])
     with pytest.raises(TypeError, match=r"state_path: .*robustkit audit resumes a run that was stopped"):
         AutoAttack(tiny_cnn(), verbose=False).run_standard_evaluation(random_images(1), state_path="x", y_orig=None)
-    with pytest.raises(ValueError, match="version is 'fast'; expected one of: standard"):
-        AutoAttack(tiny_cnn(), version="fast")
+    with pytest.raises(ValueError, match="version is 'quick'; expected one of: standard"):
+        AutoAttack(tiny_cnn(), version="quick")

@@ -104,6 +104,7 @@ EXACT = "fgsm", "pgd(steps=3)", "pgd(steps=2,restarts=2)", "spsa(steps=2,directi
 BOUNDS = "apgd(steps=5)", "fab(steps=4)", "square(queries=20)", "autoattack(steps=3,targets=2,queries=10)"
 OF_EACH_IMAGE = (
     *("autoattack(version=rand,steps=2)", "autoattack(steps=2,targets=2,queries=9)", "hopskipjump(queries=30)"),
+    *("autoattack(version=fast,steps=3,queries=9)", "apgd(steps=2,loss=margin-targeted,order=malt,targets=1)"),
     *("fmn(steps=3)", "ddn(steps=2)", "patch(size=2,steps=3)", "patch(size=2,steps=2,where=worst-of-3)"),
 )
 WHOLE = (

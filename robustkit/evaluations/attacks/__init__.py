@@ -127,6 +127,7 @@ _NAMES = {
 _STAGES = {
     "apgd-ce": ("APGD-CE", ("steps",)),
     "apgd-dlr": ("APGD-DLR", ("steps",)),
+    "apgd-pma": ("APGD-PMA", ("steps",)),
     "apgd-t": ("APGD-T", ("steps", "targets")),
     "fab-t": ("FAB-T", ("steps", "targets")),
     "square": ("Square", ("queries",)),

@@ -21,6 +21,7 @@ from torch import Tensor
 
 import attacks
 from attacks.pgd import LOOK_FROM, STEP_SHARES
+from attacks.queue import LINEAR_TARGETS
 from attacks.registry import FEATURE_ATTACKS
 
 from ...common.determinism import SampleRng
@@ -262,9 +263,10 @@ def _stage_cost(attack: attacks.Attack, classes: int) -> Cost:
     """Return what a queued attack costs besides the clean forward. A sample that fell has no further runs."""
     leaves = bool(getattr(attack, "early_stop", False))
     if isinstance(attack, attacks.APGD):
-        aims = min(attack.targets, classes - 1) if attack.loss.endswith("targeted") else 1
-        runs = attack.restarts * aims * attack.eot
-        return Cost(runs * (attack.steps + 1), runs * attack.steps, at_most=leaves or runs > attack.eot)
+        targeted = attack.loss.endswith("targeted")
+        runs = attack.restarts * (min(attack.targets, classes - 1) if targeted else 1) * attack.eot
+        order = Cost(1, min(LINEAR_TARGETS, classes - 1)) if targeted and attack.order == "malt" else Cost(0)
+        return order + Cost(runs * (attack.steps + 1), runs * attack.steps, at_most=leaves or runs > attack.eot)
     if isinstance(attack, attacks.FAB):
         runs = attack.restarts * (min(attack.targets, classes - 1) if attack.targets else 1)
         each = 1 if attack.targets else classes

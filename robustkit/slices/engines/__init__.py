@@ -64,7 +64,7 @@ def make_perturb(
     original = engine == "pyautoattack"
     renamed = _RENAMED | ({"steps": "n_iter"} if original else {})
     # early_stop and relinearise only spend passes: peers have one way.
-    unsaid = {"early_stop", "relinearise", "targets"} | ({"loss"} if targeted else set())
+    unsaid = {"early_stop", "relinearise", "targets", "order"} | ({"loss"} if targeted else set())
     words = {renamed.get(key, key): value for key, value in values.items() if key not in unsaid}
     targets = min(values.get("targets", 0), classes - 1)
     several = targeted or (stage.attack == "fab" and targets > 0)
@@ -92,7 +92,7 @@ def _parameters(attack: Any) -> dict[str, Any]:
 _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "fgsm": {"loss": ("ce",)},
     "pgd": {"restarts": (1,), "early_stop": (False,), "loss": ("ce",)},
-    "apgd": {"loss": ("ce", "dlr", "dlr-targeted")},
+    "apgd": {"loss": ("ce", "dlr", "dlr-targeted"), "order": ("logits",)},
     "square": {"loss": ("margin", "ce")},
     "autoattack": {"version": ("standard", "plus", "rand"), "only": ("",)},
 }

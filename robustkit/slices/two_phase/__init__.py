@@ -5,6 +5,7 @@ A condition is `two-phase(autoattack(…),second=200)`. This module loads no tor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,28 +16,39 @@ from ...evaluations.metrics import ESTIMATED, Metric
 from ...protocol.condition import Condition, ConditionPattern
 
 _START = "two-phase("
+_SOME = re.compile(r"0*[1-9]\d*|(?:0*[1-9]\d?|100)%")
 
 
 class Phases(NamedTuple):
-    """The text of the whole attack, the stages that all samples go through, and the most samples for the others."""
+    """The text of the whole attack, the stages that all samples go through, and the most samples for the others: a
+    number, or a share of those that stand, such as `10%`."""
 
     attack: str
     first: str
-    m: int
+    m: str
+
+    def count_of(self, standing: int) -> int:
+        """Return how many of the samples that stand are drawn, at most; of a share, rounded up."""
+        return -(-int(self.m[:-1]) * standing // 100) if self.m.endswith("%") else int(self.m)
 
 
-def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
+def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: str) -> Condition:
     """Return the condition that runs `rest` on m samples of those that `first`, with its stages, leaves standing."""
-    text = f"{_START}{attack.text},first={stages},m={m})"
-    return Condition("two-phase", text, under=rest, after=first, draws=text, most=m, whole_shard=True)
+    text, most = f"{_START}{attack.text},first={stages},m={m})", int(m) if m.isdecimal() else 0
+    return Condition("two-phase", text, under=rest, after=first, draws=text, most=most, whole_shard=True)
 
 
 def phases_of(text: str) -> Phases | None:
     attack, first, rest = text.removeprefix(_START).removesuffix(")").rpartition(",first=")
     stages, named, m = rest.rpartition(",m=")
-    if not (text.startswith(f"{_START}autoattack(") and first and named and m.isdecimal()):
+    if not (text.startswith(f"{_START}autoattack(") and first and named and _SOME.fullmatch(m)):
         return None
-    return Phases(attack, stages, int(m))
+    return Phases(attack, stages, m)
+
+
+def is_some(m: str) -> bool:
+    """Return whether a text says how many samples, such as `200` or `10%`."""
+    return bool(_SOME.fullmatch(m))
 
 
 _MORE = "a larger second phase (second), or more samples for both"
@@ -68,7 +80,7 @@ class TwoPhaseWords(Vocabulary):
             return None
         attack = read(phases.attack).text
         whole = f"two-phase({attack},first={phases.first},m={phases.m})"
-        parameters = (("under", attack), ("first", phases.first), ("m", str(phases.m)))
+        parameters = (("under", attack), ("first", phases.first), ("m", phases.m))
         return ConditionPattern(whole, "two-phase", "", parameters)
 
     def parse(self, text: str) -> Condition:

@@ -1,6 +1,7 @@
 """Plan a two-phase attack, choose the samples of the second phase, and attack them.
 
-`autoattack(second=200)` becomes its first stages, and the rest on 200 of the samples that stand.
+`autoattack(second=200)` becomes its first stages, and the rest on 200 of the samples that stand;
+`autoattack(version=fast)` its stages with APGD, and the rest on a tenth of those that stand.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from ...evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ...protocol.card import Card
 from ...protocol.condition import Condition, split_condition
 from ...runs.folder import RunFolder
-from . import VOCABULARY, phases_of, two_phase_condition
+from . import VOCABULARY, is_some, phases_of, two_phase_condition
 
 _OWN = re.compile(r"\s*(first|second)\s*=([^,]*)")
-_USUAL = "apgd-ce"
+_USUAL = {"first": "apgd-ce"}
+_USUAL_OF_FAST = {"first": "apgd-pma+apgd-t", "second": "10%"}
 
 
 def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
@@ -35,22 +37,27 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     name = kind_named(name)
     parts = (arguments or "").split(",")
     stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
-    if not (parameters := dict(stated)):
-        return
-    what = f"condition {item!r}"
+    parameters, what = dict(stated), f"condition {item!r}"
     others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
     if name != "autoattack":
+        if not parameters:
+            return
         raise ProtocolError(f"{what}: first and second are of autoattack; leave them out of {name}")
     if len(parameters) < len(stated):
         raise ProtocolError(f"{what}: first or second is given twice; leave one of them out")
-    m = parameters.get("second", "")
-    if not m.isdecimal() or not int(m):
-        raise ProtocolError(f"{what}: second is {m or 'missing'}; expected how many samples, such as second=200")
 
     def parsed(*more: str) -> Condition:
         return parse_condition(f"{name}({','.join([*others, *more])})", card, **options)
 
     whole = parsed()
+    fast = dict(whole.parameters)["version"] == "fast"
+    if not parameters and (not fast or dict(whole.parameters)["only"] or whole.on):
+        return
+    parameters = (_USUAL_OF_FAST if fast else _USUAL) | parameters
+    m = parameters.get("second", "")
+    if not is_some(m):
+        expected = "how many samples, or a share of those that stand, such as second=200 or second=10%"
+        raise ProtocolError(f"{what}: second is {m or 'missing'}; expected {expected}")
     if whole.engine != "robustkit":
         raise ProtocolError(f"{what}: engine {whole.engine} runs all stages at once; leave it out")
     if dict(whole.parameters).get("only"):
@@ -58,7 +65,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     if whole.on:
         raise ProtocolError(f"{what}: on draws from all samples, second from those still correct; leave one out")
     every = getattr(build_attack(whole, card), "stage_names", ())
-    first = parameters.get("first", _USUAL)
+    first = parameters["first"]
     chosen = [stage for stage in every if stage in first.split("+")]
     rest = [stage for stage in every if stage not in chosen]
     if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
@@ -66,7 +73,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
         raise ProtocolError(f"{what}: first is {first}; expected the stages that it begins with: {examples}")
     begin, end = (parsed(f"only={'+'.join(stages)}") for stages in (chosen, rest))
     yield begin
-    yield two_phase_condition(begin, end, whole, first, int(m))
+    yield two_phase_condition(begin, end, whole, first, m if m.endswith("%") else str(int(m)))
 
 
 class PhaseChoice(NamedTuple):
@@ -92,15 +99,20 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> PhaseChoice
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
     standing = read.filter(read["correct"])["sample_id"].to_pylist()
-    return PhaseChoice(dict(names), draw_samples(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
+    m = phases.count_of(len(standing))
+    return PhaseChoice(dict(names), draw_samples(standing, m, seed=run.manifest.seed, purpose="second phase"))
 
 
 class TwoPhaseEvaluator(Evaluator):
     words, columns = VOCABULARY, {"drawn": pa.bool_()}
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
-        return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
+        phases = phases_of(condition.text)
+        assert condition.under is not None and phases is not None
+        cost = family_of(condition.under.name).evaluator.cost(condition.under, card, classes)
+        if phases.m.endswith("%"):
+            cost *= phases.count_of(100) / 100  # of those that stand, which are all at most
+        return replace(cost, at_most=True)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return what the phases said about those that fell and those drawn; the others have a null `correct`."""

@@ -11,10 +11,12 @@ import numpy as np
 from scipy.special import betaincinv
 
 from ...common.figure import INVERTED, Figure
+from ...common.finding import Finding
 from ...common.intervals import Floats, Interval, Z, bootstrapped, share_of, wilson
 from ...display.format import count, counted, figure_cell, share
 from ...display.table import Table, of_tables
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
+from ...evaluations.attacks import stages_of
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.condition import FIRST, SHORT, BriefRow, Clause, kind_of, name_of
 from ...evaluations.family import Aggregator, Presenter, Summary, family_of
@@ -113,6 +115,10 @@ class TwoPhaseSummary(Summary):
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.findings(claimed, table), *notes]))
         right = int(column_of(second, "correct").sum()) if drawn else 0
+        if "version=fast" in phases.attack and right < drawn:
+            flags.append(
+                Finding.of("attack/fast-misses", broken=drawn - right, drawn=drawn, first=stages_of(phases.first))
+            )
         estimate, ends = two_phase_share(n, n - fallen, drawn, right)
         figure, groups = Figure(estimate, n, *ends, INVERTED), self.reading.groups(read["sample_id"])
         if groups is not None:

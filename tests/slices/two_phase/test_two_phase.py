@@ -33,7 +33,7 @@ from robustkit.gate.verdicts import UNDECIDED
 from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
 from robustkit.slices.two_phase import ESTIMATE, RIGHT, phases_of
-from robustkit.slices.two_phase.evaluate import choose, in_two_phases
+from robustkit.slices.two_phase.evaluate import TwoPhaseEvaluator, choose, in_two_phases
 from robustkit.slices.two_phase.results import TwoPhasePresenter, TwoPhaseSummary, two_phase_share
 from scripts.studies.attack_strength import two_phase as bench
 
@@ -304,7 +304,7 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
     rest = name_of("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", "table", run.manifest)
     assert rest == "modified AutoAttack, 3/255, APGD-T, FAB-T and Square"
     text = two_phase(4)
-    assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None
+    assert phases_of(text) == (WHOLE, "apgd-ce", "4") and phases_of(WHOLE) is None
     check_condition(text)
     assert matches(pattern_of(text), text) and not matches(pattern_of(text), two_phase(3))
     assert text in repr(parse_statement(f"estimated_top1 under {text} >= 0.3"))
@@ -329,12 +329,55 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
         ("autoattack(second=9,first=apgd-ce+apgd-t+fab-t+square)", "expected the stages that it begins with"),
         ("autoattack(second=9,engine=pyautoattack)", "engine pyautoattack runs all stages at once"),
         ("autoattack(second=9,version=rand)", "only requires a deterministic model"),
+        ("autoattack(second=101%)", "second is 101%; expected how many samples, or a share of those that stand"),
+        ("autoattack(second=0%)", "second is 0%; expected how many samples"),
+        ("autoattack(second=2.5%)", "second is 2.5%; expected how many samples"),
+        (
+            "autoattack(second=9,version=fast,first=apgd-ce)",
+            "expected the stages that it begins with: first=apgd-pma or",
+        ),
         ("autoattack(only=apgd)", "only names 'apgd'; expected some of apgd-ce+apgd-t+fab-t+square"),
     ],
 )
 def test_what_cannot_be_split_is_refused(asked: str, said: str) -> None:
     with pytest.raises(ProtocolError, match=said.replace("+", r"\+")):
         parse_conditions(asked, load_card("standard"), eps=(Fraction(1, 255),), several=in_two_phases)
+
+
+def test_fast_is_in_two_phases_of_which_the_second_takes_a_tenth_of_those_that_stand() -> None:
+    def read(asked: str) -> list[str]:
+        return [each.text for each in parse_conditions(asked, card, several=in_two_phases)][1:]
+
+    card, usual = load_card("standard"), "apgd-pma+apgd-t"
+    whole = "autoattack(eps=1/255,version=fast)"
+    begins = f"autoattack(eps=1/255,version=fast,only={usual})"
+    assert read("autoattack(version=fast)") == [begins, f"two-phase({whole},first={usual},m=10%)"]
+    assert read("autoattack(version=fast,second=020)") == [begins, f"two-phase({whole},first={usual},m=20)"]
+    assert read("autoattack(version=fast,first=apgd-pma,second=100%)")[1] == f"two-phase({whole},first=apgd-pma,m=100%)"
+    for alone in (begins, "autoattack(eps=1/255,version=fast,on=20)"):
+        assert read(alone) == [alone], "stages that are named, or some samples, are as asked for"
+    phases = phases_of(f"two-phase({whole},first={usual},m=10%)")
+    assert phases is not None and [phases.count_of(n) for n in (0, 1, 10, 11, 30)] == [0, 1, 1, 2, 3]
+    assert phases_of(f"two-phase({whole},first={usual},m=0)") is None
+    for text in (f"two-phase({whole},first={usual},m=10%)", f"two-phase({whole},first={usual},m=20)"):
+        command = "".join(words_of(text).command(pattern_of(text), pattern_of)).removeprefix("--attacks")
+        assert read(command) == [begins, text]
+    tenth, all_of_them = (in_two_phases(f"autoattack(version=fast,second={m})", card, {}) for m in ("10%", "100%"))
+    costs = [TwoPhaseEvaluator().cost([*each][1], card, 10) for each in (tenth, all_of_them)]
+    assert costs[0].most == pytest.approx(costs[1].most / 10) and all(cost.at_most for cost in costs)
+
+
+def test_fast_says_what_its_first_stages_missed(tmp_path: Path) -> None:
+    fast = f"autoattack(version=fast,{BUDGET})"
+    weak = "autoattack(version=fast,second=100%,first=apgd-pma,steps=1,queries=200)"
+    run = audit(tmp_path / "run", f"{fast},{weak}", eps="6/255")
+    tenth, rest = ([row for row in run.summary() if row.condition.endswith(m)] for m in ("m=10%)", "m=100%)"))
+    first = next(row for row in run.summary() if "only=apgd-pma+apgd-t" in row.condition and row.metric == "top1")
+    assert [row.n for row in tenth] == [18, -(-round(18 * first.value) // 10)]
+    missed = round((1 - rest[1].value) * rest[1].n)
+    said = f"broke {missed} of the {rest[1].n} samples that were drawn from those still correct after APGD-PMA"
+    assert missed > 0 and [said in each for each in said_of(rest[0])].count(True) == 1
+    assert tenth[1].value < 1 or not any("fast AutoAttack" in each for each in said_of(tenth[0]))
 
 
 def test_only_runs_the_stages_that_it_names() -> None:
