@@ -30,6 +30,9 @@ from .queries import Square as Square
 from .registry import ATTACKS as ATTACKS
 from .registry import DENSE_ATTACKS as DENSE_ATTACKS
 from .registry import FEATURE_ATTACKS as FEATURE_ATTACKS
+from .spatial import DenseSpatial as DenseSpatial
+from .spatial import Spatial as Spatial
+from .spatial import SpatialResult as SpatialResult
 from .threat import Rng as Rng
 from .threat import ThreatModel as ThreatModel
 from .threat import TorchRng as TorchRng

@@ -36,6 +36,7 @@ class DenseAttack(metaclass=AttackType):
 
     threat: ThreatModel = field(default_factory=ThreatModel)
     norms: ClassVar[tuple[str, ...]] = ("linf", "l2")
+    _tally: ClassVar[type[Tally]] = Tally
 
     def _check_norm(self) -> None:
         if self.threat.norm not in self.norms:
@@ -75,7 +76,7 @@ class DenseAttack(metaclass=AttackType):
         top_class = check_masks(masks, images)
         with frozen(model):
             images = images.detach().clone()
-            tally = Tally(len(images), images.device)
+            tally = self._tally(len(images), images.device)
             if images.numel() == 0 or self.threat.eps == 0:
                 return tally.result(images)
             if masks is not None:

@@ -35,15 +35,17 @@ ATTACKS: Mapping[str, type[Attack]] = Lazy(
     ddn="attacks.minimal:DDN",
     hopskipjump="attacks.queries:HopSkipJump",
     patch="attacks.pgd:Patch",
+    spatial="attacks.spatial:Spatial",
 )
-WITHOUT_RADIUS = ("fmn", "ddn", "hopskipjump", "patch")
-"""Those that look for the smallest change, or change a part of the image freely, instead of all of it within a ball."""
+WITHOUT_RADIUS = ("fmn", "ddn", "hopskipjump", "patch", "spatial")
+"""Those that look for the smallest change, or change a part freely, or move the image, not all of it within a ball."""
 DENSE_ATTACKS: Mapping[str, type[DenseAttack]] = Lazy(
     fgsm="attacks.dense:DenseFGSM",
     pgd="attacks.dense:DensePGD",
     segpgd="attacks.dense:DensePGD",
     cospgd="attacks.dense:CosPGD",
     sea="attacks.dense:SEA",
+    spatial="attacks.spatial:DenseSpatial",
 )
 """Attacks on models that predict a class for each pixel, under a card for segmentation."""
 FEATURE_ATTACKS: Mapping[str, type[Attack]] = Lazy(pgd="attacks.pgd:FeaturePGD")

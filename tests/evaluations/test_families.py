@@ -53,7 +53,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     minimal = {name for name, attack in ATTACKS.items() if attack.minimal}
     assert minimal == {"fmn", "ddn", "hopskipjump"}
     without = {name for name, attack in ATTACKS.items() if not attack.radius}
-    assert without == {"patch"}
+    assert without == {"patch", "spatial"}
     assert {*WITHOUT_RADIUS} == minimal | without
     assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal - without} == {"attacks"}
     assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal - without

@@ -155,13 +155,13 @@ def test_the_paper_card_holds_the_published_settings() -> None:
     [
         (
             "nope",
-            "unknown attack 'nope'; known: apgd, autoattack, ddn, fab, fgsm, fmn, hopskipjump, patch, pgd, spsa, "
-            "square",
+            "unknown attack 'nope'; known: apgd, autoattack, ddn, fab, fgsm, fmn, hopskipjump, patch, pgd, spatial, "
+            "spsa, square",
         ),
         (
             "pdg",
             "unknown attack 'pdg'; did you mean 'pgd'? known: apgd, autoattack, ddn, fab, fgsm, fmn, hopskipjump, "
-            "patch, pgd, spsa, square",
+            "patch, pgd, spatial, spsa, square",
         ),
         ("pgd(step=3)", "unknown parameter of pgd 'step'; did you mean 'steps'?"),
         ("pgd(steps=2.5)", "pgd: steps '2.5': expected a whole number"),

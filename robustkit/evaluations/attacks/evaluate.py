@@ -94,7 +94,7 @@ def parse_condition(
     options = {"eps": eps, "norm": norm, "engine": engine}
     resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | values
     _check_threat(name, resolved, card)
-    always = {"eps", "size", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
+    always = {"eps", "size", "degrees", "shift", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
     stated = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
     if resolved["norm"] not in ("linf", "patch"):
         stated["norm"] = resolved["norm"]
@@ -147,7 +147,7 @@ def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Val
     in_radius, minimal = bool(getattr(attack, "radius", True)), bool(getattr(attack, "minimal", False))
     usual = card.norm if card.norm in norms else norms[0]
     defaults: dict[str, Value] = {"norm": usual} if minimal or not in_radius else {"eps": card.eps, "norm": usual}
-    if not in_radius:
+    if "patch" in norms:
         defaults |= {"size": attacks.ThreatModel.size, "where": attacks.ThreatModel.where}
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", usual))
