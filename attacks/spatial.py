@@ -128,6 +128,8 @@ class _Moves:
         one_of(get_args(Border), self, "border")
         at_least(1, self, "angles", "shifts")
         at_least(0, self, "draws")
+        if self.border == "black" and self.threat.bounds is None:
+            raise ValueError("black is the lower bound, and no bounds are given; state them, or border='edge'")
         if not 0 <= self.degrees <= 180:
             raise ValueError(f"degrees is {self.degrees}; expected 0 to 180")
         if not 0 <= self.shift < 1:
@@ -148,7 +150,7 @@ class _Moves:
     def moved(self, images: Tensor, moves: Tensor) -> Tensor:
         """Return images (B, C, H, W) after their moves (B, 3)."""
         bounds = self.threat.bounds
-        moved = move(images, moves, self.border, bounds[0] if bounds else 0.0)
+        moved = move(images, moves, self.border, bounds[0] if bounds else 0.0)  # of other borders it changes nothing
         return moved.clamp(*bounds) if bounds else moved
 
 

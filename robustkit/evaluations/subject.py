@@ -376,6 +376,10 @@ class EvaluatedModel:
         """Return the columns of the model's answers on a batch."""
         raise NotImplementedError
 
+    def asked_again(self, inputs: Tensor, batch: Batch) -> dict[str, list[Any]]:
+        """Return columns of further answers to (B, ...) inputs, where outputs are random; none where they are not."""
+        return {}
+
     def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
         """Return how far (B, ...) inputs that are shown, and given as `inputs`, are from `raw`, in the units of eps."""
         raise NotImplementedError
@@ -393,7 +397,7 @@ class EvaluatedModel:
         """Return how the model does on the images that a condition shows."""
         self.keep(condition, batch.samples, view.inputs)
         with torch.inference_mode():
-            rows = self.answers(view.inputs, batch)
+            rows = self.answers(view.inputs, batch) | self.asked_again(view.inputs, batch)
         pictures = self.pictures(batch, image=view.images()) if batch.keep else {}
         return Evaluation(rows | self.distance(view.change, len(batch)), pictures=pictures)
 

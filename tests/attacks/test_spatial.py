@@ -160,6 +160,7 @@ def test_masks_move_with_their_images_and_what_appears_is_not_counted() -> None:
         ({"shift": -0.1}, "shift is -0.1; expected a share of the sides"),
         ({"angles": 0}, "angles is 0; expected 1 or more"),
         ({"draws": -1}, "draws is -1; expected 0 or more"),
+        ({"bounds": None}, "black is the lower bound, and no bounds are given"),
         ({"border": "wrap"}, "border is 'wrap'; expected one of: black, edge, reflect"),
     ],
 )
@@ -168,3 +169,13 @@ def test_rejects(arguments: dict[str, Any], message: str) -> None:
         Spatial(**arguments)
     with pytest.raises(ValueError, match=message):
         DenseSpatial(**arguments)
+
+
+def test_without_bounds_another_border_moves_values_of_any_size() -> None:
+    images = 100 * torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    moved = Spatial(bounds=None, border="edge", degrees=0).moved(images, torch.tensor([[0, 0, 0.25]] * 2))
+    assert torch.allclose(moved[..., 2:], images[..., :6], atol=1e-3) and torch.allclose(
+        moved[..., 0], images[..., 0], atol=1e-3
+    )
+    low = Spatial(bounds=(-3.0, 5.0)).moved(torch.ones(1, 3, 8, 8), torch.tensor([[0, 0.5, 0]]))
+    assert low[0, 0, :, 0].tolist() == pytest.approx([-3] * 4 + [1] * 4)

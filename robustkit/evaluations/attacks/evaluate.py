@@ -288,7 +288,7 @@ def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, 
     result, change = view.result, view.change
     assert result is not None and change is not None
     subject.keep(condition, batch.samples, view.inputs)
-    rows = score_images(subject, batch, view.inputs)
+    rows = score_images(subject, batch, view.inputs) | subject.asked_again(view.inputs, batch)
     if isinstance(result, attacks.EnsembleResult):
         for run, ends in zip(result.runs, result.ends, strict=True):
             of_run = score_images(subject, batch, ends)

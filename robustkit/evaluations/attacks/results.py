@@ -336,9 +336,14 @@ def _stage_figure(
     return Plot("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
+LUCKY = "model/lucky-pass"
+
+
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
-    """Yield the result of the strongest of these attacks, of equals the last. of: whose images, if not clean."""
+    """Yield the result of the strongest of these attacks, of equals the last. One that won by a lucky pass of a random
+    model counts only where there is no other. of: whose images, if not clean."""
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
+    attacked = [row for row in attacked if all(each.code != LUCKY for each in row.findings)] or attacked
     if not attacked:
         return
     row, clean = min(reversed(attacked), key=lambda row: row.value), cells.get((CLEAN.text, headline.name))

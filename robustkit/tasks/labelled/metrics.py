@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 
 from ...common.differences import holm, hypergeometric_tail
 from ...common.figure import BOOTSTRAP, INVERTED, Figure
+from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of
 from ...display.format import Cell, count, figure_cell, p_value, scaled
 from ...display.table import Table
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows
-from ...evaluations.attacks.results import is_stage_column
+from ...evaluations.attacks import attack_name, attack_parts
+from ...evaluations.attacks.results import LUCKY, is_stage_column
 from ...evaluations.condition import family_object, kind_of, name_of
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
-from ...evaluations.metrics import Metric, metric_named, of_samples
+from ...evaluations.metrics import Metric, mean_share, metric_named, of_samples
 from ...protocol.condition import CLEAN
 from .parity import AGREEMENT, agreement_results
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ...runs.folder import RunFolder
 
 
+OF_PASSES = ("passes", "passes_right")
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
 LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
 METRICS = (
@@ -41,11 +44,13 @@ METRICS = (
     Metric("linf_max", "largest linf |δ|", least=0),
     Metric("l2_max", "largest l2 |δ|", least=0),
     AGREEMENT,
+    replace(mean_share("right_on_average", "right on average %"), paired=False),
+    replace(of_samples("right_in_all", "right in all passes %"), paired=False),
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
 )
 
 
-_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "tied", "linf", "l2"}
+_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "tied", "linf", "l2", *OF_PASSES}
 
 
 def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
@@ -74,7 +79,9 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             )
         early, extras = reading.manifest.stops_early(condition), figures if len(read) else []
         groups = reading.groups(read["sample_id"])
-        figures = [*_classification(read, early, groups), *checked_figures(family, condition, extras)]
+        of_passes, more = passes_figures(read, condition, early, groups)
+        flags += more
+        figures = [*_classification(read, early, groups), *of_passes, *checked_figures(family, condition, extras)]
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
         for overview in overviews if figures else ():
             overview.take(condition, read, flags)
@@ -84,6 +91,26 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         odd = overview.findings()
         rows, means = ([row.having(odd.get(row.condition, ())) for row in some] for some in (rows, means))
     return rows, means, [row for summary in summaries.values() if summary for row in reading.figures(summary.finish())]
+
+
+def passes_figures(
+    read: pa.Table, condition: str, early: bool, groups: Groups | None
+) -> tuple[list[Figure], list[Finding]]:
+    """Return what samples of a model with random outputs get over further passes, and findings; nothing of others.
+
+    early: as of `_classification`. An attack that ends at the first wrong pass keeps the luckiest of them: its figures
+    are none of the model's, unless it averages passes.
+    """
+    if not len(read) or not {*OF_PASSES} <= {*read.column_names} or read["passes"].null_count:
+        return [], []
+    passes, right = (column_of(read, name) for name in OF_PASSES)
+    mixed = bool(((right > 0) & (right < passes)).any())
+    findings = [Finding.of("model/random-outputs", k=int(passes[0]))] if mixed else []
+    parameters = attack_parts(condition)[1]
+    if early and mixed and parameters.get("version") != "rand" and parameters.get("eot", "1") == "1":
+        return [], [*findings, Finding.of(LUCKY, attack=attack_name(kind_of(condition)))]
+    on_average, in_all = mean_of(right / passes, groups), share_of(right == passes, groups)
+    return [on_average.named("right_on_average"), in_all.named("right_in_all")], findings
 
 
 def checked_figures(family: AnyFamily, condition: str, figures: Iterable[Figure]) -> Iterator[Figure]:

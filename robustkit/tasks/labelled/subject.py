@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks import AttackResult, DenseAttack, FeaturePGD
 from attacks.model_access import is_answer, label_mask, likeliest
 
-from ...common.determinism import SampleRng, to_device
+from ...common.determinism import SampleRng, seeded, to_device
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
@@ -23,6 +23,10 @@ from ...evaluations.maps.truth import Truth
 from ...evaluations.subject import Batch, EvaluatedModel, ImageSubject, Reader
 from ...protocol.condition import Condition
 
+PASSES = 20
+"""How often each final image is shown to a model with random outputs, besides once."""
+COPIES, _APART = 32, 1e-3
+"""Grey images that are shown twice to see whether outputs are random, and what rounding does not explain."""
 CLASSIFICATION = pa.schema(
     {
         "sample_id": pa.string(),
@@ -44,7 +48,9 @@ broken_by: the attack, where the prediction is wrong after it (also where it was
     the stage, `clean` among them.
 broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it did
     not check. steps, forwards, backwards: what the attack spent on the sample. cycle_at: updates of PGD after which the
-    sample was seen to go in a circle; null otherwise. An attack in stages adds two columns per stage, `forwards apgd-t`
+    sample was seen to go in a circle; null otherwise. Where outputs are random, passes and passes_right: how many more
+    passes the image had, with draws of their own, and how many were right. An attack in stages adds two columns per
+    stage, `forwards apgd-t`
     and so on. A map adds `robustkit.evaluations.maps.evaluate.COLUMNS`. error: why an image could not be read; all but
     id and label are null then.
 """
@@ -54,6 +60,7 @@ class LabelledSubject(EvaluatedModel):
     """One model on its device under one card, whose inputs the task's own subject knows; rows of `CLASSIFICATION`."""
 
     schema = CLASSIFICATION
+    _is_random: bool | None = None
 
     def unread(self, sample: Sample) -> dict[str, Any]:
         return {"sample_id": sample.id, "label": sample.label}
@@ -100,6 +107,32 @@ class LabelledSubject(EvaluatedModel):
             "confidence": log_probability.amax(dim=1).exp().tolist(),
             "tied": _are_tied(logits).tolist(),
         }
+
+    def asked_again(self, inputs: Tensor, batch: Batch) -> dict[str, list[Any]]:
+        """Return how many of `PASSES` further passes, with draws of their own, were right, where outputs are random."""
+        if self.run is None:
+            return {}  # it is asked for pictures, not for figures
+        if self._is_random is None:
+            self._is_random = self._answers_differ(inputs)
+        if not self._is_random or any(sample.label < 0 for sample in batch.samples):
+            return {}
+        right = torch.zeros(len(batch), dtype=torch.int64)
+        with torch.inference_mode():
+            for _ in range(PASSES):
+                parts = torch.split(inputs, self.settings.batch_size)
+                logits = torch.cat([self.scorer(part) for part in parts])
+                right += torch.tensor(self.score(logits, batch)["correct"])
+        return {"passes": [PASSES] * len(batch), "passes_right": right.tolist()}
+
+    def _answers_differ(self, like: Tensor) -> bool:
+        """Whether two passes of the same `COPIES` copies of a grey image give different logits. That takes no draws
+        from those of the batch, and is the same in each process."""
+        with torch.inference_mode(), seeded(self.settings.device, 0):
+            copies = torch.full_like(like[:1], 0.5).repeat(COPIES, *[1] * (like.ndim - 1))
+            parts = torch.split(copies, self.settings.batch_size)
+            once, twice = (torch.cat([self.scorer(part) for part in parts]).float() for _ in range(2))
+        difference = (once - twice).abs()
+        return bool((difference > _APART * once.abs().clamp(min=1)).any())
 
     def _unlabelled(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
         """Return rows of samples without labels: what is predicted, not whether it is right."""

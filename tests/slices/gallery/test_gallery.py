@@ -51,6 +51,7 @@ from robustkit.slices.gallery.sheet import (
     outlined,
     write_html,
 )
+from robustkit.tasks.labelled.subject import COPIES
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
@@ -555,5 +556,5 @@ def test_controls_ask_the_model_once_for_what_they_share(tmp_path: Path, monkeyp
     options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "setup_check": False, "device": "cpu"}
     run = robustkit.audit(MODEL, **options, cams="agcam", limit=2, out=tmp_path / "run")
     # Clean 1, the map 1, ABPC of the map and two controls 18 each, what all begin with 1; what all end with once.
-    assert sum(asked) == 2 * (1 + 1 + 3 * 18 + 1) + 1 + 2  # and both alone
+    assert sum(asked) == 2 * (1 + 1 + 3 * 18 + 1) + 1 + 2 + 2 * COPIES  # and both alone, and whether they are random
     assert run.table(NAME, "cam(full)")["abpc"].to_pylist() == [0, 0]
