@@ -434,6 +434,14 @@ def with_usual(pattern: ConditionPattern) -> dict[str, str]:
     return {**{key: format_value(value) for key, value in usual.items()}, **pattern.given}
 
 
+def stops_early(text: str, manifest: Named) -> bool:
+    """Whether samples leave at their first wrong prediction, so that their losses mean nothing."""
+    claim = manifest.claims.get(text)
+    if claim is not None:
+        return bool(claim.early_stop)
+    return bool(words_of(text).parameters.get("early_stop")) and "early_stop=false" not in text
+
+
 def matches(pattern: ConditionPattern, condition: str) -> bool:
     """Whether the pattern means a run's condition."""
     other = pattern_of(condition)

@@ -27,7 +27,7 @@ from ..common.finding import Finding
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
-from ..evaluations.condition import FIRST, group_of, is_attack, kind_of, name_of, words_of
+from ..evaluations.condition import FIRST, group_of, is_attack, kind_of, name_of, stops_early, words_of
 from ..evaluations.corruptions import unlike_published
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import Metric, is_finite
@@ -324,7 +324,7 @@ def compared_keys(first: Side, second: Side) -> Iterator[tuple[str, str]]:
         if words_of(condition).in_results:
             for side in (first, second):
                 task.read_ahead(side, condition)
-            ended = any(side.manifest.stops_early(condition) for side in (first, second))
+            ended = any(stops_early(condition, side.manifest) for side in (first, second))
             yield from ((condition, name) for name in (task.compared.ended if ended else task.compared.shown))
     for family, conditions in by_family(common):
         yield from family.aggregator.compared(first, second, conditions, task.compared)

@@ -29,7 +29,7 @@ from ..common.groups import Groups
 from ..common.intervals import Floats, mean_of, proportion, share_of
 from ..errors import DamagedRecord, RunError, unknown
 from ..evaluations.aggregate import Gatherer
-from ..evaluations.condition import results_and_singles, shows
+from ..evaluations.condition import results_and_singles, shows, stops_early
 from ..evaluations.metrics import metric_named
 from ..evaluations.records import CheckpointRecords
 from ..protocol.condition import CLEAN
@@ -263,7 +263,7 @@ def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -
         raise RunError(f"{side.run.path}: samples of {task.name} are not right or wrong, so they have no slices")
     if metric not in task.paired:
         raise RunError(unknown("figure of slices", metric, task.paired))
-    if side.manifest.stops_early(condition) and metric not in task.compared.ended:
+    if stops_early(condition, side.manifest) and metric not in task.compared.ended:
         why = f"samples leave {condition} at their first wrong prediction, so {metric} has no meaning there"
         raise RunError(f"{why}; use {', '.join(task.compared.ended)}")
     if not shows(condition):  # of the second phase of an attack only some samples have a record, and not by chance

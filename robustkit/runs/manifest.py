@@ -443,11 +443,6 @@ class Manifest(ManifestPart, frozen=True, kw_only=True):
         claim = self.claims.get(condition)
         return "linf" if claim is None else claim.norm
 
-    def stops_early(self, condition: str) -> bool:
-        """Whether samples leave at their first wrong prediction, so that their losses mean nothing."""
-        claim = self.claims.get(condition)
-        return claim is not None and claim.early_stop
-
     def checkpoint(self, name: str) -> CheckpointEntry:
         """Return the checkpoint of this name. Raises RunError where there is none."""
         for checkpoint in self.checkpoints:

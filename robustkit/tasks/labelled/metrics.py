@@ -21,7 +21,7 @@ from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, readable_rows
 from ...evaluations.attacks import attack_name, attack_parts
 from ...evaluations.attacks.results import LUCKY, is_stage_column
-from ...evaluations.condition import family_object, kind_of, name_of
+from ...evaluations.condition import family_object, kind_of, name_of, stops_early
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import Metric, mean_share, metric_named, of_samples
 from ...protocol.condition import CLEAN
@@ -77,7 +77,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             flags += reading.dependence(
                 condition, read["sample_id"], column_of(read, "correct"), column_of(read, "label")
             )
-        early, extras = reading.manifest.stops_early(condition), figures if len(read) else []
+        early, extras = stops_early(condition, reading.manifest), figures if len(read) else []
         groups = reading.groups(read["sample_id"])
         of_passes, more = passes_figures(read, condition, early, groups)
         flags += more

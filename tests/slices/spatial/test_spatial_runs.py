@@ -69,6 +69,7 @@ def test_accuracy_within_each_angle_falls_to_that_of_all_moves(run: Run) -> None
     values = [row.value for row in within]
     assert values == sorted(values, reverse=True) and values[-1] == rows[GRID, "top1"].value < values[0]
     assert (GRID, "within(6)") not in rows
+    assert (GRID, "nll") not in rows and (DRAWN, "nll") in rows, "the losses of a sample that leaves mean nothing"
     assert verdict(run, f"within(16) under {GRID} >= 0.01").state == "pass"
     (table, _) = SpatialPresenter().tables(Results.of(run, run.summary()))
     assert table.headings == ("checkpoint", "0°", "16°", "32°", "48°", "64°", "80°", "96°")
