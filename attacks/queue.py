@@ -155,11 +155,9 @@ class AttackState:
                     gap = margin_targeted(logits, self.labels[rows], target)
                     slope = input_gradient(gap, points, more=True).flatten(1)
                     distances.append(-gap.detach() / torch.linalg.vector_norm(slope, ord=dual, dim=1))
-                near = (
-                    torch.stack(distances, dim=1)
-                    .nan_to_num(nan=torch.inf, posinf=torch.inf)
-                    .argsort(dim=1, stable=True)
-                )
+                far = torch.stack(distances, dim=1).nan_to_num(nan=torch.inf, posinf=torch.inf)
+                right = label_mask(self.labels[rows], logits).gather(1, order[rows])  # labels, where too few compete
+                near = far.masked_fill(right, torch.inf).argsort(dim=1, stable=True)
                 order[rows] = order[rows].gather(1, near)
                 self.tally.count(rows, forwards=1, backwards=order.shape[1])
             self._nearest[norm] = order

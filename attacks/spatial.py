@@ -35,6 +35,7 @@ def move(images: Tensor, moves: Tensor, border: Border = "black", low: float = 0
         >>> move(images, torch.tensor([[180.0, 0, 0]] * 2)).allclose(images.flip(2, 3), atol=1e-5)
         True
     """
+    kind, images = images.dtype, images.to(torch.promote_types(images.dtype, torch.float32))
     height, width = images.shape[-2:]
     angle, down, right = moves.to(images.device, torch.float64).unbind(dim=1)
     cos, sin, down, right = torch.cos(angle.deg2rad()), torch.sin(angle.deg2rad()), down * height, right * width
@@ -43,7 +44,7 @@ def move(images: Tensor, moves: Tensor, border: Border = "black", low: float = 0
     inverse = torch.stack([torch.stack(across, dim=1), torch.stack(along, dim=1)], dim=1).to(images.dtype)
     places = functional.affine_grid(inverse, list(images.shape), align_corners=False)
     moved = functional.grid_sample(images - low, places, mode, _PADDING[border], align_corners=False) + low
-    return torch.where(per_sample(moves.to(images.device).any(dim=1), images), moved, images)
+    return torch.where(per_sample(moves.to(images.device).any(dim=1), images), moved, images).to(kind)
 
 
 def grid_of_moves(degrees: float, shift: float, angles: int, shifts: int) -> Tensor:
@@ -81,7 +82,8 @@ class _Tally(Tally):
 
     def result(self, adversarials: Tensor) -> SpatialResult:
         if not hasattr(self, "moves"):
-            self.moves, self.first = torch.zeros(len(self.steps), 3), torch.full((len(self.steps),), torch.inf)
+            self.moves = torch.zeros(len(self.steps), 3, dtype=torch.float64, device=self.steps.device)
+            self.first = torch.full_like(self.moves[:, 0], torch.inf)
         return SpatialResult(**vars(super().result(adversarials)), moves=self.moves, first=self.first)
 
 
@@ -217,6 +219,14 @@ class DenseSpatial(_Moves, DenseAttack):
     Returns the move that leaves the smallest share of pixels right, of those with a class; the first of equals. A pixel
     that appears at a black border has none. `move_masks` gives the masks of a result.
 
+    Args:
+        degrees: the largest angle to either side.
+        shift: the largest shift to each side, as a share of height and width.
+        angles: of the grid, from -degrees to degrees.
+        shifts: of the grid in each direction.
+        draws: random moves of each image in place of the grid; 0: the grid.
+        border: what appears at the edges: "black", "edge" or "reflect".
+
     Example:
         >>> attack = DenseSpatial(degrees=10, shift=0, angles=3)
         >>> result = attack.run(segmenter, images, masks)
@@ -231,7 +241,8 @@ class DenseSpatial(_Moves, DenseAttack):
 
     def move_masks(self, masks: Tensor, moves: Tensor) -> Tensor:
         """Return masks (B, H, W) after moves (B, 3) of their images: the nearest class, -1 at a black border."""
-        return move(masks[:, None].double(), moves, self.border, -1.0, "nearest")[:, 0].round().to(masks.dtype)
+        kind = torch.int64 if masks.dtype == torch.uint8 else masks.dtype
+        return move(masks[:, None].double(), moves, self.border, -1.0, "nearest")[:, 0].round().to(kind)
 
     def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         assert isinstance(tally, _Tally)

@@ -85,7 +85,9 @@ def parse_parameters(text: str, defaults: Mapping[str, Value]) -> tuple[str, dic
 def format_value(value: Value) -> str:
     if isinstance(value, Fraction):
         return format_number(value)
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,20 @@ def test_malts_order_is_that_of_the_distances_of_a_linear_model(norm: Any, dual:
     assert torch.equal(front.nearest_targets(9, norm)[:, :5], near) and tally.forwards[0] == 2, "it is asked once"
 
 
+def test_labels_of_a_set_are_no_targets_before_others_in_malts_order() -> None:
+    """Ten classes of which four are right: the six others come first, nearest first."""
+    images = random_images(4).double()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), 10).double())
+    sets = model(images).argsort(dim=1, descending=True)[:, [0, 2, 4, 9]].detach()
+    front = AttackState(
+        Oracle(model, images.dtype, sets, None, None, 2), images, sets, Draws(range(4)), Tally(4, images.device, None)
+    )
+    near = front.nearest_targets(9, "linf")
+    for row in range(4):
+        assert {*near[row, :6].tolist()} == {*range(10)} - {*sets[row].tolist()}
+
+
 def test_classes_that_no_step_reaches_come_last_in_malts_order() -> None:
     images = random_images(1).double()
     layer = nn.Linear(images[0].numel(), 4).double()

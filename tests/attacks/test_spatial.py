@@ -47,6 +47,13 @@ def test_a_move_is_torchvisions_affine(way: tuple[float, float, float]) -> None:
     assert torch.equal(move(images, ways)[1], images[1]), "the identity changes no bit"
 
 
+def test_half_precision_moves_as_float32_does() -> None:
+    images, ways = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.tensor([[20, 0.1, 0]])
+    for kind in (torch.float16, torch.bfloat16):
+        low = images.to(kind)
+        assert (move(low, ways).float() - move(low.float(), ways)).abs().max() < 0.005 and move(low, ways).dtype == kind
+
+
 def test_what_appears_at_each_border() -> None:
     images = torch.arange(1.0, 5)[None, None, None].expand(1, 1, 4, 4)
     ways = torch.tensor([[0, 0, 0.5]], dtype=torch.float64)
@@ -148,6 +155,7 @@ def test_masks_move_with_their_images_and_what_appears_is_not_counted() -> None:
     moved = attack.move_masks(masks, result.moves)
     assert moved.dtype == masks.dtype and moved.min() == -1 and (moved[:2] >= 0).any()
     assert result.forwards.tolist() == [27] * 3 and result.broken_at.tolist() == [-1] * 3
+    assert attack.move_masks(masks.clamp(min=0).byte(), result.moves).min() == -1, "bytes have no -1"
     edge = DenseSpatial(shift=0.25, degrees=0, border="edge").move_masks(masks[1:2], torch.tensor([[0, 0, 0.25]]))
     assert torch.equal(edge[0, :, 4:], masks[1, :, :12]) and edge[0, 3].tolist()[:4] == [int(masks[1, 3, 0])] * 4
 

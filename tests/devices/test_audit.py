@@ -19,6 +19,7 @@ from robustkit.models.device import has_float64
 from robustkit.pipeline.manifest import shard_size
 from robustkit.pipeline.plan import plan_of
 from robustkit.pipeline.request import ClassificationRequest, SegmentationRequest
+from robustkit.tasks.labelled.subject import COPIES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("pageless")]
 needs_stand_in = pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
@@ -107,7 +108,7 @@ def test_a_shard_is_uploaded_once_for_clean_and_all_corruptions(tmp_path: Path) 
         evaluate("cuda", tmp_path / "run", request)
     pictures = {key: count for key, count in seen.uploads.items() if len(key[0]) == 4 and min(key[0][2:]) > 16}
     inputs = {shape[0]: count for (shape, line), count in pictures.items() if line.startswith("robustkit/")}
-    assert inputs == {4: 1, 2: 1}  # two shards
+    assert inputs == {4: 1, 2: 1, COPIES: 1}  # two shards, and noise
     lines = {line.partition(":")[0] for (_, line) in pictures}
     assert lines == {
         "robustkit/common/determinism.py",

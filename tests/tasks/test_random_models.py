@@ -32,7 +32,7 @@ class Errs(nn.Module):
         self.p, self.weight = p, nn.Parameter(torch.zeros(1))
 
     def forward(self, images: Tensor) -> Tensor:
-        truth = (images[:, 0, 0, 0] * 255 / 25).round().long()
+        truth = (images[:, 0, 0, 0] * 255 / 25).round().long().clamp(0, 9)
         said = torch.where(torch.rand(len(images)) < self.p, (truth + 1) % 10, truth)
         return functional.one_hot(said, 10).float() * 5 + (self.weight * images.flatten(1).sum(dim=1))[:, None]
 
@@ -113,6 +113,30 @@ def test_a_smoothed_linear_model_is_right_as_the_closed_form_says(tmp_path: Path
         assert abs(average[name].value - right.mean()) < 4 * noise + slack, name
         every = right**PASSES
         assert abs(in_all[name].value - every.mean()) < 4 * math.sqrt(float((every * (1 - every)).sum())) / n + slack
+
+
+class Flips(nn.Module):
+    """Turns a random half of the images over, which leaves an even one as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(108, 10))
+
+    def forward(self, images: Tensor) -> Tensor:
+        turned = (torch.rand(len(images)) < 0.5)[:, None, None, None]
+        return self.net(torch.where(turned, images.flip(-1), images))  # type: ignore[no-any-return]
+
+
+def test_randomness_that_an_even_image_hides_is_seen_and_luck_is_no_figure_in_any_family(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    attacks = "apgd(steps=3,eot=2),spatial(angles=3,shifts=3),autoattack(version=fast,steps=2,queries=9,second=100%)"
+    run = robustkit.audit(Flips(), data_dir=ten_classes(60), out=tmp_path / "run", attacks=attacks, **OPTIONS)
+    rows = {(row.condition.partition("(")[0], row.metric): row for row in run.summary()}
+    lucky = {name for (name, _), row in rows.items() if any(each.code == "model/lucky-pass" for each in row.findings)}
+    assert lucky == {"apgd", "spatial", "autoattack", "two-phase"}
+    assert {name for name, metric in rows if metric == "right_on_average"} == {"clean"}
+    assert not any(metric.startswith("within") for _, metric in rows)
+    assert not any("estimated" in each for each in summary_sentences(Results.of(run, run.summary())))
 
 
 def test_another_model_has_no_such_columns_and_the_same_run_the_same_bytes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ...evaluations.metrics import Metric
 from ...protocol.condition import ConditionPattern, Value
 
 WITHIN = Metric("within(", "accuracy within an angle, %", 100, 1, binary=True, parametric=True)
-"""`within(10)`: right under all moves of at most 10 degrees."""
+"""`within(12)`: right under all moves of at most 12 degrees."""
 
 
 class SpatialWords(Vocabulary):
@@ -37,11 +37,15 @@ class SpatialWords(Vocabulary):
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         given = {key: str(value) for key, value in self.parameters.items()} | attack_parts(text)[1]
-        degrees, shift = float(given["degrees"]), float(given["shift"])
+        drawn = given["draws"] != "0"  # else a grid of one has the image as it is
+        degrees, shift = (
+            float(given[name]) * (drawn or given[count] != "1")
+            for name, count in (("degrees", "angles"), ("shift", "shifts"))
+        )
         of, together = (" of", " and ") if place == "sentence" else ("", ", ")
         parts = [f"rotation{of} ±{degrees:g}°"] * bool(degrees or not shift)
         parts += [f"shift{of} ±{100 * shift:g} %"] * bool(shift)
-        more = [f"worst of {given['draws']} draws"] * (given["draws"] != "0")
+        more = [f"worst of {given['draws']} draws"] * drawn
         more += [f"{given['border']} border"] * (given["border"] != "black")
         return ", ".join([together.join(parts), *more])
 

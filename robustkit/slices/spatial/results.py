@@ -15,8 +15,7 @@ from ...display.format import figure_cell, percent
 from ...display.svg import Plot, labels, legend, list_some, panels
 from ...display.table import Section, Table, of_tables
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
-from ...evaluations.attacks import attack_parts
-from ...evaluations.condition import name_of, words_of
+from ...evaluations.condition import name_of, pattern_of, with_usual, words_of
 from ...evaluations.family import Aggregator, Presenter
 from ...evaluations.presenting import short_names
 from . import VOCABULARY, WITHIN
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _PARTS = 6  # of the largest angle, each of which is a point of the curve
 _NOTE = (
     "Accuracy within an angle: images that are correct under all moves of at most so many degrees, with all shifts of "
-    "the condition; at 0° these alone. 95 % intervals in brackets."
+    "the condition. 95 % intervals in brackets."
 )
 
 
@@ -37,18 +36,27 @@ class SpatialAggregator(Aggregator):
     words = VOCABULARY
 
     def extras(self, reading: RecordReader, condition: str, read: pa.Table) -> tuple[list[Figure], list[Finding]]:
-        degrees, columns = (
-            float(attack_parts(condition)[1]["degrees"]),
-            ("sample_id", "error", "correct", "first_degrees"),
-        )
+        columns = ("sample_id", "error", "correct", "first_degrees", "passes")
+        protocol = reading.manifest.protocol
+        labels = protocol.parameters.get("spatial", {}).get("labels", protocol.labels)
         moved = readable_rows(reading.joined(reading.shards(condition, columns))[0])
-        if not len(moved) or not degrees:
-            return [], []
+        if not len(moved) or labels == "predicted" or "passes" in moved.column_names:
+            return [], []  # angles at which wrong labels, or lucky passes of a random model, turn say nothing
         first, groups = np.array(moved["first_degrees"].to_pylist(), float), reading.groups(moved["sample_id"])
         falls_at = np.where(np.isnan(first), np.where(column_of(moved, "correct") > 0, np.inf, 0.0), first)
-        angles = [degrees * part / _PARTS for part in range(_PARTS + 1)]
-        shares = {f"{WITHIN.name}{angle:g})": falls_at > angle * (1 + 1e-6) for angle in angles}
+        shares = {f"{WITHIN.name}{angle:g})": falls_at > angle * (1 + 1e-6) for angle in angles_of(condition)}
         return [share_of(right, groups).named(name) for name, right in shares.items()], []
+
+
+def angles_of(condition: str) -> list[float]:
+    """Return at most `_PARTS` + 1 ascending angles for a curve: some of the grid; of draws, parts of the largest."""
+    given = with_usual(pattern_of(condition))
+    degrees, count = float(given["degrees"]), int(given["angles"])
+    if given["draws"] != "0":
+        return [degrees * part / _PARTS for part in range(_PARTS + 1)] if degrees else []
+    tried = sorted({0.0, *(round(abs(degrees * (2 * i / (count - 1) - 1)), 6) for i in range(count) if count > 1)})
+    step = max(-(-(len(tried) - 1) // _PARTS), 1)
+    return [*tried[:-1:step], tried[-1]] if tried[-1] else []
 
 
 def _angle(metric: str) -> float:

@@ -40,8 +40,8 @@ def two_phase_condition(first: Condition, rest: Condition, attack: Condition, st
 
 def phases_of(text: str) -> Phases | None:
     attack, first, rest = text.removeprefix(_START).removesuffix(")").rpartition(",first=")
-    stages, named, m = rest.rpartition(",m=")
-    if not (text.startswith(f"{_START}autoattack(") and first and named and _SOME.fullmatch(m)):
+    stages, _, m = rest.rpartition(",m=")
+    if not (text.startswith(f"{_START}autoattack(") and first and _SOME.fullmatch(m)):
         return None
     return Phases(attack, stages, m)
 

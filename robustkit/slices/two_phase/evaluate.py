@@ -73,7 +73,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
         raise ProtocolError(f"{what}: first is {first}; expected the stages that it begins with: {examples}")
     begin, end = (parsed(f"only={'+'.join(stages)}") for stages in (chosen, rest))
     yield begin
-    yield two_phase_condition(begin, end, whole, first, m if m.endswith("%") else str(int(m)))
+    yield two_phase_condition(begin, end, whole, first, f"{int(m[:-1])}%" if m.endswith("%") else str(int(m)))
 
 
 class PhaseChoice(NamedTuple):

@@ -16,8 +16,8 @@ from ...common.intervals import Floats, Interval, Z, bootstrapped, share_of, wil
 from ...display.format import count, counted, figure_cell, share
 from ...display.table import Table, of_tables
 from ...evaluations.aggregate import RecordReader, Results, column_of, readable_rows
-from ...evaluations.attacks import stages_of
-from ...evaluations.attacks.results import is_stage_column
+from ...evaluations.attacks import attack_name, stages_of
+from ...evaluations.attacks.results import LUCKY, is_stage_column
 from ...evaluations.condition import FIRST, SHORT, BriefRow, Clause, kind_of, name_of
 from ...evaluations.family import Aggregator, Presenter, Summary, family_of
 from ...evaluations.metrics import Cells, Metric
@@ -97,7 +97,7 @@ class TwoPhaseSummary(Summary):
         phases = phases_of(condition)
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
-        columns = ("sample_id", "error", "correct", "drawn", "linf", "l2")
+        columns = ("sample_id", "error", "correct", "drawn", "linf", "l2", "passes", "passes_right")
         shards = self.reading.shards(condition, lambda name: name in columns or is_stage_column(name))
         table, notes = self.reading.joined(shards)
         read = readable_rows(table)
@@ -115,6 +115,8 @@ class TwoPhaseSummary(Summary):
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.findings(claimed, table), *notes]))
         right = int(column_of(second, "correct").sum()) if drawn else 0
+        if "passes" in second.column_names and "version=rand" not in phases.attack:
+            flags.append(Finding.of(LUCKY, attack=attack_name(kind_of(phases.attack))))
         if "version=fast" in phases.attack and right < drawn:
             flags.append(
                 Finding.of("attack/fast-misses", broken=drawn - right, drawn=drawn, first=stages_of(phases.first))
@@ -155,7 +157,8 @@ class TwoPhasePresenter(Presenter):
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        if rows := [row for (_, name), row in cells.items() if name == ESTIMATE.name]:
+        rows = [row for (_, name), row in cells.items() if name == ESTIMATE.name]
+        if rows := [row for row in rows if all(each.code != LUCKY for each in row.findings)]:
             row = min(rows, key=lambda row: row.value)
             text = f"{name_of(row.condition, 'table', manifest)}, leaves an estimated {share(row)}"
             yield Clause(text, (row,))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 OF_PASSES = ("passes", "passes_right")
+_AVERAGED = 10  # passes whose mean one lucky pass does not turn
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
 LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
 METRICS = (
@@ -107,7 +108,7 @@ def passes_figures(
     mixed = bool(((right > 0) & (right < passes)).any())
     findings = [Finding.of("model/random-outputs", k=int(passes[0]))] if mixed else []
     parameters = attack_parts(condition)[1]
-    if early and mixed and parameters.get("version") != "rand" and parameters.get("eot", "1") == "1":
+    if early and mixed and parameters.get("version") != "rand" and int(parameters.get("eot", "1")) < _AVERAGED:
         return [], [*findings, Finding.of(LUCKY, attack=attack_name(kind_of(condition)))]
     on_average, in_all = mean_of(right / passes, groups), share_of(right == passes, groups)
     return [on_average.named("right_on_average"), in_all.named("right_in_all")], findings

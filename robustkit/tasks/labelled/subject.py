@@ -26,7 +26,7 @@ from ...protocol.condition import Condition
 PASSES = 20
 """How often each final image is shown to a model with random outputs, besides once."""
 COPIES, _APART = 32, 1e-3
-"""Grey images that are shown twice to see whether outputs are random, and what rounding does not explain."""
+"""Images of noise that are shown twice to see whether outputs are random, and what rounding does not explain."""
 CLASSIFICATION = pa.schema(
     {
         "sample_id": pa.string(),
@@ -125,10 +125,11 @@ class LabelledSubject(EvaluatedModel):
         return {"passes": [PASSES] * len(batch), "passes_right": right.tolist()}
 
     def _answers_differ(self, like: Tensor) -> bool:
-        """Whether two passes of the same `COPIES` copies of a grey image give different logits. That takes no draws
-        from those of the batch, and is the same in each process."""
+        """Whether two passes of the same `COPIES` images of noise give different logits. That takes no draws from those
+        of the batch, and is the same in each process."""
+        noise = torch.rand((COPIES, *like.shape[1:]), generator=torch.Generator().manual_seed(0))
         with torch.inference_mode(), seeded(self.settings.device, 0):
-            copies = torch.full_like(like[:1], 0.5).repeat(COPIES, *[1] * (like.ndim - 1))
+            copies = to_device(noise.to(like.dtype), like.device)
             parts = torch.split(copies, self.settings.batch_size)
             once, twice = (torch.cat([self.scorer(part) for part in parts]).float() for _ in range(2))
         difference = (once - twice).abs()
