@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks import AttackResult, DenseAttack, FeaturePGD
 from attacks.model_access import is_answer, label_mask, likeliest
 
-from ...common.determinism import SampleRng, seeded, to_device
+from ...common.determinism import SampleRng, seeded, stack_on, to_device
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
@@ -129,7 +129,7 @@ class LabelledSubject(EvaluatedModel):
         of the batch, and is the same in each process."""
         noise = torch.rand((COPIES, *like.shape[1:]), generator=torch.Generator().manual_seed(0))
         with torch.inference_mode(), seeded(self.settings.device, 0):
-            copies = to_device(noise.to(like.dtype), like.device)
+            copies = stack_on([*noise.to(like.dtype)], like.device)
             parts = torch.split(copies, self.settings.batch_size)
             once, twice = (torch.cat([self.scorer(part) for part in parts]).float() for _ in range(2))
         difference = (once - twice).abs()
