@@ -358,7 +358,12 @@ def test_fast_is_in_two_phases_of_which_the_second_takes_a_tenth_of_those_that_s
         assert read(alone) == [alone], "stages that are named, or some samples, are as asked for"
     phases = phases_of(f"two-phase({whole},first={usual},m=10%)")
     assert phases is not None and [phases.count_of(n) for n in (0, 1, 10, 11, 30)] == [0, 1, 1, 2, 3]
-    assert phases_of(f"two-phase({whole},first={usual},m=0)") is None
+    for wrong in (
+        f"two-phase({whole},first={usual},m=0)",
+        f"two-phase({whole},first={usual})",
+        f"two-phase({whole},m=4)",
+    ):
+        assert phases_of(wrong) is None
     for text in (f"two-phase({whole},first={usual},m=10%)", f"two-phase({whole},first={usual},m=20)"):
         command = "".join(words_of(text).command(pattern_of(text), pattern_of)).removeprefix("--attacks")
         assert read(command) == [begins, text]
