@@ -57,8 +57,8 @@ def test_half_precision_moves_as_float32_does() -> None:
 def test_what_appears_at_each_border() -> None:
     images = torch.arange(1.0, 5)[None, None, None].expand(1, 1, 4, 4)
     ways = torch.tensor([[0, 0, 0.5]], dtype=torch.float64)
-    found = {name: move(images, ways, name, low=-9.0)[0, 0, 0].tolist() for name in ("black", "edge", "reflect")}  # type: ignore[arg-type]
-    assert found == {"black": [-9, -9, 1, 2], "edge": [1, 1, 1, 2], "reflect": [2, 1, 1, 2]}
+    rows = {name: move(images, ways, name, low=-9.0)[0, 0, 0].tolist() for name in ("black", "edge", "reflect")}  # type: ignore[arg-type]
+    assert rows == {"black": [-9, -9, 1, 2], "edge": [1, 1, 1, 2], "reflect": [2, 1, 1, 2]}
 
 
 def test_the_grid_has_the_identity_first_and_rises_by_angle() -> None:

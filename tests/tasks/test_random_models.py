@@ -33,8 +33,8 @@ class Errs(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         truth = (images[:, 0, 0, 0] * 255 / 25).round().long().clamp(0, 9)
-        said = torch.where(torch.rand(len(images)) < self.p, (truth + 1) % 10, truth)
-        return functional.one_hot(said, 10).float() * 5 + (self.weight * images.flatten(1).sum(dim=1))[:, None]
+        answer = torch.where(torch.rand(len(images)) < self.p, (truth + 1) % 10, truth)
+        return functional.one_hot(answer, 10).float() * 5 + (self.weight * images.flatten(1).sum(dim=1))[:, None]
 
 
 class Smoothed(nn.Module):

@@ -36,17 +36,17 @@ class SpatialWords(Vocabulary):
     in_results = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        given = {key: str(value) for key, value in self.parameters.items()} | attack_parts(text)[1]
-        drawn = given["draws"] != "0"  # else a grid of one has the image as it is
+        parameters = {key: str(value) for key, value in self.parameters.items()} | attack_parts(text)[1]
+        drawn = parameters["draws"] != "0"  # else a grid of one has the image as it is
         degrees, shift = (
-            float(given[name]) * (drawn or given[count] != "1")
+            float(parameters[name]) * (drawn or parameters[count] != "1")
             for name, count in (("degrees", "angles"), ("shift", "shifts"))
         )
         of, together = (" of", " and ") if place == "sentence" else ("", ", ")
         parts = [f"rotation{of} ±{degrees:g}°"] * bool(degrees or not shift)
         parts += [f"shift{of} ±{100 * shift:g} %"] * bool(shift)
-        more = [f"worst of {given['draws']} draws"] * drawn
-        more += [f"{given['border']} border"] * (given["border"] != "black")
+        more = [f"worst of {parameters['draws']} draws"] * drawn
+        more += [f"{parameters['border']} border"] * (parameters["border"] != "black")
         return ", ".join([together.join(parts), *more])
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:

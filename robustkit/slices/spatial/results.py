@@ -50,9 +50,9 @@ class SpatialAggregator(Aggregator):
 
 def angles_of(condition: str) -> list[float]:
     """Return at most `_PARTS` + 1 ascending angles for a curve: some of the grid; of draws, parts of the largest."""
-    given = with_usual(pattern_of(condition))
-    degrees, count = float(given["degrees"]), int(given["angles"])
-    if given["draws"] != "0":
+    parameters = with_usual(pattern_of(condition))
+    degrees, count = float(parameters["degrees"]), int(parameters["angles"])
+    if parameters["draws"] != "0":
         return [degrees * part / _PARTS for part in range(_PARTS + 1)] if degrees else []
     tried = sorted({0.0, *(round(abs(degrees * (2 * i / (count - 1) - 1)), 6) for i in range(count) if count > 1)})
     step = max(-(-(len(tried) - 1) // _PARTS), 1)

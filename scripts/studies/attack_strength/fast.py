@@ -67,16 +67,16 @@ def main() -> None:
         return stands, passes
 
     sides = {"fast": in_two_phases, "standard": lambda: run(standard, everyone)}
-    found, ratios = {}, []
+    results, ratios = {}, []
     for pair in range(options.pairs):
         seconds = {}
         for name in (("fast", "standard"), ("standard", "fast"))[pair % 2]:
             began = time.process_time()
-            found[name] = sides[name]()
+            results[name] = sides[name]()
             seconds[name] = time.process_time() - began
         ratios.append(seconds["fast"] / seconds["standard"])
         print(f"pair {pair + 1}: {seconds['fast']:.0f} s for {seconds['standard']:.0f} s of CPU time", flush=True)
-    (quick, few), (whole, many) = found["fast"], found["standard"]
+    (quick, few), (whole, many) = results["fast"], results["standard"]
     n, standing = len(everyone), int(whole.sum())
     print(
         f"standing of {n}: fast {int(quick.sum())}, standard {standing}; other verdicts: {int((quick != whole).sum())}"

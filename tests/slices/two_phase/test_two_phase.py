@@ -380,8 +380,8 @@ def test_fast_says_what_its_first_stages_missed(tmp_path: Path) -> None:
     first = next(row for row in run.summary() if "only=apgd-pma+apgd-t" in row.condition and row.metric == "top1")
     assert [row.n for row in tenth] == [18, -(-round(18 * first.value) // 10)]
     missed = round((1 - rest[1].value) * rest[1].n)
-    said = f"broke {missed} of the {rest[1].n} samples that were drawn from those still correct after APGD-PMA"
-    assert missed > 0 and [said in each for each in said_of(rest[0])].count(True) == 1
+    sentence = f"broke {missed} of the {rest[1].n} samples that were drawn from those still correct after APGD-PMA"
+    assert missed > 0 and [sentence in each for each in said_of(rest[0])].count(True) == 1
     assert tenth[1].value < 1 or not any("fast AutoAttack" in each for each in said_of(tenth[0]))
 
 
