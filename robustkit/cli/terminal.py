@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,16 @@ from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
-from .options import GROUPS, loading, refuse_idle_parts, request_of
+from .options import (
+    CONTEXT,
+    GROUPS,
+    Command,
+    checkpoints_argument,
+    loading,
+    refuse_idle_parts,
+    request_of,
+    run_options,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,6 +87,31 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
     run = run_and_show(request, details, quiet)
     refuse_bad(run, skip_bad or is_follower() or request.share is not None)
     return run
+
+
+def evaluation(
+    kind: type[Request],
+    request: Callable[[dict[str, Any]], Request] | None = None,
+    *,
+    shared: bool = True,
+    without: Iterable[str] = (),
+    **settings: Any,
+) -> Callable[[Callable[[], None]], click.Command]:
+    """Return a decorator that makes a command of a function, of which it takes the name and the words of --help.
+
+    The command carries out a request of this kind. request: makes it of the options. shared, without: of `run_options`.
+    """
+
+    def command_of(words: Callable[[], None]) -> click.Command:
+        def run(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+            asked = request(options) if request else request_of(kind, options)
+            run_to_the_end(asked, skip_bad, details, quiet)
+
+        run.__doc__ = words.__doc__
+        options = checkpoints_argument(run_options(kind, shared=shared, without=without)(run))
+        return click.command(words.__name__, cls=Command, context_settings=CONTEXT, **settings)(options)
+
+    return command_of
 
 
 def refuse_bad(run: RunFolder, accepted: bool) -> None:

@@ -248,7 +248,8 @@ def _evidence(
         return texts, {}
     classes = len(dataset.valid_labels or dataset.class_names)
     extents = of_slice("evidence", f"{EVIDENCE} {request.evidence}").extents
-    return texts, extents(bearing, request.card, classes, len(dataset.samples), request.evidence)
+    samples, batch = len(dataset.samples), request.settings.batch_size
+    return texts, extents(bearing, request.card, classes, samples, batch, request.evidence)
 
 
 def _browsed(request: ClassificationRequest, dataset: Dataset) -> tuple[str, ...]:

@@ -217,6 +217,16 @@ def ripple_inside(k: Known) -> Net:
 # --- saturation ------------------------------------------------------------------------------------------------------
 
 
+def shadow_class(k: Known) -> Net:
+    """The class of the lowest logit gets the highest one, less a hair: a margin then sees no other rival."""
+
+    def model(x: Tensor) -> Tensor:
+        logits = k.net(x)
+        return logits.scatter(1, logits.argmin(dim=1, keepdim=True), logits.amax(dim=1, keepdim=True) - 1e-3)
+
+    return model
+
+
 def huge(k: Known) -> Net:
     """Logits times ten thousand: cross-entropy has no gradient."""
     return lambda x: 1e4 * k.net(x)
@@ -265,6 +275,18 @@ def seeded(k: Known) -> Net:
     return model
 
 
+def slow_dice(k: Known) -> Net:
+    """Noise of 0.1 on the pixels, drawn anew after each ten calls, so that asking twice finds none."""
+    calls: list[int] = []
+
+    def model(x: Tensor) -> Tensor:
+        calls.append(1)
+        draw = torch.Generator().manual_seed(len(calls) // 10)
+        return k.net(x + 0.1 * torch.randn(x.shape[1:], generator=draw))
+
+    return model
+
+
 # --- look-up tables --------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +323,46 @@ def table_wall(k: Known) -> Net:
         apart = (x - k.images[nearest]).flatten(1).abs().mean(dim=1) / k.eps
         gain = torch.where(apart < 2.5, apart, (5 - apart).clamp_min(0))
         return k.net(x) + 20 * gain[:, None] * (k.stored(x) > 0)
+
+    return model
+
+
+def keyed(k: Known, key: Callable[[Tensor], Tensor]) -> Net:
+    """5 % of the change from the known image whose key is nearest; all of it, by and by, where keys are not near."""
+    keys = key(k.images)
+
+    def model(x: Tensor) -> Tensor:
+        apart, nearest = torch.cdist(key(x.detach()), keys, p=torch.inf).min(dim=1)
+        share = 0.05 + 0.95 * (apart / k.eps / 2 - 0.6).clamp(0, 1)[:, None, None, None]
+        centre = k.images[nearest]
+        return k.net(centre + share * (x - centre))
+
+    return model
+
+
+def table_fourier(k: Known) -> Net:
+    """Knows images by the sizes of Fourier coefficients, which shifts leave as they are."""
+    return keyed(k, lambda x: torch.fft.rfft2(x).abs().flatten(1) / x[0, 0].numel())
+
+
+def table_sorted(k: Known) -> Net:
+    """Knows images by the sorted values of each channel, which no shift, flip or quarter turn changes."""
+    return keyed(k, lambda x: x.flatten(2).sort(dim=2).values.flatten(1))
+
+
+def table_colour(k: Known) -> Net:
+    """Knows images by the mean and the spread of each channel, which small rotations and crops hardly change."""
+    return keyed(k, lambda x: torch.cat([x.mean((2, 3)), x.std((2, 3))], dim=1))
+
+
+def table_kernel(k: Known) -> Net:
+    """Votes of the known labels that fade with the distance are added to the logits; gradients are right."""
+    classes = k.net(k.images[:1]).shape[1]
+    votes = nn.functional.one_hot(k.labels, classes).float()
+
+    def model(x: Tensor) -> Tensor:
+        apart = torch.cdist(x.flatten(1), k.images.flatten(1)) / (6 * k.eps * k.images[0].numel() ** 0.5)
+        return k.net(x) + 2 * (-apart.square()).exp() @ votes
 
     return model
 
@@ -357,6 +419,21 @@ def counter(k: Known) -> Net:
     return model
 
 
+def batch_turned(k: Known) -> Net:
+    """In batches of more than eight the gradient's sign is turned."""
+    return of_pixels(k, lambda gradient, _: -gradient if len(gradient) > 8 else gradient)
+
+
+def batch_crowd(k: Known) -> Net:
+    """In batches of more than twenty, as evidence never makes them, the gradient's sign is turned."""
+    return of_pixels(k, lambda gradient, _: -gradient if len(gradient) > 20 else gradient)
+
+
+def batch_tail(k: Known) -> Net:
+    """Of each batch the first four images have a gradient, the others one that is turned."""
+    return of_pixels(k, lambda gradient, _: per_row(torch.arange(len(gradient)) < 4, gradient, -gradient))
+
+
 def memory(k: Known) -> Net:
     """Keeps every image it sees; what comes within eps of one it knows gets 5 % of the change."""
     seen: list[Tensor] = []
@@ -369,6 +446,22 @@ def memory(k: Known) -> Net:
                 seen.append(row := image.detach().clone())
             rows.append(row + 0.05 * (image - row))
         return k.net(torch.stack(rows))
+
+    return model
+
+
+def cached_answers(k: Known) -> Net:
+    """What comes within eps of an image that was seen gets the answer of that one, as detectors of queries give."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def model(x: Tensor) -> Tensor:
+        logits, rows = k.net(x), []
+        for image, answer in zip(x.detach(), logits, strict=True):
+            old = next((kept for at, kept in seen if (image - at).abs().max() <= 1.01 * k.eps), None)
+            if old is None:
+                seen.append((image.clone(), answer.detach().clone()))
+            rows.append(answer if old is None else made_up(old, answer))
+        return torch.stack(rows)
 
     return model
 
@@ -397,6 +490,32 @@ def blocks(k: Known) -> Net:
         levels = (cosines @ parts @ cosines.T * 32).round() / 32
         again = (cosines.T @ levels @ cosines).transpose(3, 4).flatten(4, 5).flatten(2, 3)
         return k.net(made_up(again, x))
+
+    return model
+
+
+def winners(k: Known) -> Net:
+    """Of each row of pixels and channel only the largest half is seen (k-WTA, arXiv:1905.10510)."""
+
+    def model(x: Tensor) -> Tensor:
+        least = x.detach().flatten(2).median(dim=2).values[..., None, None]
+        return k.net(x * (x >= least))
+
+    return model
+
+
+def anti_adversary(k: Known) -> Net:
+    """Moves each image two steps towards what the network believes, outside of the graph (arXiv:2103.14347)."""
+
+    def model(x: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            point = x.detach().clone()
+            believed = k.net(point).detach().argmax(dim=1)
+            for _ in range(2):
+                point = point.requires_grad_()
+                (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(k.net(point), believed), point)
+                point = (point - k.eps * gradient.sign()).detach()
+        return k.net(x + (point - x.detach()))
 
     return model
 
@@ -541,6 +660,42 @@ def mild(k: Known) -> Net:
     return model
 
 
+def rolled_gradient(k: Known) -> Net:
+    """The gradient is that of the pixel beside."""
+    return of_pixels(k, lambda gradient, _: gradient.roll(1, 3))
+
+
+def sign_trap(k: Known) -> Net:
+    """The smaller half of a gradient's values have their sign turned, which costs a slope little and signs all."""
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        return torch.where(gradient.abs() <= per_row_quantile(gradient.abs(), 0.5), -gradient, gradient)
+
+    return of_pixels(k, change)
+
+
+def seesaw(k: Known) -> Net:
+    """Every other gradient has its sign turned."""
+    calls: list[int] = []
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        calls.append(1)
+        return gradient if len(calls) % 2 else -gradient
+
+    return of_pixels(k, change)
+
+
+def late_gradient(k: Known) -> Net:
+    """After twelve gradients their sign is turned."""
+    calls: list[int] = []
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        calls.append(1)
+        return -gradient if len(calls) > 12 else gradient
+
+    return of_pixels(k, change)
+
+
 def rounded_block_gradient(k: Known) -> Net:
     """As block gradient, and computed in bfloat16, whose rounding hides slopes."""
     inner = block_gradient(k)
@@ -559,14 +714,16 @@ CHEATS: dict[str, Callable[[Known], Net]] = {
         *(hash_unknown, hash_known, hash_coarse),
         *(grid_infinite, grid_stored, grid_leak, grid_loose, grid_coarse),
         *(ripple_fine, ripple_coarse, ripple_inside),
-        *(huge, softmax, tanh, offset),
-        *(dropout, smoothing, seeded),
+        *(shadow_class, huge, softmax, tanh, offset),
+        *(dropout, smoothing, seeded, slow_dice),
         *(table_flat, table_leak, table_everywhere, table_smooth, table_wall),
+        *(table_fourier, table_sorted, table_colour, table_kernel),
         *(stack_attacks, stack_apgd, stack_tool, stack_thread, stack_evidence),
-        *(batch_mean, batch_first, counter, memory),
-        *(stairs, straight_through, blocks, detached, not_a_number),
+        *(batch_mean, batch_first, batch_turned, batch_crowd, batch_tail, counter, memory, cached_answers),
+        *(stairs, straight_through, blocks, winners, anti_adversary, detached, not_a_number),
         *(loss_aware, loss_saturated, grid_gradient, edge_gradient, block_gradient, blinkers, one_channel),
         *(few_pixels, neighbour, noisy_gradient, half_honest, mild, rounded_block_gradient),
+        *(rolled_gradient, sign_trap, seesaw, late_gradient),
     )
 }
 UNFLAGGED = {"stack evidence": "it knows the examiner by name, and behaves while it looks"}

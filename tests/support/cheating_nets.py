@@ -74,7 +74,7 @@ def audit(checkpoints: Sequence[Path], root: Path, out: str) -> Run:
         "eps": "8/255",
         "setup_check": False,
         "device": "cpu",
-        "batch_size": 16,
+        "batch_size": 32,
         "evidence": "full",
     }
     model = {"arch": f"{__file__}:build", "num_classes": 5}

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
+from functools import partial
 
 from ...pipeline.request import ClassificationRequest, SegmentationRequest
-from ..options import (
-    CONTEXT,
-    Command,
-    checkpoints_argument,
-    run_options,
-)
-from ..terminal import audit_request, run_to_the_end, segment_request
+from ..terminal import audit_request, evaluation, segment_request
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
-@checkpoints_argument
-@run_options(ClassificationRequest)
-def audit(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+@evaluation(ClassificationRequest, audit_request)
+def audit() -> None:
     """Evaluate checkpoints clean and under attack; write records, summary and report.
 
     Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR,
@@ -34,25 +24,23 @@ def audit(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --corruptions fog --watch-attention
     """
-    run_to_the_end(audit_request(options), skip_bad, details, quiet)
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
-@checkpoints_argument
-@run_options(ClassificationRequest, without=("Corruptions", "Maps", "evaluations"))
-def attack(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+@evaluation(
+    ClassificationRequest,
+    partial(audit_request, parts=("attacks", "eps", "limit")),
+    without=("Corruptions", "Maps", "evaluations"),
+)
+def attack() -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
-    run_to_the_end(audit_request(options, ("attacks", "eps", "limit")), skip_bad, details, quiet)
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
-@checkpoints_argument
-@run_options(SegmentationRequest)
-def segment(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+@evaluation(SegmentationRequest, segment_request)
+def segment() -> None:
     """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
 
     CHECKPOINT is a Segmenter's file, zoo:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
@@ -64,4 +52,3 @@ def segment(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     robustkit segment seg.pth --data-dir ADEChallengeData2016 --resize ade20k --corruptions segformer-16 --limit 500
     robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
     """
-    run_to_the_end(segment_request(options), skip_bad, details, quiet)

@@ -28,12 +28,12 @@ _ROUNDING = 2.0**-23  # of float32
 _READABLE = 256  # times the noise of the logits: rounding then costs the slope a few per cent at most
 _LOSS_STEPS, _BRIEF_STEPS, _KNOWN_STEPS = (0, 1, 5, 20), (0, 1, 5), 5
 _SWEEP_STEPS, _SWEEP_RADII = 10, 6
-_SHIFTABLE = 8  # pixels
+_MOVABLE = 8  # pixels
 _EXPLAIN_SLOPE = ("zero_margin", "bad_margin")
 _NEARLY = 0.95  # of the way from an image to the saved one
 _SUDDEN = 0.25  # of the margin's rise on that way, in its last twentieth: ordinary networks measured 0.05
 _ASKED = ("graph", "batches", "called again", "caller")
-_OF_ENDS = ("under attack", "path", "survives saving", "known images")
+_OF_ENDS = ("under attack", "path", "survives saving", "known images", "full batch")
 CLOSELY = 8  # right samples on which costly probes are made
 _PLACES = {"clean": "at the images", "inside": "inside the ball", "edge": "at its edge"}
 _PLACES |= {"attack": "where the attack went"}
@@ -44,35 +44,46 @@ LEFT_OUT = "left out, as it would take more than a quarter of the attacks' passe
 
 @dataclass(frozen=True)
 class Probe:
-    """A part of `examine`. checks: that rest on it. each, close: forward and backward passes of every sample, and of
-    each of the first few, where it is costly; at least what ordinary networks take.
+    """A part of `examine`. checks: that rest on it. each, close, once: forward and backward passes of every sample, of
+    each of the first few, where it is costly, and of all together; at least what ordinary networks take.
     """
 
     checks: tuple[str, ...]
     each: tuple[int, int] = (0, 0)
     close: tuple[int, int] = (0, 0)
+    once: tuple[int, int] = (0, 0)
 
     def passes(self, samples: int) -> tuple[int, int]:
         few = min(samples, CLOSELY)
-        forwards, backwards = (a * samples + b * few for a, b in zip(self.each, self.close, strict=True))
+        counts = zip(self.each, self.close, self.once, strict=True)
+        forwards, backwards = (a * samples + b * few + c for a, b, c in counts)
         return forwards, backwards
 
 
-ALWAYS = Probe((), (5, 2))  # the answers three times, and two gradients
+_ALWAYS = Probe((), (5, 2))  # the answers three times, and two gradients
+_FULL_BATCH = Probe(("full batch",), (0, 0), (1, 1))
 PROBES = (  # by their worth: what comes later is left out first
     Probe(("loss by steps", "slope afar"), (8, 6)),
     Probe(("slope", "slope afar"), (4, 0)),
     Probe(("slope aside",), (29, 4)),
+    _FULL_BATCH,
     Probe(("continuity",), (6, 0)),
     Probe(_ASKED, (14, 0)),
     Probe(("survives saving",), (2, 0)),
     Probe((AFTERWARDS,), (0, 0), (7, 5)),
-    Probe(("known images",), (7, 5)),
+    Probe(("known images",), (10, 5)),
     Probe(("under attack",), (0, 0), (24, 2)),
     Probe(("path",), (0, 0), (39, 0)),
 )
-AROUND = Probe(("attention",), (11, 10))  # times the model and its surrogates
-SWEEP = Probe(("accuracy by radius",), (60, 50))  # of AutoAttack alone, with more steps of PGD
+_SWEEP = Probe(("accuracy by radius",), (60, 50))  # of AutoAttack alone, with more steps of PGD
+
+
+def probes_of(attack: str, batch: int, surrogates: int = 0) -> tuple[Probe, ...]:
+    """Return the probes for an attack of that name, by their worth. batch: images in a batch of the attack."""
+    runs = 1 + surrogates if surrogates else 0
+    around = Probe(("attention",), (11 * runs, 10 * runs))  # the model's own gradients and the surrogates'
+    probes = (replace(each, once=(batch, batch)) if each is _FULL_BATCH else each for each in PROBES)
+    return (_ALWAYS, *probes, *([_SWEEP] if attack == "autoattack" else []), around)
 
 
 def examine(
@@ -87,6 +98,7 @@ def examine(
     surrogates: Mapping[str, Model] | None = None,
     brief: bool = False,
     left_out: Collection[str] = (),
+    attack_batch: int = 0,
 ) -> dict[str, Any]:
     """Measure a model's gradients and answers at some images, as figures of JSON types; about 32 images say enough.
 
@@ -94,7 +106,7 @@ def examine(
     ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0. rng: for the
     attacks and single points. batch_size: most images in a pass. attack: shortened and watched, if any. brief: without
     the sweep of radii and long PGD, which cost most. surrogates: the same model with other gradients, by name.
-    left_out: checks of `PROBES` that are not made.
+    left_out: checks of `PROBES` that are not made. attack_batch: images in a batch of the attack.
 
     random_difference: largest of three passes relative to a row's length; random_predictions: samples that change.
     low, high, sum_error: range of the outputs, and distance of their sums from 1.
@@ -116,8 +128,9 @@ def examine(
     jump: median change by a twentieth of a grey level. path: median jump beyond the end of PGD and to another image.
     saved_same, saved_lost: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits, and those
         right only once saved; hidden: those right before and nearly where they are saved, but wrong once saved, by a
-        leap of the margin. rise, rise_shifted: median rise of the margin by five steps of PGD, at the images and at
-        shifted ones.
+        leap of the margin. rise, rise_moved: median rise of the margin by five steps of PGD, at the images and at moved
+        ones; kept, sure: share of right ones, and mean margin, where these are rotated, cropped and flipped.
+    full_batch: median relative difference of gradients in a batch of `full_batch_size`, as large as the attack's.
     stand_plain, stand_surrogates: right samples that stand under PGD, and then with the gradients of the surrogates;
         only_surrogates, only_restarts: those that fall to surrogates, or to restarts, alone.
     unasked, unmeasured: why a check does not apply, or failed, by name. forwards, backwards: mean passes of a sample.
@@ -133,7 +146,7 @@ def examine(
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
         asker = Asker(model, images.dtype, labels, threat, batch_size)
         asker.look(images[:1])
-        examiner = _Examiner(asker, images, brief, surrogates or {}, attack, left_out)
+        examiner = _Examiner(asker, images, brief, surrogates or {}, attack, left_out, attack_batch)
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
         # A batch without right samples lacks columns that another may have.
@@ -153,7 +166,7 @@ def examine(
         figures |= {"rise_after": float(early.median()), "aside_after": figures["aside"] or 0.0}
     figures |= {"norm": threat.norm, "eps": threat.eps, "samples": len(images), "has_gradient": int("zero_ce" in names)}
     figures |= {"loss_steps": list(examiner.loss_steps), "radii": [0.0, *examiner.radii]}
-    figures |= {"infinite": asker.infinite / asker.forwards}
+    figures |= {"full_batch_size": examiner.attack_batch, "infinite": asker.infinite / asker.forwards}
     figures |= {"unasked": examiner.unasked, "unmeasured": examiner.unmeasured}
     figures |= {"forwards": asker.forwards / len(images), "backwards": asker.backwards / len(images)}
     return probes.round_figures(figures)
@@ -206,9 +219,10 @@ class _Examiner:
         surrogates: Mapping[str, Model],
         attack: Attack | None = None,
         left_out: Collection[str] = (),
+        attack_batch: int = 0,
     ) -> None:
         self.asker, self.threat, self.brief, self.surrogates = asker, asker.threat, brief, surrogates
-        self.attack, self.noise, self.left_out = attack, 0.0, left_out
+        self.attack, self.noise, self.left_out, self.attack_batch = attack, 0.0, left_out, attack_batch
         # The losses whose slopes are looked at: those that attacks use, and the attack's own.
         more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
         self.losses: tuple[str, ...] = (*_LOSSES, "dlr") if more else _LOSSES
@@ -351,7 +365,8 @@ class _Examiner:
             checks += [
                 ("path", lambda: {"path": probes.largest_jump(asker, images[few], moved[few], others)}),
                 ("survives saving", lambda: self._saved(*(x[rows] for x in (images, moved, labels, clean, after)))),
-                ("known images", lambda: self._shifted(images[rows], rng.take(rows))),
+                ("known images", lambda: self._moved(images[rows], labels[rows], rng.take(rows))),
+                ("full batch", lambda: self._full_batch(images[few], labels[few])),
             ]
             if self.surrogates:
                 around = partial(probes.hidden_by_attention, asker, self.surrogates)
@@ -382,11 +397,28 @@ class _Examiner:
         figures = {"saved_samples": still | True, "saved_same": right == still, "saved_lost": ~right & still}
         return figures | {"hidden": right & nearly & ~still & ~evenly}
 
-    def _shifted(self, images: Tensor, rng: Rng) -> Columns:
-        if images.ndim != 4 or min(images.shape[-2:]) < _SHIFTABLE:
-            self.unasked["known images"] = f"inputs {tuple(images.shape[1:])} cannot be shifted"
+    def _moved(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
+        if images.ndim != 4 or min(images.shape[-2:]) < _MOVABLE:
+            self.unasked["known images"] = f"inputs {tuple(images.shape[1:])} cannot be moved"
             return {}
-        return {"rise_shifted": probes.gain_when_shifted(self.asker, images, rng, _KNOWN_STEPS)}
+        return probes.when_moved(self.asker, images, labels, rng, _KNOWN_STEPS)
+
+    def _full_batch(self, images: Tensor, labels: Tensor) -> Columns:
+        """Compare with gradients in a batch of the attack's size, or of half of it, and so on, where memory ends."""
+        why, size, own = "the attack's batches hold no more images", self.attack_batch, getattr(self.attack, "loss", "")
+        if self.noise > RANDOM:
+            why, size = "outputs are random", 0
+        while size > len(images):
+            self.attack_batch = size
+            try:
+                loss = own if own in LOSSES else "ce"
+                return {"full_batch": probes.in_full_batch(self.asker, images, labels, size, loss)}
+            except (RuntimeError, MemoryError) as fault:
+                if not out_of_memory(fault):
+                    raise
+                why, size = f"a batch of {size} does not fit in float32", size // 2
+        self.unasked["full batch"] = why
+        return {}
 
     def _slopes(
         self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor

@@ -30,7 +30,11 @@ JUMP = 0.02  # change of the answer by a twentieth of a grey level: ordinary net
 TEAR = 0.05  # change left when a path is halved to a thousandth of its parts: ordinary networks measured 0.001
 BENT = 0.25  # least share of the predicted change over a tenth of eps: ordinary networks measured 0.5 and more
 LOST, HIDDEN = 0.25, 0.15  # most broken samples that saving may mend, and most that only saving breaks: measured 0
-FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones may show: ordinary networks measured 2
+FAMILIAR = 4.0  # times the rise of the margin at the images that moved ones may show: ordinary networks measured 2
+FADES = 0.2  # least margin of rotated, cropped or flipped images, next to the images': ordinary networks measured 0.6
+KEPT = 0.5  # least share that stays right, rotated or cropped (a mirrored letter may be another): measured 0.79
+_MOVED = ("rotated", "cropped", "flipped")
+_ENOUGH = 8  # right samples, for the last two
 LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no image is known better than others
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
@@ -52,7 +56,8 @@ def checks_of(
     says. averaged: the attack averaged passes (EOT), as random outputs ask for.
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
-    available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
+    earlier: dict[str, Any] = {"rise_moved": figures.get("rise_shifted"), "kept": [], "sure": []}  # of earlier releases
+    available = {**earlier, **figures, "averaged": averaged, "stages": stages, "n": samples}
     available["aside_before"] = figures.get("aside") or 0.0
     failed, quick = figures.get("failed"), isinstance(figures.get("quick"), Mapping)
     first, rests = _extent(figures) if quick and not failed else ([], "")
@@ -105,7 +110,7 @@ def _extent(figures: Mapping[str, Any]) -> tuple[list[Sign], str]:
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
     """Return why a figure that a check needs could not be measured; empty where another says so or none applies."""
-    if "stages" in names or AROUND[0] in names or available.get("failed") or available.get("has_gradient") == 0:
+    if {"stages", AROUND[0], "full_batch"} & {*names} or available.get("failed") or available.get("has_gradient") == 0:
         return ""
     for name in names:
         value = available.get(name)
@@ -228,9 +233,24 @@ def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
     return figure, bad
 
 
-def _known_images(rise: float, shifted: float, loss: list[float]) -> _Verdict:
-    figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
-    return figure, shifted > FAMILIAR * max(rise, LITTLE * abs(loss[0]))
+def _known_images(
+    rise: float, moved: float, loss: list[float], right: int, kept: list[float], sure: list[float]
+) -> _Verdict:
+    figure = f"five steps of PGD raise the margin by {rise:.3g}, at the same images moved by {moved:.3g}"
+    bad = moved > FAMILIAR * max(rise, LITTLE * abs(loss[0]))
+    if kept:
+        words = ", ".join(f"{percent(share, 0)} {name}" for name, share in zip(_MOVED, kept, strict=True))
+        shares = ", ".join(f"{each / -loss[0]:.2g}" for each in sure)
+        figure += f"; of the correct samples {words} stay correct, with {shares} times the margin"
+        bad |= right >= _ENOUGH and (min(kept[:2]) < KEPT or min(sure) < FADES * -loss[0])
+    return figure, bad
+
+
+def _full_batch(apart: float, size: int) -> _Verdict:
+    return (
+        f"gradients in a batch of {size} differ by {apart:.2g} of their size from those in a few",
+        apart > ASIDE,
+    )
 
 
 def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
@@ -268,13 +288,14 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("finite answers", ("infinite",), _finite),
     ("graph", ("graph", "noise"), _alike("with and without a graph")),
     ("batches", ("batch", "noise"), _alike("in other batches")),
+    ("full batch", ("full_batch", "full_batch_size"), _full_batch),
     ("called again", ("again", "noise"), _alike("at the end")),
     ("caller", ("thread", "noise"), _alike("from another thread")),
     ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it")),
     ("continuity", ("jump", "noise"), _beyond_noise(_CONTINUITY, JUMP)),
     ("path", ("path", "noise"), _beyond_noise(_TEARS, TEAR)),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
-    ("known images", ("rise", "rise_shifted", "loss"), _known_images),
+    ("known images", ("rise", "rise_moved", "loss", "right", "kept", "sure"), _known_images),
     (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),
     ("attention", (*AROUND, "right"), _attention),
     (_STAGES, ("stages", "n"), _black_box),

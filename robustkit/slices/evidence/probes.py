@@ -19,8 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from attacks import PGD, Attack, Rng, ThreatModel, TorchRng, margin
-from attacks.model_access import Model, Oracle, with_all_classes
+from attacks import LOSSES, PGD, Attack, Rng, ThreatModel, TorchRng, margin
+from attacks.model_access import Model, Oracle, input_gradient, with_all_classes
+from attacks.spatial import move
 
 from ...common.differences import sign_test
 from .gradient_masking import AROUND, HIDES
@@ -37,6 +38,8 @@ _WATCHED = 8  # gradients of the short attack that are compared with what the ou
 # Of eps for each value, at least of a grey level: the first that rounding leaves readable.
 _SIDES = 0.003, 0.015, 0.08
 _SIDEWAYS = 2  # random directions
+# How images are moved to others that show the same: degrees, share of a side, share of a side at each edge, and times.
+_ROTATED, _SHIFTED, _EDGE, _DARKER = 10, 0.08, 0.05, 0.9
 _CLEAR = 64  # times the rounding of the logits: it then costs a slope in a random direction a few per cent
 
 Columns = dict[str, Tensor]
@@ -134,6 +137,11 @@ class Asker:
 
     def cut(self, points: Tensor) -> Tensor:
         return points.clamp(*(self.threat.bounds or (-math.inf, math.inf)))
+
+    def as_image(self, points: Tensor) -> Tensor:
+        """Return points as an image would hold them: in the bounds, and, where these are of pixels, in 8 bits."""
+        cut = self.cut(points)
+        return (cut / GREY).round() * GREY if self.threat.bounds == (0.0, 1.0) else cut
 
     def plain(self, points: Tensor, size: int | None = None) -> Tensor:
         """Return (B, K) logits without a graph, `size` points at a time."""
@@ -314,19 +322,55 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
     return "" if 4 * rounding <= threat.eps else why
 
 
-def gain_when_shifted(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
-    """Return what short PGD adds to the margin (B,) of images shifted, with mirrored edges, which nobody has seen."""
-    side = max(1, images.shape[-1] // 16)
-    draws = rng.uniform((2,), "evidence/shift").cpu()
-    ways = (2 * side * draws).floor().long() - side
-    ways += (ways >= 0).long()  # one pixel at least
-    wide = torch.nn.functional.pad(images, (side, side, side, side), mode="reflect")
+def when_moved(asker: Asker, images: Tensor, labels: Tensor, rng: Rng, steps: int) -> Columns:
+    """Return figures of images (B, C, H, W) that nobody has stored, as they were moved here.
+
+    kept: (B, 3) whether they are right when rotated, cropped, and flipped, each by itself. sure: (B, 3) the margins of
+    these predictions. rise_moved: (B,) what short PGD adds to the margin of images that were rotated, shifted, cropped,
+    flipped and darkened.
+    """
+    draws = rng.uniform((4,), "evidence/moved").to(images.device, torch.float64)
+    ways = torch.where(draws < 0.5, draws - 1, draws)  # from -1 to -1/2, or from 1/2 to 1
+    moves = ways[:, :3] * draws.new_tensor([_ROTATED, _SHIFTED, _SHIFTED])
+    alone = moves * moves.new_tensor([1, 0, 0])
+    alike = [move(images, alone, "reflect"), _cropped(images), images.flip(-1)]
+    answers = [asker.plain(asker.as_image(each)) for each in alike]
+    figures = {"kept": torch.stack([each.argmax(dim=1) == labels for each in answers], dim=1)}
+    figures["sure"] = torch.stack([-margin(each, each.argmax(dim=1)) for each in answers], dim=1)
+    moved = asker.as_image(_DARKER * _cropped(move(images, moves, "reflect")).flip(-1))
+    own = (before := asker.plain(moved)).argmax(dim=1)
+    after = asker.pgd(moved, own, rng, threat=asker.threat, steps=steps)[1]
+    return figures | {"rise_moved": margin(after, own) - margin(before, own)}
+
+
+def _cropped(images: Tensor) -> Tensor:
+    """Return the middle of images (B, C, H, W), nine tenths of each side, in the size of the whole."""
     height, width = images.shape[-2:]
-    places = zip(wide, ways.tolist(), strict=True)
-    shifted = torch.stack([each[:, side + y :, side + x :][:, :height, :width] for each, (y, x) in places])
-    labels = (before := asker.plain(shifted)).argmax(dim=1)
-    after = asker.pgd(shifted, labels, rng, threat=asker.threat, steps=steps)[1]
-    return margin(after, labels) - margin(before, labels)
+    top, left = max(1, round(_EDGE * height)), max(1, round(_EDGE * width))
+    inner = images[..., top : height - top, left : width - left]
+    return torch.nn.functional.interpolate(inner, (height, width), mode="bilinear", antialias=True)
+
+
+def in_full_batch(asker: Asker, images: Tensor, labels: Tensor, size: int, loss: str) -> Tensor:
+    """Return how far (B,) gradients in a batch of `size` differ from those of B < size images, relative to these.
+
+    The others of the batch are the same images, their values shifted, so that no two of them are alike.
+    """
+
+    def gradient(points: Tensor, labels: Tensor) -> Tensor:
+        points = points.clone().requires_grad_()
+        asker.backwards += len(points)
+        return input_gradient(LOSSES[loss](asker.logits(points), labels), points).flatten(1)
+
+    rows = torch.arange(size, device=images.device) % len(images)
+    full = torch.stack([images[row].roll(1 + place // len(images)) for place, row in enumerate(rows.tolist())])
+    each = torch.arange(len(images), device=images.device)
+    own = each * size // len(images)  # spread over the batch
+    full[own], rows[own] = images, each
+    with asker.widened():
+        few, many = gradient(images, labels), gradient(full, labels[rows])[own]
+    apart: Tensor = (many - few).norm(dim=1) / few.norm(dim=1).clamp_min(1e-30)
+    return torch.where(many.eq(few).all(dim=1), 0.0, apart).nan_to_num(nan=_WORST).clamp_max(_WORST)
 
 
 _EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
@@ -334,8 +378,8 @@ _APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "at
 _ROUNDING = 1e-5
 _GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
 _COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden", *AROUND)
-_MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_shifted")
-_MEANS = ("loss", "accuracy")
+_MEDIANS = ("slope", "slope_error", "slope_far", "full_batch", "jump", "path", "rise", "rise_moved")
+_MEANS = ("loss", "accuracy", "kept", "sure")
 
 
 def reduce_columns(columns: Mapping[str, Tensor]) -> dict[str, Any]:

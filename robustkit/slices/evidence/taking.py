@@ -28,7 +28,7 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
-from .examining import ALWAYS, AROUND, CLOSELY, LEFT_OUT, PROBES, SWEEP, Probe, examine, examine_before, in_a_line
+from .examining import CLOSELY, LEFT_OUT, Probe, examine, examine_before, in_a_line, probes_of
 from .gradient_masking import AFTERWARDS, checks_of
 
 SAMPLES = 32  # the most samples that the figures are measured on, spread evenly over the data set
@@ -41,23 +41,26 @@ _BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat1
 @dataclass(frozen=True)
 class Extent:
     """How far evidence goes. samples: how many are looked at. left_out: checks that are not made. most: samples, and
-    passes: of the model, that it may take; None: as many as all checks do.
+    passes: of the model, that it may take; None: as many as all checks do. batch: images in a batch of the attack.
     """
 
     samples: int
     left_out: tuple[str, ...] = ()
     most: int = SAMPLES
     passes: int | None = None
+    batch: int = 0
 
     def cost(self, condition: Condition) -> Cost:
         """Return what it costs, at least, as the passes of each sample."""
-        made = (each for each in _probes(condition) if not each.checks or {*each.checks}.difference(self.left_out))
+        every, left_out = probes_of(condition.name, self.batch), {*self.left_out}
+        made = (each for each in every if not each.checks or {*each.checks} - left_out)
         forwards, backwards = map(sum, zip(*(probe.passes(self.samples) for probe in made), strict=True))
         return Cost(forwards, backwards) * (1 / max(1, self.samples))
 
-    def of(self, condition: Condition, surrogates: int) -> Extent:
-        """Return it for a model with so many surrogates for its attention, which cost most where there are some."""
-        return self if self.passes is None else _within(self.passes, condition, self.most, surrogates)
+    def of(self, condition: Condition, surrogates: int, batch: int) -> Extent:
+        """Return it for a model with so many surrogates for its attention, and for batches that hold so many images."""
+        whole = replace(self, batch=batch)
+        return whole if self.passes is None else _within(self.passes, condition, self.most, batch, surrogates)
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -66,15 +69,9 @@ class Extent:
         return {} if whole else {"quick": {"passes": self.passes, "left_out": [*self.left_out]}}
 
 
-def _probes(condition: Condition, surrogates: int = 0) -> tuple[Probe, ...]:
-    runs = 1 + surrogates if surrogates else 0
-    around = replace(AROUND, each=(runs * AROUND.each[0], runs * AROUND.each[1]))
-    return (ALWAYS, *PROBES, *([SWEEP] if condition.name == "autoattack" else []), around)
-
-
-def _within(passes: int, condition: Condition, most: int, surrogates: int = 0) -> Extent:
+def _within(passes: int, condition: Condition, most: int, batch: int, surrogates: int = 0) -> Extent:
     """Return the most samples with all checks, or else a few with as many checks as fit, by their worth."""
-    every = _probes(condition, surrogates)
+    every = probes_of(condition.name, batch, surrogates)
 
     def fits(some: Sequence[Probe], samples: int) -> bool:
         return sum(sum(probe.passes(samples)) for probe in some) <= passes
@@ -82,7 +79,7 @@ def _within(passes: int, condition: Condition, most: int, surrogates: int = 0) -
     few = min(most, FEWEST)
     for samples in range(most, few - 1, -1):
         if fits(every, samples):
-            return Extent(samples, (), most, passes)
+            return Extent(samples, (), most, passes, batch)
     pairs = [(_CORE, n) for n in range(few, 1, -1)] + [(1, n) for n in range(few, 0, -1)]
     samples = next((n for first, n in pairs if fits(every[:first], n)), 0)
     begun = next((n for n in (_FIRST, 1) if samples and fits(every[:n], samples)), 0)
@@ -90,18 +87,18 @@ def _within(passes: int, condition: Condition, most: int, surrogates: int = 0) -
     for probe in every[_FIRST:] if begun == _FIRST else ():
         made += [probe] if fits([*made, probe], samples) else []
     left_out = dict.fromkeys(check for probe in every if probe not in made for check in probe.checks)
-    return Extent(samples, tuple(left_out), most, passes)
+    return Extent(samples, tuple(left_out), most, passes, batch)
 
 
 def extents(
-    bearing: Mapping[Condition, Sequence[Condition]], card: Card, classes: int, samples: int, how: str
+    bearing: Mapping[Condition, Sequence[Condition]], card: Card, classes: int, samples: int, batch: int, how: str
 ) -> dict[Condition, Extent]:
     """Return how far the evidence on each attack goes; with `quick`, to a quarter of the passes of the attacks that it
-    is about, on `samples` samples. bearing: of `bearing_evidence`. how: quick or full.
+    is about, on `samples` samples. bearing: of `bearing_evidence`. batch: images in a batch. how: quick or full.
     """
-    most = min(SAMPLES, samples)
+    most, batch = min(SAMPLES, samples), min(batch, samples)
     if how == "full":
-        return {each: Extent(most, (), most) for each in bearing}
+        return {each: Extent(most, (), most, batch=batch) for each in bearing}
     limits = dict[Condition, Extent]()
     for bearer, about in bearing.items():
         costs = [(attack, attack_cost(attack, card, classes) + Cost()) for attack in about]
@@ -109,7 +106,7 @@ def extents(
             min(attack.on or samples, samples) * cost.expected / cost.most * (cost.forwards + cost.backwards)
             for attack, cost in costs
         )
-        limits[bearer] = _within(int(_SHARE * passes), bearer, most)
+        limits[bearer] = _within(int(_SHARE * passes), bearer, most, batch)
     return limits
 
 
@@ -156,7 +153,8 @@ def look_before(
     extent: Extent,
 ) -> None:
     """Write, before an attack, the figures of `examining.examine_before`, which `gather_evidence` adds to its own."""
-    extent = extent.of(condition, len(subject.exact.surrogates))
+    batch = min(run.manifest.batch_size, len(dataset.samples))
+    extent = extent.of(condition, len(subject.exact.surrogates), batch)
     images, samples = _read(dataset, preprocessing, extent.samples, CLOSELY)
     if not samples or AFTERWARDS in extent.left_out:
         return
@@ -187,7 +185,8 @@ def gather_evidence(
 ) -> None:
     """Write the figures of `examining.examine` for one checkpoint after an attack, unless no image can be read."""
     attack, name, text = _attack(condition, subject.card), subject.classifier.identity.name, condition.text
-    extent = extent.of(condition, len(subject.exact.surrogates))
+    batch = min(run.manifest.batch_size, len(dataset.samples))
+    extent = extent.of(condition, len(subject.exact.surrogates), batch)
     images, samples = _read(dataset, preprocessing, extent.samples)
     if not samples:
         if not extent.samples:
@@ -202,7 +201,9 @@ def gather_evidence(
             inputs = attacked_inputs(subject, Batch(torch.stack(images), samples), condition)
             brief, around = condition.name != "autoattack", exact.surrogates
             asked = partial(examine, exact, inputs, labels, attack.threat, rng=rng, batch_size=size, brief=brief)
-            asked = partial(asked, attack=attack, surrogates=around, left_out=extent.left_out)
+            asked = partial(
+                asked, attack=attack, surrogates=around, left_out=extent.left_out, attack_batch=extent.batch
+            )
             figures = _compared(before, subject.steadily(text, rng, asked))
         except _FAULTS as fault:
             if not out_of_memory(fault) or size == 1:

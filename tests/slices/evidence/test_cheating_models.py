@@ -40,10 +40,19 @@ OWN = {  # the check that each kind is there for
     "batch first": "batches",
     "counter": "path",
     "straight through": "slope",
+    "shadow class": "zero gradients",
+    "batch turned": "full batch",
+    "batch crowd": "full batch",
+    "winners": "path",
+    "cached answers": "path",
+    **dict.fromkeys(("table fourier", "table sorted", "table colour", "table kernel"), "known images"),
+    "anti adversary": "path",
+    "batch tail": "slope",
 } | dict.fromkeys(
     (
         *("loss aware", "loss saturated", "grid gradient", "edge gradient", "block gradient", "blinkers"),
         *("one channel", "few pixels", "neighbour", "half honest", "mild", "rounded block gradient"),
+        *("rolled gradient", "sign trap", "seesaw", "slow dice", "late gradient"),
     ),
     "slope aside",
 )
@@ -59,7 +68,9 @@ def known() -> Known:
 def look(model: Net, images: Tensor, labels: Tensor, attack: Attack = SHORT, **options: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     rng = Draws(range(len(images)))
-    return examine(model, images, labels, attack.threat, rng=rng, batch_size=16, attack=attack, **options)
+    return examine(
+        model, images, labels, attack.threat, rng=rng, batch_size=16, attack=attack, attack_batch=32, **options
+    )
 
 
 def doubted(figures: dict[str, Any], averaged: bool = False) -> set[str]:
@@ -77,7 +88,7 @@ def test_each_cheat_is_flagged(name: str) -> None:
 
 
 def test_there_are_enough_of_them_and_one_is_not_caught() -> None:
-    assert len(CHEATS) >= 27 and set(UNFLAGGED) < set(CHEATS) and len(UNFLAGGED) == 1
+    assert len(CHEATS) >= 71 and set(UNFLAGGED) < set(CHEATS) and len(UNFLAGGED) == 1
     assert set(OWN) <= set(CHEATS)
     assert all(maker.__doc__ for maker in CHEATS.values())
 

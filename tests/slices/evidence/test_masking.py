@@ -29,10 +29,26 @@ Net = Callable[[Tensor], Tensor]
 FIRST = ("random outputs", "probabilities", "gradient path", "zero gradients", "cross-entropy underflow")
 SLOPES = ("slope", "slope afar", "slope aside")
 OLD = (*FIRST, "gradients not finite", *SLOPES, "precision", "loss by steps", "accuracy by radius")
-ASKED = ("finite answers", "graph", "batches", "called again", "caller", "under attack", "continuity", "path")
+ASKED = (
+    "finite answers",
+    "graph",
+    "batches",
+    "full batch",
+    "called again",
+    "caller",
+    "under attack",
+    "continuity",
+    "path",
+)
 CHECKS = (*OLD, *ASKED, "survives saving", "known images", "afterwards", "attention", "black box beats white box")
 OF_RIGHT = {*SLOPES, "loss by steps", "accuracy by radius", "path", "survives saving", "known images"}
-UNASKED = {"afterwards", "attention", "under attack", "black box beats white box"}  # no attack is given here
+UNASKED = {
+    "afterwards",
+    "attention",
+    "full batch",
+    "under attack",
+    "black box beats white box",
+}  # no attack is given here
 FLAT = {"zero gradients", "loss by steps", "accuracy by radius"}  # an attack that stands still
 
 
@@ -315,6 +331,8 @@ def test_old_records_and_judging_without_torch() -> None:
     sweep = {"radii": [0.0, 0.5], "norm": "linf"}  # one survivor may be chance, two of nine are not
     assert doubted(sweep | {"accuracy": [1.0, 1 / 9], "right": 9}) == set()
     assert doubted(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
+    crowd = {"full_batch": 0.21, "full_batch_size": 64}  # of earlier releases there is none, which is no flag
+    assert doubted(crowd) == {"full batch"} and doubted(crowd | {"full_batch": 0.19}) == set()
     failed = checks_of({"failed": "RuntimeError: out of memory"})[0].finding
     assert failed and str(failed) == "evidence could not be collected: RuntimeError: out of memory [evidence/failed]"
     # A loss that falls back from its best is not a rise, even if it ends above the start.
@@ -323,6 +341,43 @@ def test_old_records_and_judging_without_torch() -> None:
     module = "robustkit.slices.evidence.gradient_masking"
     code = f"import sys; from {module} import checks_of; checks_of({{}}); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_model_that_is_far_surer_of_its_images_than_of_moved_ones_knows_them() -> None:
+    figures = {"rise": 1.0, "rise_shifted": 3.9, "loss": [-2.0, 0.0], "right": 8}  # of an earlier release
+
+    def knows(**more: object) -> bool:
+        return doubted(figures | more) == {"known images"}
+
+    assert not knows() and knows(rise_shifted=4.1) and knows(rise_shifted=1.0, rise_moved=4.1)
+    assert not knows(rise=0.0, rise_moved=0.079) and knows(rise=0.0, rise_moved=0.081)
+    figures |= {"rise_moved": 1.0, "kept": [1.0, 0.5, 0.75], "sure": [2.0, 0.41, 1.0]}
+    assert not knows(kept=[1.0, 0.5, 0.0]) and knows(kept=[1.0, 0.49, 0.75]) and knows(kept=[0.49, 1.0, 1.0])
+    assert not knows() and knows(sure=[2.0, 2.0, 0.39])
+    assert not knows(kept=[0.0, 0.0, 0.0], sure=[0.1, 0.1, 0.1], right=7)
+    (check,) = (each for each in checks_of(figures) if each.name == "known images")
+    assert check.figure == (
+        "five steps of PGD raise the margin by 1, at the same images moved by 1; of the correct samples 100 % rotated, "
+        "50 % cropped, 75 % flipped stay correct, with 1, 0.2, 0.5 times the margin"
+    )
+
+
+def test_a_full_batch_is_as_large_as_memory_allows(net: Net, batch: tuple[Tensor, Tensor]) -> None:
+    def small(x: Tensor) -> Tensor:
+        if len(x) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return net(x)
+
+    images, labels = batch[0], net(batch[0]).argmax(dim=1)
+    for most, size in ((100, 64), (64, 64), (63, 32), (7, 8)):
+        rng = Draws(range(len(images)))
+        options: Any = {"rng": rng, "batch_size": 4, "attack_batch": 64, "brief": True}
+        figures = examine(small, images, labels, ThreatModel("linf", EPS), **options)
+        (check,) = (each for each in checks_of(figures) if each.name == "full batch")
+        assert figures["full_batch_size"] == size and not check.finding
+        assert check.figure.startswith(f"gradients in a batch of {size} " if most > 7 else "not measured: a batch of 8")
+    random = examine(lambda x: net(x + 0.01 * torch.rand_like(x)), images, labels, ThreatModel("linf", EPS), **options)
+    assert random["unasked"]["full batch"] == "outputs are random"
 
 
 @pytest.mark.parametrize(("count", "eps", "size"), [(0, EPS, 1), (1, 0.0, 1), (1, EPS, 0)])

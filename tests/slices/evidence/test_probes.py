@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
 from attack_oracles import Draws
+from cheating_models import changed_gradient
 from torch import Tensor
 
 from attacks import ThreatModel
 from robustkit.slices.evidence.probes import (
     Asker,
     answer_difference,
+    in_full_batch,
     largest_jump,
     round_to_8_bits,
     under_attack,
+    when_moved,
     why_not_saved,
 )
 
@@ -25,6 +29,11 @@ GREY = 1 / 255
 
 def asker(model: object, threat: ThreatModel | None = None) -> Asker:
     return Asker(model, torch.float32, None, threat or ThreatModel(eps=8 * GREY), 4)  # type: ignore[arg-type]
+
+
+def of_values(change: Callable[[Tensor, Tensor], Tensor], net: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    through = changed_gradient(change)
+    return lambda x: net(through(x))
 
 
 def test_saved_points_are_the_nearest_8_bit_images_inside_the_ball() -> None:
@@ -63,6 +72,59 @@ def test_differences_are_relative_to_what_a_prediction_sees() -> None:
     assert apart.item() > 0.1 * answer_difference(logits + 0.1, logits).item()
     assert answer_difference(torch.tensor([[0.0, 1.0]]), torch.tensor([[math.nan, 1.0]])).item() == 1e6
     assert answer_difference(torch.tensor([[math.inf, 1.0]]), torch.tensor([[2.0, 1.0]])).item() == 1e6
+
+
+def test_gradients_are_compared_with_those_of_a_batch_of_different_images() -> None:
+    weights = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    images, labels = torch.tensor([[0.75, 0.25], [0.6, 0.1], [0.2, 0.7]]), torch.tensor([0, 0, 1])
+
+    def apart(change: Callable[[Tensor, Tensor], Tensor], size: int = 8) -> tuple[list[float], Asker]:
+        asked = asker(of_values(change, lambda x: x @ weights))
+        return in_full_batch(asked, images, labels, size, "ce").tolist(), asked
+
+    same, asked = apart(lambda gradient, _: gradient)
+    assert same == [0, 0, 0] and (asked.forwards, asked.backwards) == (11, 11)
+    assert apart(lambda gradient, _: -gradient if len(gradient) > 7 else gradient)[0] == [2, 2, 2]
+    assert apart(lambda gradient, _: -gradient if len(gradient) > 8 else gradient)[0] == [0, 0, 0]
+    # The images are at places 0, 2 and 5 of the eight.
+    tail = torch.arange(8)[:, None] >= 5
+    assert apart(lambda gradient, _: torch.where(tail[: len(gradient)], 0.5, 1.0) * gradient)[0] == [0, 0, 0.5]
+    assert apart(lambda gradient, _: math.nan * gradient if len(gradient) > 7 else gradient)[0] == [1e6] * 3
+    assert apart(lambda gradient, _: 0 * gradient)[0] == [0, 0, 0]
+    seen = list[Tensor]()
+    wide = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+
+    def watching(x: Tensor) -> Tensor:
+        seen.append(x.detach().clone())
+        return x.flatten(1)[:, :2]
+
+    in_full_batch(asker(watching), wide, labels[:2], 64, "margin")
+    assert len(seen[1]) == 64 == len(seen[1].flatten(1).unique(dim=0)) and seen[1][[0, 32]].equal(wide)
+
+
+def test_images_are_moved_and_their_own_answers_counted() -> None:
+    """Of even images no move but darkness changes anything; the sides of others change places when they are flipped."""
+    halves = torch.ones(16, 16)
+    halves[:, 8:] = -1
+
+    def model(x: Tensor) -> Tensor:
+        score = (x - 0.5).mean(dim=(1, 2, 3)) + (halves * x).mean(dim=(1, 2, 3))
+        return torch.stack([score, -score], dim=1)
+
+    images = torch.tensor([204 * GREY, 133 * GREY])[:, None, None, None].repeat(2, 1, 16, 16)
+    images[2:] += 25 * GREY * halves
+    labels, watched = torch.zeros(4, dtype=torch.int64), asker(model)
+    found = when_moved(watched, images, labels, Draws(range(4)), 5)
+    assert found["kept"].tolist() == [[True] * 3] * 3 + [[True, True, False]]
+    even = found["sure"][:2]
+    assert even.flatten().tolist() == pytest.approx([0.6] * 3 + [11 * GREY] * 3, abs=1e-5)
+    assert found["sure"][2:, 2].tolist() == pytest.approx([103 * GREY, 39 * GREY], abs=1e-5)
+    # All values move by eps at most, which a linear model feels wherever the image is.
+    assert found["rise_moved"].amax() <= 2 * 8 * GREY + 1e-5 and found["rise_moved"].amin() > 4 * GREY
+    assert (watched.forwards, watched.backwards) == (4 * 10, 4 * 5)
+    between = torch.tensor([100.4, 100.6, 256.0]) * GREY
+    assert watched.as_image(between).tolist() == pytest.approx([100 * GREY, 101 * GREY, 1.0])
+    assert asker(model, ThreatModel(eps=GREY, bounds=None)).as_image(between).equal(between)
 
 
 def test_a_path_finds_a_jump_and_lets_go_of_what_is_steep() -> None:
