@@ -128,7 +128,7 @@ class SliceCommand(click.Command):
     that one's slice was deleted, it stands first under Tools."""
 
     def __init__(self, *names: Any, after: str = "", **settings: Any) -> None:
-        super().__init__(*names, **settings)
+        super().__init__(*names, **({"context_settings": CONTEXT} | settings))
         self.after = after
 
 

@@ -19,7 +19,6 @@ from ..errors import DataError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
 from .options import (
-    CONTEXT,
     GROUPS,
     Command,
     checkpoints_argument,
@@ -109,7 +108,7 @@ def evaluation(
 
         run.__doc__ = words.__doc__
         options = checkpoints_argument(run_options(kind, shared=shared, without=without)(run))
-        return click.command(words.__name__, cls=Command, context_settings=CONTEXT, **settings)(options)
+        return click.command(words.__name__, cls=Command, **settings)(options)
 
     return command_of
 

@@ -131,7 +131,12 @@ def test_a_model_that_waits_until_it_was_looked_at_is_flagged(place: Path, tmp_p
     for after in (10**9, None):
         file = tmp_path / f"late_{len(asked)}.py"
         file.write_text(LATE.replace("{after}", str(asked[0] if after is None else after)))
-        options = {"attacks": "pgd", "eps": "8/255", "model": {"arch": f"{file}:build", "num_classes": 3}}
+        options = {
+            "attacks": "pgd",
+            "eps": "8/255",
+            "evidence": "full",
+            "model": {"arch": f"{file}:build", "num_classes": 3},
+        }
         run = audit(place, tmp_path / file.stem, setup_check=False, **options)
         (row,) = (row for row in run.summary() if row.metric == "top1" and row.condition != "clean")
         figures = run.evidence(run.manifest.checkpoints[0].name, row.condition)

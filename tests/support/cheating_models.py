@@ -276,7 +276,7 @@ def seeded(k: Known) -> Net:
 
 
 def slow_dice(k: Known) -> Net:
-    """Noise of 0.1 on the pixels, drawn anew after each ten calls, so that asking twice finds none."""
+    """Noise of 0.1 on the pixels, drawn again after each ten calls, so that asking twice finds none."""
     calls: list[int] = []
 
     def model(x: Tensor) -> Tensor:
@@ -661,7 +661,7 @@ def mild(k: Known) -> Net:
 
 
 def rolled_gradient(k: Known) -> Net:
-    """The gradient is that of the pixel beside."""
+    """The gradient is that of the next pixel."""
     return of_pixels(k, lambda gradient, _: gradient.roll(1, 3))
 
 

@@ -11,11 +11,11 @@ from ...common.plugins import of_slice
 from ...pipeline.request import ClassificationRequest
 from ..options import (
     AT_LEAST_1,
-    CONTEXT,
     GATE,
     GROUPS,
     Command,
     Place,
+    SliceCommand,
     TextType,
     common,
     group,
@@ -32,7 +32,7 @@ RUN = Place(file_okay=False)
 run_argument = click.argument("run", type=RUN)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=SliceCommand)
 @run_argument
 @setting("--metadata", type=Place(), help="CSV of samples and columns of your own, such as camera; kept in the run.")
 @request_options(ClassificationRequest, *GROUPS)
@@ -67,7 +67,7 @@ def report(
         log(existing, results)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=SliceCommand)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @setting("--out", type=Place(writes=True), help="Run folder to merge into, existing or new; default: the first RUN.")
 @setting("--details", is_flag=True, help="Print all tables, not only the short one.")
@@ -89,7 +89,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
         show(run, run.summary(), details)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=SliceCommand)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @setting("--checkpoint", "checkpoints", multiple=True, help="Compare only this checkpoint; may be repeated.")
 @setting("--against", help="Baseline checkpoint; default: the first.")
@@ -146,7 +146,7 @@ _AUDIT = (
 """What --until-decided computes with; what it computes follows from the policy."""
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
+@click.command(cls=Command)
 @click.argument("runs", nargs=-1, required=True, type=TextType(), metavar="RUN | CHECKPOINT...")
 @setting("--policy", type=Place(writes=True), help="TOML file of rules; written by --init.")
 @setting("--baseline", type=RUN, help="Run to compare with, for rules about a drop.")

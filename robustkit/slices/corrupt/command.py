@@ -13,7 +13,6 @@ import click
 
 from ...cli.options import (
     AT_LEAST_1,
-    CONTEXT,
     Command,
     Place,
     Whole,
@@ -40,7 +39,6 @@ _FORMATS = click.Choice(["jpeg", "png"])
 
 @click.command(
     cls=Command,
-    context_settings=CONTEXT,
     after="inspect",
     short_help="corrupt images, or write a tree of corrupted images",
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...cli.options import CONTEXT, Place, SliceCommand, common, quiet_option, request_options, setting
+from ...cli.options import Place, SliceCommand, common, quiet_option, request_options, setting
 from ...cli.terminal import console, run_and_show
 from ...display.console import print_as_it_is
 from ...pipeline.request import ClassificationRequest, SegmentationRequest
@@ -91,7 +91,6 @@ Your own checkpoint:
 
 @click.command(
     cls=SliceCommand,
-    context_settings=CONTEXT,
     after="segment",
     short_help="run a short audit on embedded checkpoints and data",
 )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
+from ...cli.options import Place, SliceCommand, common, setting
 from ...cli.terminal import console
 from ...common.files import write_whole
 from ...display.console import print_line
@@ -332,7 +332,7 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
 
-@click.command(cls=SliceCommand, context_settings=CONTEXT, after="explain", short_help="self-test this installation")
+@click.command(cls=SliceCommand, after="explain", short_help="self-test this installation")
 @setting("--json", "json_file", type=Place(writes=True), help="Write the checks to this JSON file.")
 @common
 def doctor(json_file: Path | None) -> None:

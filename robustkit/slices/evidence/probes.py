@@ -325,9 +325,9 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
 def when_moved(asker: Asker, images: Tensor, labels: Tensor, rng: Rng, steps: int) -> Columns:
     """Return figures of images (B, C, H, W) that nobody has stored, as they were moved here.
 
-    kept: (B, 3) whether they are right when rotated, cropped, and flipped, each by itself. sure: (B, 3) the margins of
-    these predictions. rise_moved: (B,) what short PGD adds to the margin of images that were rotated, shifted, cropped,
-    flipped and darkened.
+    kept: (B, 3) whether they are right when rotated, cropped, and flipped, each by itself. forgotten: (B,) whether the
+    first two are wrong, and of one class. sure: (B, 3) the margins of these predictions. rise_moved: (B,) what short
+    PGD adds to the margin of images that were rotated, shifted, cropped, flipped and darkened.
     """
     draws = rng.uniform((4,), "evidence/moved").to(images.device, torch.float64)
     ways = torch.where(draws < 0.5, draws - 1, draws)  # from -1 to -1/2, or from 1/2 to 1
@@ -335,7 +335,9 @@ def when_moved(asker: Asker, images: Tensor, labels: Tensor, rng: Rng, steps: in
     alone = moves * moves.new_tensor([1, 0, 0])
     alike = [move(images, alone, "reflect"), _cropped(images), images.flip(-1)]
     answers = [asker.plain(asker.as_image(each)) for each in alike]
-    figures = {"kept": torch.stack([each.argmax(dim=1) == labels for each in answers], dim=1)}
+    predictions = torch.stack([each.argmax(dim=1) for each in answers], dim=1)
+    figures = {"kept": predictions == labels[:, None]}
+    figures["forgotten"] = ~figures["kept"][:, 0] & (predictions[:, 0] == predictions[:, 1])
     figures["sure"] = torch.stack([-margin(each, each.argmax(dim=1)) for each in answers], dim=1)
     moved = asker.as_image(_DARKER * _cropped(move(images, moves, "reflect")).flip(-1))
     own = (before := asker.plain(moved)).argmax(dim=1)
@@ -377,7 +379,8 @@ _EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", 
 _APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "attacked", "jump", "path")
 _ROUNDING = 1e-5
 _GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
-_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden", *AROUND)
+_SAVED = ("saved_samples", "saved_same", "saved_lost", "hidden")
+_COUNTS = ("right", "random_predictions", *_GRADIENTS, "forgotten", *_SAVED, *AROUND)
 _MEDIANS = ("slope", "slope_error", "slope_far", "full_batch", "jump", "path", "rise", "rise_moved")
 _MEANS = ("loss", "accuracy", "kept", "sure")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ...cli.options import CONTEXT, Place, SliceCommand, common, setting
+from ...cli.options import Place, SliceCommand, common, setting
 from ...cli.terminal import console, say_unfinished, usable
 from ...display.console import print_as_it_is
 
@@ -19,7 +19,6 @@ _FORMATS = ("every-eval-ever", "hf-eval-results", "model-index", "csv", "tensorb
 @click.command(
     "card",
     cls=SliceCommand,
-    context_settings=CONTEXT,
     after="check",
     short_help="write a model card, results as JSON, and a badge",
 )
@@ -43,7 +42,6 @@ def write_card(run: Path, **options: Any) -> None:
 
 @click.command(
     cls=SliceCommand,
-    context_settings=CONTEXT,
     after="card",
     short_help="write results for Every Eval Ever, the Hub, CSV, a tracker",
 )

@@ -16,7 +16,6 @@ import click
 from ...cli.completion import checkpoints as known_checkpoints
 from ...cli.options import (
     AT_LEAST_0,
-    CONTEXT,
     Command,
     common,
     details_option,
@@ -51,7 +50,6 @@ _map_option = partial(setting, section="Maps")
 
 @click.command(
     cls=Command,
-    context_settings=CONTEXT,
     after="segment",
     short_help="draw and score attribution maps of classifiers",
 )

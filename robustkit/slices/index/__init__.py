@@ -10,15 +10,13 @@ from typing import Any
 
 import click
 
-from ...cli.options import AT_LEAST_0, CONTEXT, Place, SliceCommand, common, setting
+from ...cli.options import AT_LEAST_0, Place, SliceCommand, common, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_line
 from ...errors import RunError
 
 
-@click.command(
-    cls=SliceCommand, context_settings=CONTEXT, after="compare", short_help="write an index of all runs in a folder"
-)
+@click.command(cls=SliceCommand, after="compare", short_help="write an index of all runs in a folder")
 @click.argument("folder", type=Place(file_okay=False), required=False)
 @setting(
     "--compare", "compared", type=AT_LEAST_0, default=8, help="Compute at most N new comparisons of consecutive runs."

@@ -14,7 +14,6 @@ import click
 from ...cli.completion import checkpoints as known_checkpoints
 from ...cli.options import (
     AT_LEAST_1,
-    CONTEXT,
     Command,
     common,
     images_option,
@@ -38,7 +37,6 @@ _SCENES = ("masks", "ignore", "reduce_zero_label")  # of a segmenter's images; -
 
 @click.command(
     cls=Command,
-    context_settings=CONTEXT,
     short_help="show a checkpoint's contents and detect its attention formula",
 )
 @click.argument("checkpoint", shell_complete=known_checkpoints)

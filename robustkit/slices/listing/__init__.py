@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from ...cli.commands import EVERY_COMMAND
 from ...cli.completion import codes, completion_script
-from ...cli.options import CONTEXT, SliceCommand, common, setting
+from ...cli.options import SliceCommand, common, setting
 from ...cli.terminal import console
 from ...display.console import print_line, print_tables
 from ...errors import ProtocolError, unknown
@@ -275,7 +275,6 @@ def _complete_kind(context: click.Context, parameter: click.Parameter, incomplet
 @click.command(
     "list",
     cls=SliceCommand,
-    context_settings=CONTEXT,
     short_help="list models, attacks, corruptions and more",
 )
 @click.argument("kind", required=False, default="", metavar="[KIND]", shell_complete=_complete_kind)
@@ -302,7 +301,6 @@ def list_(kind: str, as_json: bool) -> None:
 
 @click.command(
     cls=SliceCommand,
-    context_settings=CONTEXT,
     after="list",
     short_help="explain a finding: why it matters, what to do",
 )
@@ -341,7 +339,7 @@ def explain(code: str, as_json: bool) -> None:
             print_line(console(), line)
 
 
-@click.command(cls=SliceCommand, context_settings=CONTEXT, after="explain", short_help="set up shell completion")
+@click.command(cls=SliceCommand, after="explain", short_help="set up shell completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 @common
 def completion(shell: str) -> None:

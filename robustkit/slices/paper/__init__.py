@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ...cli.options import CONTEXT, GROUPS, Place, SliceCommand, common, request_options, setting
+from ...cli.options import GROUPS, Place, SliceCommand, common, request_options, setting
 from ...cli.terminal import console, usable
 from ...display.console import print_as_it_is, print_tables
 from ...errors import ProtocolError
@@ -27,7 +27,6 @@ def _complete_axis(context: click.Context, parameter: click.Parameter, incomplet
 @click.command(
     "table",
     cls=SliceCommand,
-    context_settings=CONTEXT,
     after="compare",
     short_help="print a table for a paper: LaTeX, Markdown, CSV, HTML",
 )
@@ -83,7 +82,6 @@ def print_table(runs: tuple[Path, ...], format: str, named: tuple[str, ...], **o
 @click.command(
     "plan",
     cls=SliceCommand,
-    context_settings=CONTEXT,
     after="compare",
     short_help="say how many images or trainings show a difference",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ...cli.options import CONTEXT, Place, SliceCommand, common, images_option, setting
+from ...cli.options import Place, SliceCommand, common, images_option, setting
 from ...cli.terminal import console
 from ...display.console import print_as_it_is, print_line
 
@@ -17,7 +17,6 @@ from ...display.console import print_as_it_is, print_line
 @click.command(
     cls=SliceCommand,
     name="export-data",
-    context_settings=CONTEXT,
     after="inspect",
     short_help="write a condition's images as PNG, for another system",
 )

@@ -351,14 +351,15 @@ def test_a_model_that_is_far_surer_of_its_images_than_of_moved_ones_knows_them()
 
     assert not knows() and knows(rise_shifted=4.1) and knows(rise_shifted=1.0, rise_moved=4.1)
     assert not knows(rise=0.0, rise_moved=0.079) and knows(rise=0.0, rise_moved=0.081)
-    figures |= {"rise_moved": 1.0, "kept": [1.0, 0.5, 0.75], "sure": [2.0, 0.41, 1.0]}
-    assert not knows(kept=[1.0, 0.5, 0.0]) and knows(kept=[1.0, 0.49, 0.75]) and knows(kept=[0.49, 1.0, 1.0])
-    assert not knows() and knows(sure=[2.0, 2.0, 0.39])
-    assert not knows(kept=[0.0, 0.0, 0.0], sure=[0.1, 0.1, 0.1], right=7)
+    figures |= {"rise_moved": 1.0, "kept": [1.0, 0.5, 0.75], "sure": [2.0, 0.41, 1.0], "forgotten": 2}
+    assert not knows() and knows(sure=[2.0, 2.0, 0.39]) and knows(forgotten=3)
+    assert not knows(forgotten=3, right=12) and knows(forgotten=4, right=12)
+    assert not knows(sure=[0.1, 0.1, 0.1], forgotten=7, right=7)
     (check,) = (each for each in checks_of(figures) if each.name == "known images")
     assert check.figure == (
         "five steps of PGD raise the margin by 1, at the same images moved by 1; of the correct samples 100 % rotated, "
-        "50 % cropped, 75 % flipped stay correct, with 1, 0.2, 0.5 times the margin"
+        "50 % cropped, 75 % flipped stay correct, with 1, 0.2, 0.5 times the margin; 2 are of one other class, rotated "
+        "or cropped"
     )
 
 

@@ -115,6 +115,10 @@ def test_images_are_moved_and_their_own_answers_counted() -> None:
     images[2:] += 25 * GREY * halves
     labels, watched = torch.zeros(4, dtype=torch.int64), asker(model)
     found = when_moved(watched, images, labels, Draws(range(4)), 5)
+    assert not found["forgotten"].any()
+    assert when_moved(watched, images[:2], labels[:2] + 1, Draws(range(2)), 1)["forgotten"].all()  # as if 1 was stored
+    watched = asker(model)
+    when_moved(watched, images, labels, Draws(range(4)), 5)
     assert found["kept"].tolist() == [[True] * 3] * 3 + [[True, True, False]]
     even = found["sure"][:2]
     assert even.flatten().tolist() == pytest.approx([0.6] * 3 + [11 * GREY] * 3, abs=1e-5)
