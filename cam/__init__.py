@@ -5,6 +5,7 @@
     with AGCAM(model) as explain:
         maps = explain(images)  # (B, H, W) in [0, 1], for the predicted classes
 
+Of a model that predicts a class for each pixel, `explain(images, SegmentTarget(...))` explains one class in a region.
 `explain.explain(...)` in place of the call also returns the logits, the targets and which maps are degenerate.
 `RandomMap`, `CentredGaussian` and `FullImage` do not look at the image: scores mean little without theirs.
 

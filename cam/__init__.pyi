@@ -14,7 +14,9 @@ from .attention import Rollout as Rollout
 from .explainer import Explainer as Explainer
 from .explainer import Explanation as Explanation
 from .explainer import Rng as Rng
+from .explainer import SegmentTarget as SegmentTarget
 from .explainer import TorchRng as TorchRng
+from .explainer import component as component
 from .gradcam import GradCAM as GradCAM
 from .gradcam import GradCAMPlusPlus as GradCAMPlusPlus
 from .gradcam import LayerCAM as LayerCAM

@@ -17,7 +17,6 @@ from .explainer import (
     Explainer,
     Fill,
     Rng,
-    Target,
     TorchRng,
     at_least,
     check_images,
@@ -87,7 +86,7 @@ class IntegratedGradients(Explainer):
         at_least(1, steps=steps, batch_size=batch_size)
         self.steps, self.fill, self.batch_size = steps, fill, batch_size
 
-    def attributions(self, images: Tensor, target: Target = None) -> Tensor:
+    def attributions(self, images: Tensor, target: int | Tensor | None = None) -> Tensor:
         """Return what each value of the images adds to the logit: (B, C, H, W), or (B, T, C, H, W) for T targets.
         Their sum is the logit of the image less that of the plain one, up to the error of the steps.
         """
@@ -211,7 +210,7 @@ class RISE(Explainer):
             for part in split_by_batch(self.masks, len(images), rows_of(self.batch_size, images)):
                 masks = self.drawn(draws[:, part], (images.shape[2], images.shape[3]))
                 covered = torch.lerp(back, images[:, None], masks[:, :, None].to(images.dtype))
-                answers = self._logits(covered.flatten(0, 1)).float().softmax(dim=1).view(*masks.shape[:2], -1)
+                answers = self._probabilities(covered.flatten(0, 1)).view(*masks.shape[:2], -1)
                 if answers.shape[2] == 1:
                     raise ValueError("the model has one class, whose probability is always 1; expected two or more")
                 weights = answers.gather(2, chosen(answers[:, 0], classes)[:, None].expand(-1, masks.shape[1], -1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -33,6 +34,9 @@ class AGCAM(AttentionExplainer):
     averaged over them. Of an attention pool (timm's AttentionPoolLatent in SigLIP and PE, the probe of transformers'
     SigLIP) S and G are the pool's one row, from its latent to the patches; rows of the blocks add nothing.
 
+    Of a `SegmentTarget`, S and G are the rows of all patches. SegFormer's finer grids ask coarser ones: there rows are
+    summed, and brought to the last block's grid.
+
     One forward and a backward for each target, down to the first block's attention and no further; of a model of
     transformers one image more, the first time, to find what its logits are read from. With its graph a call holds one
     row of each attention, or the rows of all pooled tokens; gradients are summed as they come, and not kept.
@@ -57,7 +61,7 @@ class AGCAM(AttentionExplainer):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._transformer = Transformer.needed(self.model, "AG-CAM", row=True)
+        self._transformer = Transformer.needed(self.model, "AG-CAM", row=True, pyramid=True)
 
     def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         self._settled(images)
@@ -98,6 +102,8 @@ class _ReadRows:
         def add(gradient: Tensor, total: Tensor | None) -> Tensor:
             rows = self._chosen(gradient).float()
             term = (rows.relu() * weights).sum(dim=1).mean(dim=1)
+            if self.transformer.grids:  # each pixel's tokens count alike, of however many a layer has
+                term = self.transformer.on_last_grid(index, term * rows.shape[2])
             self.of_rows = self.of_rows + rows.abs().sum()
             self.of_all = self.of_all + gradient.float().abs().sum()
             return term if total is None else total + term
@@ -230,6 +236,7 @@ class LeGrad(AttentionExplainer):
     """LeGrad (Bousselham et al., ICCV 2025): the positive gradient of attention, for what each block makes of a class.
 
     Each block's output, averaged over all tokens, goes through the model's own norm and head: its score of the class.
+    Of a `SegmentTarget` it goes there as it is, in place of the last block's, in a forward of its own.
     The map is the sum over blocks of relu(d score / d attention of that block), averaged over heads and queries, at
     the patches.
 
@@ -262,6 +269,8 @@ class LeGrad(AttentionExplainer):
         self.layers = layers or depth
 
     def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        if self._region is not None:
+            return self._by_turns(images, targets)
         blocks = self._transformer.whole_blocks
         first, depth = len(blocks) - self.layers, len(blocks)
         trail = Trail(lambda index, *_: _sum_of_rises if first <= index < depth else None, cut=True)
@@ -296,6 +305,39 @@ class LeGrad(AttentionExplainer):
         finally:
             trail.forget()
         return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
+
+    def _by_turns(self, images: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `_raw` does, where a head for pixels may not take the rows of several blocks at once."""
+        blocks, total = self._transformer.whole_blocks, None
+        for turn in range(len(blocks) - self.layers, len(blocks)):
+            trail, kept = Trail(partial(_at, turn), cut=True), list[Any]()
+
+            def form(module: nn.Module, inputs: Any, output: Any, turn: int = turn, kept: list[Any] = kept) -> Any:
+                if module is blocks[turn]:
+                    kept.append(output)
+                return kept[0] if module is blocks[-1] else None
+
+            try:
+                with ExitStack() as stack:
+                    begin = blocks[turn].register_forward_pre_hook(
+                        lambda _, *call: detach_arguments(*call), with_kwargs=True
+                    )
+                    stack.callback(begin.remove)
+                    for block in {id(each): each for each in (blocks[turn], blocks[-1])}.values():
+                        stack.callback(block.register_forward_hook(form).remove)
+                    stack.enter_context(self._transformer.showing(trail.see))
+                    logits = self._logits(images)
+                classes = chosen(logits, targets)
+                sums = torch.stack([trail.sum(each, more) for each, more in each_target(logits, classes)], dim=1)
+            finally:
+                trail.forget()
+            total = sums if total is None else total + sums
+        assert total is not None
+        return logits, classes, self._transformer.to_grid(total)
+
+
+def _at(turn: int, index: int, *_: Tensor) -> Add | None:
+    return _sum_of_rises if index == turn else None
 
 
 def _sum_of_rises(gradient: Tensor, total: Tensor | None) -> Tensor:

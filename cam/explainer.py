@@ -55,7 +55,90 @@ class TorchRng:
         return torch.randn(self.batch, *shape, device=self.device)
 
 
-Target = int | Tensor | None
+@dataclass(frozen=True)
+class SegmentTarget:
+    """The logit of a class, summed over the pixels of a region, of a model that returns (B, K, H, W).
+
+    Args:
+        target: the class, for all images or (B,) integers. None: of each image the one that most pixels of its region
+            are predicted as.
+        regions: (B, H, W) bool, or (H, W) for all images, of the size of the logits. None: where the class is the
+            predicted one.
+        ignored: classes that are never chosen where `target` is None.
+
+    Raises:
+        TypeError, ValueError: when it is used, for classes or regions that do not fit the logits.
+
+    Example:
+        >>> AGCAM(segmenter)(images, SegmentTarget()).shape  # of the class that most pixels are predicted as
+        torch.Size([2, 64, 64])
+    """
+
+    target: int | Tensor | None = None
+    regions: Tensor | None = None
+    ignored: Sequence[int] = ()
+
+    def resolve(self, logits: Tensor, place: int, images: int) -> tuple[int, Tensor]:
+        """Return the class and the region (H, W) of one image of a batch.
+
+        logits: (K, H, W). place: of the image among `images`. The region is empty where the class is predicted nowhere.
+        """
+        classes, size = len(logits), tuple(logits.shape[1:])
+        predicted = logits.argmax(dim=0)
+        region = self._region(size, place, images)
+        region = None if region is None else region.to(logits.device)
+        if self.target is None:
+            seen = predicted if region is None else predicted[region]
+            counts = torch.bincount(seen.flatten(), minlength=classes)
+            counts[[number for number in self.ignored if 0 <= number < classes]] = -1
+            target = int(counts.argmax())
+        else:
+            target = self._class(place, images)
+            if not 0 <= target < classes:
+                raise ValueError(f"target {target}; the model has {classes} classes, 0 … {classes - 1}")
+        return target, predicted == target if region is None else region
+
+    def _class(self, place: int, images: int) -> int:
+        if not isinstance(self.target, Tensor):
+            return operator.index(self.target)  # type: ignore[arg-type]  # None is not asked here
+        if self.target.is_floating_point() or self.target.dtype == torch.bool:
+            raise TypeError(f"target is {self.target.dtype}; expected int64, the numbers of classes")
+        if tuple(self.target.shape) != (images,):
+            raise ValueError(f"target has the shape {tuple(self.target.shape)}; expected ({images},), a class each")
+        return int(self.target[place])
+
+    def _region(self, size: tuple[int, ...], place: int, images: int) -> Tensor | None:
+        if self.regions is None:
+            return None
+        if self.regions.dtype != torch.bool:
+            raise TypeError(f"regions are {self.regions.dtype}; expected bool, True where a pixel counts")
+        if tuple(self.regions.shape) not in ((images, *size), size):
+            expected = f"expected {(images, *size)} or {size}, as the logits"
+            raise ValueError(f"regions have the shape {tuple(self.regions.shape)}; {expected}")
+        return self.regions if self.regions.ndim == 2 else self.regions[place]
+
+
+def component(region: Tensor, row: int, column: int) -> Tensor:
+    """Return the part of a region (H, W) bool that hangs together, corners included, and holds a pixel.
+
+    It is empty where the pixel is not in the region. ValueError for a pixel outside of the image.
+
+    Example:
+        >>> component(torch.tensor([[True, False, True]]), 0, 2)
+        tensor([[False, False,  True]])
+    """
+    height, width = region.shape
+    if not (0 <= row < height and 0 <= column < width):
+        where = f"row {row}, column {column}"
+        raise ValueError(f"the pixel in {where} is outside of the image; expected up to {height - 1} and {width - 1}")
+    import cv2
+    import numpy as np
+
+    labels = cv2.connectedComponents(region.cpu().numpy().astype(np.uint8), connectivity=8)[1]
+    return torch.from_numpy((labels == labels[row, column]) & (labels > 0)).to(region.device)
+
+
+Target = int | Tensor | SegmentTarget | None
 Self = TypeVar("Self", bound="Explainer")
 FLAT = 16 * torch.finfo(torch.float32).eps  # a relative spread within which a map is constant up to rounding
 
@@ -76,7 +159,7 @@ class Explanation:
     Both ends are reached, except by `CentredGaussian` and `FullImage`, which follow their definitions.
     """
     logits: Tensor
-    """(B, K) detached, as the model gave them."""
+    """(B, K) detached, as the model gave them; of a `SegmentTarget`, summed over the region."""
     target: Tensor
     """(B,) int64, the classes explained."""
     degenerate: Tensor
@@ -89,8 +172,9 @@ class Explainer(ABC):
     Calling it returns the maps alone, `explain` an `Explanation`. Both work whatever the caller's grad mode is.
 
     Args:
-        model: images (B, 3, H, W) to logits (B, K). Inside, it is in evaluation mode and its parameters take no
-            gradient; on leaving, also by an exception, it is restored. Contexts of the same model may be nested.
+        model: images (B, 3, H, W) to logits (B, K), or (B, K, H, W) for a `SegmentTarget`. Inside, it is in evaluation
+            mode and its parameters take no gradient; on leaving, also by an exception, it is restored. Contexts of the
+            same model may be nested.
 
     Raises:
         TypeError: a model that is not a torch.nn.Module.
@@ -111,6 +195,7 @@ class Explainer(ABC):
             raise TypeError(f"the model is {type(model).__name__}; expected a torch.nn.Module from images to logits")
         self.model = model._modules.get("_orig_mod") or model  # what torch.compile wrapped
         self._inside: ExitStack | None = None
+        self._region: Tensor | None = None
 
     def __enter__(self: Self) -> Self:
         if self._inside is not None:
@@ -148,7 +233,7 @@ class Explainer(ABC):
         Args:
             images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.
             target: the class to explain: None for the predicted one, a number for all images, (B,) integers, or (B, T)
-                for T maps of each image from one forward.
+                for T maps of each image from one forward; or a `SegmentTarget`.
             rng: where explainers whose `draws_numbers` is true take them from: `RandomMap`, `RISE` and `SmoothGrad`.
 
         Returns:
@@ -162,6 +247,8 @@ class Explainer(ABC):
         if self._inside is None:
             with self:
                 return self.explain(images, target, rng=rng)
+        if isinstance(target, SegmentTarget):
+            return self._of_regions(images, target, rng)
         with torch.inference_mode(False), torch.enable_grad():
             targets = wanted_targets(target, images)
             if len(images):
@@ -174,6 +261,35 @@ class Explainer(ABC):
         if not (isinstance(target, Tensor) and target.ndim == 2):
             maps, targets, degenerate = maps[:, 0], targets[:, 0], degenerate[:, 0]
         return Explanation(maps, logits.detach(), targets, degenerate)
+
+    def _of_regions(self, images: Tensor, target: SegmentTarget, rng: Rng | None) -> Explanation:
+        """Explain image by image, each with its own region."""
+        made = []
+        for place, image in enumerate(images[:, None]):
+            with torch.no_grad():
+                answer = _of_pixels(self.model(self._as_fed(image)), 1)
+            number, region = target.resolve(answer[0], place, len(images))
+            self._look_at(region.to(answer.dtype))
+            try:
+                if region.any():
+                    made.append(self.explain(image, number, rng=None if rng is None else _OfOne(rng, place)))
+                    if len(made[-1].maps) > 1:
+                        raise ValueError(
+                            f"the model shows {len(made[-1].maps)} windows of an image to its network; expected one as "
+                            "large as the image; use gradient, integrated-gradients, smooth-grad or rise"
+                        )
+                else:  # there is nothing to explain
+                    nowhere, logits = image.new_zeros(1, *image.shape[2:]).float(), answer.new_zeros(1, answer.shape[1])
+                    of_class, flat = torch.tensor([number], device=image.device), torch.ones(1, dtype=torch.bool)
+                    made.append(Explanation(nowhere, logits, of_class, flat.to(image.device)))
+            finally:
+                self._look_at(None)
+        parts = zip(*(vars(each).values() for each in made), strict=True)
+        return Explanation(*map(torch.cat, parts)) if made else self.explain(images)
+
+    def _look_at(self, region: Tensor | None) -> None:
+        """Sum logits over a region (H, W) from now on; None: the model gives logits of the whole image."""
+        self._region = region
 
     def _contexts(self) -> Iterable[AbstractContextManager[None]]:
         """Return what changes the model, which is held still, while the explainer is entered."""
@@ -199,14 +315,46 @@ class Explainer(ABC):
             logits = self._logits(images)
         return logits, chosen(logits, targets)
 
+    def _probabilities(self, images: Tensor) -> Tensor:
+        """Return the probabilities (B, K) float32; of a region their mean over its pixels."""
+        if self._region is None:
+            return self._logits(images).float().softmax(dim=1)
+        of_pixels = _of_pixels(self.model(images), len(images)).float().softmax(dim=1)
+        return (of_pixels * self._region.float()).sum(dim=(2, 3)) / self._region.sum()
+
     def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
         """Return the logits, `copies` rows for each image where a hook adds rows. ValueError for anything else."""
         logits = self.model(images)
+        if self._region is not None:
+            logits = (_of_pixels(logits, len(images) * copies) * self._region).sum(dim=(2, 3))
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(images) * copies):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             of = f"{len(images)} images" if copies == 1 else f"{len(images)} images of {copies} rows each"
             raise ValueError(f"the model returned {got} for {of}; expected logits (images, classes)")
         return logits
+
+
+def _of_pixels(logits: object, rows: int) -> Tensor:
+    if not (isinstance(logits, Tensor) and logits.ndim == 4 and len(logits) == rows):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"the model returned {got} for {rows} images; expected logits of each pixel, a tensor (images, classes, H, "
+            "W): wrap a model that returns several"
+        )
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+class _OfOne:
+    """The random numbers of one image of a batch."""
+
+    def __init__(self, rng: Rng, place: int) -> None:
+        self.rng, self.rows = rng, slice(place, place + 1)
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return self.rng.uniform(shape, purpose)[self.rows]
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return self.rng.normal(shape, purpose)[self.rows]
 
 
 def same_draws(explain: Explainer, rng: Rng | None) -> None:
@@ -272,7 +420,7 @@ def check_images(images: Tensor) -> None:
         raise ValueError(f"images have the shape {tuple(images.shape)}; expected (B, 3, H, W)")
 
 
-def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
+def wanted_targets(target: int | Tensor | None, images: Tensor) -> Tensor | None:
     """Return the classes asked for, (B, T) int64 on the images' device, fit for a graph; None for the predicted."""
     if target is None:
         return None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .explainer import Explainer, Fill, Rng, at_least, chosen, fill_values, gradients, refuse, rows_of
-from .vit import Transformer
+from .vit import Transformer, last_stage
 
 
 class OfFeatures(Explainer):
@@ -25,7 +25,8 @@ class OfFeatures(Explainer):
             of which the patches count. If it runs more than once, the last time counts. None: in a ViT of timm's kind
             the last block's norm1. Later outputs do not work: if the class token is pooled, nothing else reaches the
             logits. In a CNN the last module before pooling that gives a map of more than one position; it is looked up
-            once for each image size, in the first call.
+            once for each image size, in the first call. Of a `SegmentTarget`, the layer with the most channels on the
+            smallest grid, the last of such.
         target_layer: the same, as torch-cam calls it.
         target_layers: a list of one, as pytorch-grad-cam calls it.
 
@@ -67,6 +68,8 @@ class OfFeatures(Explainer):
         """Return the logits (B, K), the features, at which the graph begins, if any, and their layer: one forward."""
         size = (images.shape[2], images.shape[3])
         layer = self._layer or self._by_size.get(size)
+        if layer is None and self._region is not None:
+            layer = self._by_size[size] = last_stage(self.model) or self._deepest(images)
         cut = _Cut(graph)
         with ExitStack() as stack, torch.no_grad():
             for module in nn.Module.modules(self.model) if layer is None else [layer]:
@@ -82,6 +85,27 @@ class OfFeatures(Explainer):
             self._by_size[size] = cut.layer
         return logits, cut.features, cut.layer
 
+    def _deepest(self, images: Tensor) -> nn.Module:
+        """Return the layer with the most channels on the smallest grid, the last of such, found by a pass.
+
+        After the last map of a network that gives each pixel its logits nothing comes but these.
+        """
+        found: list[tuple[tuple[int, int], nn.Module]] = []
+
+        def see(module: nn.Module, inputs: Any, output: Any) -> None:
+            whole = isinstance(output, Tensor) and output.ndim == 4 and getattr(module, "groups", 1) == 1
+            if whole and output[0, 0].numel() > 1:
+                found.append(((output.shape[2] * output.shape[3], -output.shape[1]), module))
+
+        with ExitStack() as stack, torch.no_grad():
+            for module in nn.Module.modules(self.model):
+                stack.callback(module.register_forward_hook(see).remove)
+            self._logits(images)
+        if not found:
+            raise ValueError(f"no module of {type(self.model).__name__} gives a map (B, C, h, w); use gradient")
+        least = min(size for size, _ in found)
+        return [module for size, module in found if size == least][-1]
+
     def _spread(self, features: Tensor, layer: nn.Module, batch: int) -> Tensor:
         """Return features as (B, C, h, w) float32."""
         features = features.detach().float()
@@ -89,9 +113,10 @@ class OfFeatures(Explainer):
             return features.permute(0, 3, 1, 2) if self._channels_last(layer) else features
         if len(features) == batch and features.ndim == 3 and self._transformer is not None:
             return self._transformer.to_grid(features.transpose(1, 2))
+        several = self._region is not None and len(features) > batch
         raise ValueError(
             f"layer {self._name(layer)!r} gives {tuple(features.shape)} for {batch} images; expected a map "
-            "(B, C, h, w), or a ViT's tokens (B, N, C); name another one"
+            f"(B, C, h, w), or a ViT's tokens (B, N, C); {'use gradient or rise' if several else 'name another one'}"
         )
 
     def _channels_last(self, layer: nn.Module) -> bool:
@@ -269,5 +294,6 @@ class ScoreCAM(OfFeatures):
                 masks = masks.sub_(low).div_(high - low).to(images.dtype)
                 answers = self._logits(torch.lerp(back, images[image], masks)).float()
                 scores[image, channel] = answers.gather(1, classes[image])
+            scores = scores if self._region is None else scores / self._region.sum()  # as of one pixel, not of all
             maps = torch.einsum("bct,bchw->bthw", scores.softmax(dim=1), features).relu()
         return logits, classes, maps

@@ -101,6 +101,32 @@ def _is_vit(module: nn.Module) -> bool:
     return bool(blocks) and all(any(map(_asks, nn.Module.modules(_first(block, *_ATTENTION)))) for block in blocks)
 
 
+class TransformersPyramid(TransformersViT):
+    """What explainers read of the library's SegFormer: in its stages, fine grids of tokens ask coarser ones."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.num_prefix_tokens, self.cls_token = model, 0, None
+        self.grid = (0, 0)  # of the tokens that the last block asks
+        self.patch_embed = SimpleNamespace(
+            register_forward_pre_hook=model.stages[0].patch_embeddings.register_forward_pre_hook,
+            dynamic_feat_size=lambda size: self.grid,
+        )
+        blocks = (block for stage in model.stages for block in stage.blocks)
+        self.blocks = [SimpleNamespace(attn=block.attention, whole=block) for block in blocks]
+
+    @staticmethod
+    def asked(layer: Any, call: tuple[Any, ...]) -> tuple[int, int]:
+        """Return the grid of the tokens that a layer asks. call: what it is given, (tokens, rows, columns)."""
+        rows, columns = call[1:3]
+        return rows // layer.sequence_reduction_ratio, columns // layer.sequence_reduction_ratio
+
+
+def _is_pyramid(module: nn.Module) -> bool:
+    stages = getattr(module, "stages", None)
+    blocks = [block for stage in stages for block in getattr(stage, "blocks", ())] if stages else []
+    return bool(blocks) and all(hasattr(getattr(b, "attention", None), "sequence_reduction_ratio") for b in blocks)
+
+
 def _asks(layer: nn.Module) -> bool:
     """Whether a layer looks up its attention function, by which it can be watched; Data2Vec's has its own."""
     code = getattr(type(layer).forward, "__code__", None)
@@ -113,6 +139,12 @@ See = Callable[[int, Tensor, Tensor], Tensor | None]
 _SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 OTHER_METHODS = "use grad-cam or gradient"
+
+
+def last_stage(model: nn.Module) -> nn.Module | None:
+    """Return the last stage of a pyramid in `model`, which gives its features as a map; None without one."""
+    pyramids: list[Any] = [part for part in nn.Module.modules(model) if _is_pyramid(part)]
+    return pyramids[0].stages[-1] if pyramids else None
 
 
 class Transformer:
@@ -129,6 +161,8 @@ class Transformer:
         self._see: See | None = None
         self._uncut: set[str] = set()
         self._mode: _SoftmaxMode | None = None
+        self.grids: dict[int, tuple[int, int]] = {}  # of the tokens that each layer of a pyramid asks
+        self.region: Tensor | None = None  # (H, W) of the pixels that are explained, which are read from all patches
 
     @classmethod
     def find(cls, model: nn.Module) -> Transformer | None:
@@ -144,9 +178,20 @@ class Transformer:
         return cls(transformers[0]) if transformers else None
 
     @classmethod
-    def needed(cls, model: nn.Module, method: str, row: bool = False) -> Transformer:
-        """Find the transformer, of which a known `row` of attention is read where the method needs one. ValueError."""
+    def needed(cls, model: nn.Module, method: str, row: bool = False, pyramid: bool = False) -> Transformer:
+        """Find the transformer, of which a known `row` of attention is read where the method needs one. ValueError.
+
+        pyramid: whether the grids of its tokens may differ.
+        """
         transformer = cls.find(model)
+        pyramids = [] if transformer else [part for part in nn.Module.modules(model) if _is_pyramid(part)]
+        if len(pyramids) == 1:
+            if not pyramid:
+                raise ValueError(
+                    f"{method} multiplies the attention of all blocks, and those of {type(pyramids[0]).__name__} have "
+                    "tokens of different grids; use agcam, grad-cam or gradient"
+                )
+            return cls(TransformersPyramid(pyramids[0]))
         if transformer is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
@@ -172,24 +217,32 @@ class Transformer:
     def read_row(self, like: Tensor) -> Tensor:
         """Return the tokens that the head reads as a row (B, N) of sum 1, where it reads tokens."""
         row = torch.zeros_like(like)
-        row[:, self.rows] = 1
+        if self.region is None:
+            row[:, self.rows] = 1
+        else:
+            grid = self.vit.patch_embed.dynamic_feat_size(self._size)
+            row[:, self.prefix :] = functional.interpolate(self.region[None, None].to(row), grid, mode="area").flatten(
+                1
+            )
         return row / row.sum(dim=1, keepdim=True)
 
     @property
     def unsettled(self) -> bool:
         """Whether it is not known yet what the logits are read from."""
-        return getattr(self.vit, "global_pool", "token") is None
+        return self.region is None and getattr(self.vit, "global_pool", "token") is None
 
     @property
     def reads_pool(self) -> bool:
         """Whether the logits are read from an attention pool, as far as the model's own options say."""
-        return self.pool is not None and getattr(self.vit, "global_pool", "map") == "map"
+        return self.region is None and self.pool is not None and getattr(self.vit, "global_pool", "map") == "map"
 
     @property
     def rows(self) -> slice | None:
         """Which tokens the head reads, as far as the model's own options say: the class token where the pool has it or
         there is no pool, else the tokens of the mean; None for another pool, such as a maximum, without a class token.
         """
+        if self.region is not None:
+            return slice(self.prefix, None)
         pooled = getattr(self.vit, "global_pool", "token")
         begin = 0 if getattr(self.vit, "pool_include_prefix", False) else self.prefix
         has_class = getattr(self.vit, "cls_token", None) is not None
@@ -199,6 +252,8 @@ class Transformer:
 
     @property
     def what_is_read(self) -> str:
+        if self.region is not None:
+            return "the patches"
         return "the class token" if self.rows == slice(0, 1) else "the pool"
 
     @property
@@ -319,6 +374,13 @@ class Transformer:
             )
         return tokens[..., self.prefix :].reshape(*tokens.shape[:-1], rows, columns)
 
+    def on_last_grid(self, index: int, tokens: Tensor) -> Tensor:
+        """Return values (B, N) of the tokens that a layer asks, on the grid of the last layer's, where they differ."""
+        if not self.grids or self.grids[index] == self.vit.grid:
+            return tokens
+        maps = tokens.reshape(len(tokens), 1, *self.grids[index])
+        return functional.interpolate(maps, self.vit.grid, mode="bilinear").flatten(1)
+
     def of_pool(self, attention: Tensor) -> Tensor:
         """Return a pool's rows (B, H, L, M) that its head reads as (B, H, L, N): prefix tokens it leaves out have 0."""
         if getattr(self.pool, "pool", "") == "token":
@@ -333,10 +395,14 @@ class Transformer:
         def begin(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             see = self._see
             pooling = index == len(self.layers)
+            if isinstance(self.vit, TransformersPyramid):
+                self.grids[index] = self.vit.grid = self.vit.asked(module, inputs)
             if see is None or (pooling and not self.reads_pool):
                 return None
             alone = any(module is block for block in self.vit.blocks)
-            self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone, of_square=not pooling)
+            self._mode = _SoftmaxMode(
+                partial(see, index), cut_values=self._cut and alone, of_square=not pooling and not self.grids
+            )
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             return (inputs, named) if alone or not self._cut else detach_arguments(inputs, named)
 
@@ -415,14 +481,18 @@ class AttentionExplainer(Explainer):
     def _contexts(self) -> Iterable[AbstractContextManager[None]]:
         return (self._transformer.watched(),)
 
+    def _look_at(self, region: Tensor | None) -> None:
+        super()._look_at(region)
+        self._transformer.region = region
+
     def _settled(self, images: Tensor) -> None:
         """Find, before the first map, what the logits are read from, by a pass of one image where the model does not
         say. ValueError where that has no row.
         """
         if self._transformer.unsettled:
             self._transformer.settle(self._logits, images[:1])
-            if not self._transformer.reads_pool and self._transformer.rows is None:
-                raise self._transformer.unread(self.name)
+        if not self._transformer.reads_pool and self._transformer.rows is None:
+            raise self._transformer.unread(self.name)
 
     def _traced(self, images: Tensor, targets: Tensor | None, read: Read, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the classes (B, T), and the sums (B, T, N) that backwards leave on the trail."""
