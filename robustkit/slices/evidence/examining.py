@@ -19,7 +19,7 @@ from attacks.threat import per_sample
 from ...common.determinism import float32, lacks_order
 from ...models.device import out_of_memory
 from . import probes
-from .gradient_masking import AFTERWARDS, RANDOM
+from .gradient_masking import AFTERWARDS, FAMILIAR, RANDOM
 from .probes import Asker, Columns
 
 _STEPS = (1e-3, 1e-2)  # of eps: within one level of a rounding layer for nearly all 8-bit pixels, even with 64 levels
@@ -55,6 +55,8 @@ class Probe:
 
     def passes(self, samples: int) -> tuple[int, int]:
         few = min(samples, CLOSELY)
+        if any(self.once) and self.once[0] <= few:  # then nothing is asked
+            return 0, 0
         counts = zip(self.each, self.close, self.once, strict=True)
         forwards, backwards = (a * samples + b * few + c for a, b, c in counts)
         return forwards, backwards
@@ -66,7 +68,6 @@ PROBES = (  # by their worth: what comes later is left out first
     Probe(("loss by steps", "slope afar"), (8, 6)),
     Probe(("slope", "slope afar"), (4, 0)),
     Probe(("slope aside",), (29, 4)),
-    _FULL_BATCH,
     Probe(("continuity",), (6, 0)),
     Probe(_ASKED, (14, 0)),
     Probe(("survives saving",), (2, 0)),
@@ -74,6 +75,7 @@ PROBES = (  # by their worth: what comes later is left out first
     Probe(("known images",), (10, 5)),
     Probe(("under attack",), (0, 0), (24, 2)),
     Probe(("path",), (0, 0), (39, 0)),
+    _FULL_BATCH,
 )
 _SWEEP = Probe(("accuracy by radius",), (60, 50))  # of AutoAttack alone, with more steps of PGD
 
@@ -129,7 +131,7 @@ def examine(
     saved_same, saved_lost: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits, and those
         right only once saved; hidden: those right before and nearly where they are saved, but wrong once saved, by a
         leap of the margin. rise, rise_moved: median rise of the margin by five steps of PGD, at the images and at moved
-        ones; kept, sure: share of right ones, and mean margin, where these are rotated, cropped and flipped.
+        ones; forgotten, kept, sure, rise_blurred, rise_shifted: of `probes.when_moved`.
     full_batch: median relative difference of gradients in a batch of `full_batch_size`, as large as the attack's.
     stand_plain, stand_surrogates: right samples that stand under PGD, and then with the gradients of the surrogates;
         only_surrogates, only_restarts: those that fall to surrogates, or to restarts, alone.
@@ -156,7 +158,8 @@ def examine(
         explained = examiner.noise > RANDOM or any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns)
         if not explained and not len(columns.get("slope", [0])):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
-        columns |= examiner.probe(images, labels, ends, columns["right"], rng, "zero_ce" in names)
+        rise = float(columns["rise"].median()) if len(columns.get("rise", ())) else 0.0
+        columns |= examiner.probe(images, labels, ends, columns["right"], rng, "zero_ce" in names, rise)
     figures = probes.reduce_columns(columns) | _worst_aside(columns)
     if figures["aside"] is None and len(columns.get("slope", ())):
         examiner.unasked["slope aside"] = "rounding or noise drowns slopes in random directions"
@@ -325,9 +328,12 @@ class _Examiner:
         return columns
 
     def probe(
-        self, images: Tensor, labels: Tensor, ends: Tensor, right: Tensor, rng: Rng, has_gradient: bool
+        self, images: Tensor, labels: Tensor, ends: Tensor, right: Tensor, rng: Rng, has_gradient: bool, rise: float
     ) -> Columns:
-        """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
+        """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and moved.
+
+        rise: of the margin by PGD at the images.
+        """
         if not {"continuity", *_ASKED, *_OF_ENDS}.difference(self.left_out):
             return {}
         asker, attack = self.asker, self.attack
@@ -365,8 +371,8 @@ class _Examiner:
             checks += [
                 ("path", lambda: {"path": probes.largest_jump(asker, images[few], moved[few], others)}),
                 ("survives saving", lambda: self._saved(*(x[rows] for x in (images, moved, labels, clean, after)))),
-                ("known images", lambda: self._moved(images[rows], labels[rows], rng.take(rows))),
-                ("full batch", lambda: self._full_batch(images[few], labels[few])),
+                ("known images", lambda: self._moved(images[rows], labels[rows], rng.take(rows), rise)),
+                ("full batch", lambda: self._full_batch(images, labels, few, rng)),
             ]
             if self.surrogates:
                 around = partial(probes.hidden_by_attention, asker, self.surrogates)
@@ -397,22 +403,22 @@ class _Examiner:
         figures = {"saved_samples": still | True, "saved_same": right == still, "saved_lost": ~right & still}
         return figures | {"hidden": right & nearly & ~still & ~evenly}
 
-    def _moved(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
+    def _moved(self, images: Tensor, labels: Tensor, rng: Rng, rise: float) -> Columns:
         if images.ndim != 4 or min(images.shape[-2:]) < _MOVABLE:
             self.unasked["known images"] = f"inputs {tuple(images.shape[1:])} cannot be moved"
             return {}
-        return probes.when_moved(self.asker, images, labels, rng, _KNOWN_STEPS)
+        return probes.when_moved(self.asker, images, labels, rng, _KNOWN_STEPS, FAMILIAR * rise)
 
-    def _full_batch(self, images: Tensor, labels: Tensor) -> Columns:
+    def _full_batch(self, images: Tensor, labels: Tensor, rows: Tensor, rng: Rng) -> Columns:
         """Compare with gradients in a batch of the attack's size, or of half of it, and so on, where memory ends."""
         why, size, own = "the attack's batches hold no more images", self.attack_batch, getattr(self.attack, "loss", "")
+        losses = ("ce", "dlr") if "dlr" in self.losses else (own if own in LOSSES else "ce",)
         if self.noise > RANDOM:
             why, size = "outputs are random", 0
-        while size > len(images):
+        while size > len(rows):
             self.attack_batch = size
             try:
-                loss = own if own in LOSSES else "ce"
-                return {"full_batch": probes.in_full_batch(self.asker, images, labels, size, loss)}
+                return {"full_batch": probes.in_full_batch(self.asker, images, labels, rows, rng, size, losses)}
             except (RuntimeError, MemoryError) as fault:
                 if not out_of_memory(fault):
                     raise

@@ -322,27 +322,50 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
     return "" if 4 * rounding <= threat.eps else why
 
 
-def when_moved(asker: Asker, images: Tensor, labels: Tensor, rng: Rng, steps: int) -> Columns:
-    """Return figures of images (B, C, H, W) that nobody has stored, as they were moved here.
+def when_moved(asker: Asker, images: Tensor, labels: Tensor, rng: Rng, steps: int, most: float) -> Columns:
+    """Return figures of right images (B, C, H, W) that nobody has stored, as they were moved here.
 
-    kept: (B, 3) whether they are right when rotated, cropped, and flipped, each by itself. forgotten: (B,) whether the
-    first two are wrong, and of one class. sure: (B, 3) the margins of these predictions. rise_moved: (B,) what short
+    kept: (B, 3) whether they are right when rotated, cropped, and flipped, each by itself. sure: (B, 3) the margins of
+    these predictions. forgotten: (B,) whether the first two are wrong, and of one class. rise_moved: (B,) what short
     PGD adds to the margin of images that were rotated, shifted, cropped, flipped and darkened.
+
+    Rotating and cropping blur. So a sample is forgotten only if it is right when blurred as much in its place, or of
+    that class when shifted without blur. And where the median of rise_moved is above `most`, there are the same of
+    images that were blurred in their place, rise_blurred, and shifted and flipped without blur, rise_shifted.
     """
     draws = rng.uniform((4,), "evidence/moved").to(images.device, torch.float64)
     ways = torch.where(draws < 0.5, draws - 1, draws)  # from -1 to -1/2, or from 1/2 to 1
     moves = ways[:, :3] * draws.new_tensor([_ROTATED, _SHIFTED, _SHIFTED])
     alone = moves * moves.new_tensor([1, 0, 0])
-    alike = [move(images, alone, "reflect"), _cropped(images), images.flip(-1)]
-    answers = [asker.plain(asker.as_image(each)) for each in alike]
+    rotated = move(images, alone, "reflect")
+    answers = [asker.plain(asker.as_image(each)) for each in (rotated, _cropped(images), images.flip(-1))]
     predictions = torch.stack([each.argmax(dim=1) for each in answers], dim=1)
     figures = {"kept": predictions == labels[:, None]}
-    figures["forgotten"] = ~figures["kept"][:, 0] & (predictions[:, 0] == predictions[:, 1])
     figures["sure"] = torch.stack([-margin(each, each.argmax(dim=1)) for each in answers], dim=1)
-    moved = asker.as_image(_DARKER * _cropped(move(images, moves, "reflect")).flip(-1))
-    own = (before := asker.plain(moved)).argmax(dim=1)
-    after = asker.pgd(moved, own, rng, threat=asker.threat, steps=steps)[1]
-    return figures | {"rise_moved": margin(after, own) - margin(before, own)}
+
+    def rise(shown: Tensor) -> Tensor:
+        shown = asker.as_image(shown)
+        own = (before := asker.plain(shown)).argmax(dim=1)
+        return margin(asker.pgd(shown, own, rng, threat=asker.threat, steps=steps)[1], own) - margin(before, own)
+
+    figures["rise_moved"] = rise(_DARKER * _cropped(move(images, moves, "reflect")).flip(-1))
+    figures["forgotten"] = ~figures["kept"][:, 0] & (predictions[:, 0] == predictions[:, 1])
+    blurred, shifted = move(rotated, -alone, "reflect"), _shifted(images, ways[:, 1:3])
+    if figures["forgotten"].any():
+        in_place, elsewhere = (asker.plain(asker.as_image(each)).argmax(dim=1) for each in (blurred, shifted))
+        figures["forgotten"] &= (in_place == labels) | (elsewhere == predictions[:, 0])
+    if figures["rise_moved"].median() > most:
+        figures["rise_blurred"], figures["rise_shifted"] = rise(blurred), rise(shifted.flip(-1))
+    return figures
+
+
+def _shifted(images: Tensor, ways: Tensor) -> Tensor:
+    """Return images (B, C, H, W) shifted by whole pixels down and to the right, up to a sixteenth of the width."""
+    side, (height, width) = max(1, images.shape[-1] // 16), images.shape[-2:]
+    wide = torch.nn.functional.pad(images, (side, side, side, side), mode="reflect")
+    corners = (side - (side * ways.abs()).ceil().long() * ways.sign().long()).tolist()
+    places = zip(wide, corners, strict=True)
+    return torch.stack([each[:, y : y + height, x : x + width] for each, (y, x) in places])
 
 
 def _cropped(images: Tensor) -> Tensor:
@@ -353,35 +376,44 @@ def _cropped(images: Tensor) -> Tensor:
     return torch.nn.functional.interpolate(inner, (height, width), mode="bilinear", antialias=True)
 
 
-def in_full_batch(asker: Asker, images: Tensor, labels: Tensor, size: int, loss: str) -> Tensor:
-    """Return how far (B,) gradients in a batch of `size` differ from those of B < size images, relative to these.
+def in_full_batch(
+    asker: Asker, images: Tensor, labels: Tensor, rows: Tensor, rng: Rng, size: int, losses: Sequence[str]
+) -> Tensor:
+    """Return how far gradients of some `rows` (R,) of the images, in a batch of `size` > R, differ from those in a
+    batch of R, relative to these: (R,), the worst of the losses.
 
-    The others of the batch are the same images, their values shifted, so that no two of them are alike.
+    All are taken at random points of the ball, where attacks go; the batch is filled with all images.
     """
 
-    def gradient(points: Tensor, labels: Tensor) -> Tensor:
+    def gradient(points: Tensor, labels: Tensor, loss: str) -> Tensor:
         points = points.clone().requires_grad_()
         asker.backwards += len(points)
         return input_gradient(LOSSES[loss](asker.logits(points), labels), points).flatten(1)
 
-    rows = torch.arange(size, device=images.device) % len(images)
-    full = torch.stack([images[row].roll(1 + place // len(images)) for place, row in enumerate(rows.tolist())])
-    each = torch.arange(len(images), device=images.device)
-    own = each * size // len(images)  # spread over the batch
-    full[own], rows[own] = images, each
+    turns = [
+        asker.threat.random_start(images, rng, f"evidence/batch/{turn}") for turn in range(-(-size // len(images)))
+    ]
+    order = torch.arange(size, device=images.device) % len(images)
+    full, own = torch.cat(turns)[:size], torch.arange(len(rows), device=images.device) * size // len(rows)
+    full[own], order[own] = turns[0][rows], rows  # spread over the batch
+    worst = images.new_zeros(len(rows))
     with asker.widened():
-        few, many = gradient(images, labels), gradient(full, labels[rows])[own]
-    apart: Tensor = (many - few).norm(dim=1) / few.norm(dim=1).clamp_min(1e-30)
-    return torch.where(many.eq(few).all(dim=1), 0.0, apart).nan_to_num(nan=_WORST).clamp_max(_WORST)
+        for loss in losses:
+            few, many = gradient(full[own], labels[rows], loss), gradient(full, labels[order], loss)[own]
+            apart = (many - few).norm(dim=1) / few.norm(dim=1).clamp_min(1e-30)
+            apart = torch.where(many.eq(few).all(dim=1), 0.0, apart).nan_to_num(nan=_WORST).clamp_max(_WORST)
+            worst = torch.maximum(worst, apart)
+    return worst
 
 
 _EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
 _APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "attacked", "jump", "path")
 _ROUNDING = 1e-5
 _GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
+_CONTROLS = ("rise_blurred", "rise_shifted")
 _SAVED = ("saved_samples", "saved_same", "saved_lost", "hidden")
 _COUNTS = ("right", "random_predictions", *_GRADIENTS, "forgotten", *_SAVED, *AROUND)
-_MEDIANS = ("slope", "slope_error", "slope_far", "full_batch", "jump", "path", "rise", "rise_moved")
+_MEDIANS = ("slope", "slope_error", "slope_far", "full_batch", "jump", "path", "rise", "rise_moved", *_CONTROLS)
 _MEANS = ("loss", "accuracy", "kept", "sure")
 
 

@@ -153,7 +153,7 @@ def look_before(
     extent: Extent,
 ) -> None:
     """Write, before an attack, the figures of `examining.examine_before`, which `gather_evidence` adds to its own."""
-    batch = min(run.manifest.batch_size, len(dataset.samples))
+    batch = min(run.manifest.batch_size, condition.on or len(dataset.samples), len(dataset.samples))
     extent = extent.of(condition, len(subject.exact.surrogates), batch)
     images, samples = _read(dataset, preprocessing, extent.samples, CLOSELY)
     if not samples or AFTERWARDS in extent.left_out:
@@ -185,7 +185,7 @@ def gather_evidence(
 ) -> None:
     """Write the figures of `examining.examine` for one checkpoint after an attack, unless no image can be read."""
     attack, name, text = _attack(condition, subject.card), subject.classifier.identity.name, condition.text
-    batch = min(run.manifest.batch_size, len(dataset.samples))
+    batch = min(run.manifest.batch_size, condition.on or len(dataset.samples), len(dataset.samples))
     extent = extent.of(condition, len(subject.exact.surrogates), batch)
     images, samples = _read(dataset, preprocessing, extent.samples)
     if not samples:
@@ -202,7 +202,11 @@ def gather_evidence(
             brief, around = condition.name != "autoattack", exact.surrogates
             asked = partial(examine, exact, inputs, labels, attack.threat, rng=rng, batch_size=size, brief=brief)
             asked = partial(
-                asked, attack=attack, surrogates=around, left_out=extent.left_out, attack_batch=extent.batch
+                asked,
+                attack=attack,
+                surrogates=around,
+                left_out=extent.left_out,
+                attack_batch=min(extent.batch, subject.settings.batch_size),
             )
             figures = _compared(before, subject.steadily(text, rng, asked))
         except _FAULTS as fault:

@@ -45,8 +45,8 @@ OWN = {  # the check that each kind is there for
     "batch crowd": "full batch",
     "winners": "path",
     "cached answers": "path",
-    **dict.fromkeys(("table fourier", "table sorted", "table colour", "table kernel"), "known images"),
-    "anti adversary": "path",
+    **dict.fromkeys(("table fourier", "table sorted", "table kernel"), "known images"),
+    **dict.fromkeys(("anti adversary", "table colour"), "path"),
     "batch tail": "slope",
 } | dict.fromkeys(
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from cheating_models import changed_gradient
 from torch import Tensor
 
 from attacks import ThreatModel
+from robustkit.slices.evidence import probes
 from robustkit.slices.evidence.probes import (
     Asker,
     answer_difference,
@@ -76,11 +78,13 @@ def test_differences_are_relative_to_what_a_prediction_sees() -> None:
 
 def test_gradients_are_compared_with_those_of_a_batch_of_different_images() -> None:
     weights = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-    images, labels = torch.tensor([[0.75, 0.25], [0.6, 0.1], [0.2, 0.7]]), torch.tensor([0, 0, 1])
+    images, labels = torch.tensor([[0.75, 0.25], [0.6, 0.1], [0.5, 0.5], [0.2, 0.7]]), torch.tensor([0, 0, 0, 1])
+    rows, rng = torch.tensor([0, 1, 3]), Draws(range(4))
 
-    def apart(change: Callable[[Tensor, Tensor], Tensor], size: int = 8) -> tuple[list[float], Asker]:
+    def apart(change: Callable[[Tensor, Tensor], Tensor], losses: tuple[str, ...] = ("ce",)) -> tuple[Any, Asker]:
         asked = asker(of_values(change, lambda x: x @ weights))
-        return in_full_batch(asked, images, labels, size, "ce").tolist(), asked
+        found = in_full_batch(asked, images, labels, rows, rng, 8, losses)
+        return [round(value, 4) for value in found.tolist()], asked
 
     same, asked = apart(lambda gradient, _: gradient)
     assert same == [0, 0, 0] and (asked.forwards, asked.backwards) == (11, 11)
@@ -91,15 +95,23 @@ def test_gradients_are_compared_with_those_of_a_batch_of_different_images() -> N
     assert apart(lambda gradient, _: torch.where(tail[: len(gradient)], 0.5, 1.0) * gradient)[0] == [0, 0, 0.5]
     assert apart(lambda gradient, _: math.nan * gradient if len(gradient) > 7 else gradient)[0] == [1e6] * 3
     assert apart(lambda gradient, _: 0 * gradient)[0] == [0, 0, 0]
+    # Only where the loss is the margin, which looks at two classes of three.
+    third = torch.cat([weights, torch.tensor([[0.5], [0.5]])], dim=1)
+    turn = changed_gradient(lambda g, _: -g if len(g) > 7 and bool((g == 0).any()) else g)
+    watched = asker(lambda x: turn(x @ third))
+    found = [in_full_batch(watched, images, labels, rows, rng, 8, each).amax() for each in (("ce",), ("ce", "margin"))]
+    assert found[0] == 0 and found[1] == 2
     seen = list[Tensor]()
-    wide = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    wide = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 
     def watching(x: Tensor) -> Tensor:
         seen.append(x.detach().clone())
         return x.flatten(1)[:, :2]
 
-    in_full_batch(asker(watching), wide, labels[:2], 64, "margin")
-    assert len(seen[1]) == 64 == len(seen[1].flatten(1).unique(dim=0)) and seen[1][[0, 32]].equal(wide)
+    in_full_batch(asker(watching), wide, labels[1:], torch.tensor([0, 2]), Draws(range(3)), 64, ["margin"])
+    few, many = seen
+    assert len(many) == 64 and many[[0, 32]].equal(few) and 61 <= len(many.flatten(1).unique(dim=0)) <= 64
+    assert (few - wide[[0, 2]]).abs().amax() <= 8 * GREY + 1e-6 and not few.isclose(wide[[0, 2]]).any(dim=0).all()
 
 
 def test_images_are_moved_and_their_own_answers_counted() -> None:
@@ -114,11 +126,21 @@ def test_images_are_moved_and_their_own_answers_counted() -> None:
     images = torch.tensor([204 * GREY, 133 * GREY])[:, None, None, None].repeat(2, 1, 16, 16)
     images[2:] += 25 * GREY * halves
     labels, watched = torch.zeros(4, dtype=torch.int64), asker(model)
-    found = when_moved(watched, images, labels, Draws(range(4)), 5)
+    found = when_moved(watched, images, labels, Draws(range(4)), 5, 1.0)
     assert not found["forgotten"].any()
-    assert when_moved(watched, images[:2], labels[:2] + 1, Draws(range(2)), 1)["forgotten"].all()  # as if 1 was stored
-    watched = asker(model)
-    when_moved(watched, images, labels, Draws(range(4)), 5)
+    stored = when_moved(asker(model), images[:2], labels[:2] + 1, Draws(range(2)), 1, 0.0)  # as if 1 was known
+    assert stored["forgotten"].all() and {"rise_blurred", "rise_shifted"} < stored.keys()
+    for name in ("rise_blurred", "rise_shifted"):
+        assert stored[name].amin() > 0 and stored[name].shape == (2,)
+    # Detail of single pixels is gone where an image is rotated or cropped; that is not forgetting.
+    fine = images[:2] + 10 * GREY * (torch.arange(16)[:, None] + torch.arange(16)).remainder(2)
+
+    def detailed(x: Tensor) -> Tensor:
+        spread = x.std(dim=(1, 2, 3)) - 5 * GREY / 2
+        return torch.stack([spread, -spread], dim=1)
+
+    blurred = when_moved(asker(detailed), fine, labels[:2], Draws(range(2)), 1, 1.0)
+    assert not blurred["kept"][:, 0].any() and not blurred["forgotten"].any() and "rise_blurred" not in blurred
     assert found["kept"].tolist() == [[True] * 3] * 3 + [[True, True, False]]
     even = found["sure"][:2]
     assert even.flatten().tolist() == pytest.approx([0.6] * 3 + [11 * GREY] * 3, abs=1e-5)
@@ -129,6 +151,34 @@ def test_images_are_moved_and_their_own_answers_counted() -> None:
     between = torch.tensor([100.4, 100.6, 256.0]) * GREY
     assert watched.as_image(between).tolist() == pytest.approx([100 * GREY, 101 * GREY, 1.0])
     assert asker(model, ThreatModel(eps=GREY, bounds=None)).as_image(between).equal(between)
+
+
+def test_moves_are_of_half_to_all_of_the_most_and_crops_leave_the_edge_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, shown = list[Tensor](), list[Tensor]()
+
+    def watch(images: Tensor, moves: Tensor, border: Any) -> Tensor:
+        seen.append(moves)
+        return probes.attacked_move(images, moves, border)  # type: ignore[attr-defined,no-any-return]
+
+    monkeypatch.setattr(probes, "attacked_move", probes.move, raising=False)
+    monkeypatch.setattr(probes, "move", watch)
+
+    def model(x: Tensor) -> Tensor:
+        shown.append(x)
+        return torch.eye(3)[int(len(shown) == 1)].repeat(len(x), 1) + 0 * x.flatten(1)[:, :1]
+
+    images = torch.zeros(64, 1, 40, 40)
+    images[..., :2], images[..., -2:] = 1.0, 1.0
+    at_once = Asker(model, torch.float32, None, ThreatModel(eps=GREY), 64)
+    found = when_moved(at_once, images, torch.full((64,), 2), Draws(range(64)), 1, 1e9)
+    assert not found["forgotten"].any() and not found["kept"].any()  # rotated and cropped, of different classes
+    alone, both = seen[0], seen[1]
+    assert not alone[:, 1:].any() and alone[:, 0].equal(both[:, 0])
+    for column, most in enumerate((10, 0.08, 0.08)):
+        sizes = both[:, column].abs()
+        assert most / 2 <= sizes.amin() < 0.6 * most and 0.9 * most < sizes.amax() <= most
+        assert 16 < (both[:, column] > 0).sum() < 48
+    assert shown[1].amax() < 0.6 and images.amax() == 1  # two of forty columns at each side are gone
 
 
 def test_a_path_finds_a_jump_and_lets_go_of_what_is_steep() -> None:
