@@ -198,6 +198,23 @@ def test_a_segmenter_in_one_sentence(tmp_path: Path) -> None:
     )
     whole = [row("in-c", "retention", 0.9, 0.8, 1.01, n=40), *rows]
     assert "leaves 90.0 % [80.0, 101.0] of it (in-c)" in sentence(tmp_path, *whole, protocol=segmentation)
+    falls = [
+        row("clean", "iou(sky)", 0.5, n=9),
+        row("noise", "iou(sky)", 0.5, n=9),
+        row("noise", "iou(pole)", 0.1, n=9),
+    ]
+    falls += [row("noise", "iou(car)", 0.4, n=9), row("in-c", "iou(car)", 0.6, n=9), row("in-c", "iou(sky)", 0.1, n=9)]
+    said = sentence(tmp_path, *rows, *falls, protocol=segmentation)
+    assert said.endswith(
+        "clean; under corruption (in-c) the IoU falls most for sky from 50.0 % to 10.0 %, car from 90.0 % to 60.0 %."
+    )
+    said = sentence(tmp_path, *rows, *falls[:4], protocol=segmentation)
+    assert said.endswith("under corruption (noise) the IoU falls most for car from 90.0 % to 40.0 %.")
+    none = [row("clean", f"iou({name})", 0.0, n=3) for name in "abcdef"]
+    said = sentence(tmp_path, *rows, *none, protocol=segmentation)
+    assert said.endswith("6 of 8 classes are never predicted right, clean: a, b, c, d, e and 1 more.")
+    said = sentence(tmp_path, *rows, *none[:1], protocol=segmentation)
+    assert said.endswith("1 of 3 classes is never predicted right, clean: a.")
     only = "Under corruption it is lowest under fog at severity 5 with mIoU 9.0 %."
     assert sentence(tmp_path, rows[-2], protocol=segmentation) == only
 

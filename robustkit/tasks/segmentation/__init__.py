@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
 from ...common.figure import Figure
-from ...display.format import percent, share
+from ...display.format import share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, in_means, words_of
@@ -17,11 +17,11 @@ from ...evaluations.family import families_of
 from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings, common_ids
-from ...protocol.condition import CLEAN
 from ..task import CHANGE, ConditionTable, Task
 from .counts import COLUMNS, Counts
 from .results import (
     card_parts,
+    class_clauses,
     class_figures,
     class_ious,
     counts_of_runs,
@@ -121,12 +121,7 @@ class Segmentation(Task):
         return f"mIoU {share(row)} on {row.n} clean images"
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
-        classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
-        if classes:
-            row = min(classes, key=lambda row: row.value)
-            images = f"{row.n} {'image' if row.n == 1 else 'images'}"
-            text = f"its weakest class is {row.metric[4:-1]} with IoU {percent(row.value)} in {images}, clean"
-            yield Clause(text)
+        yield from map(Clause, class_clauses(cells))
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         table = ConditionTable.of(self, results, results.manifest)

@@ -101,6 +101,7 @@ def _biased(value: float, resampled: Floats, n: int) -> list[Finding]:
 
 
 _NAMED = 5  # classes that a flag names
+_FALLING = 3  # classes that the summary names
 
 
 def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Figure]:
@@ -186,10 +187,36 @@ def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[
     left_out = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
     if not left_out:
         return []
-    more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
     verb = "is" if len(left_out) == 1 else "are"
     values = {"left": len(names) - len(left_out), "classes": len(names), "verb": verb, "where": where}
-    return [Finding.of(LEFT_OUT, names=", ".join(left_out[:_NAMED]) + more, **values)]
+    return [Finding.of(LEFT_OUT, names=_first(left_out), **values)]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def class_clauses(cells: Cells) -> Iterator[str]:
+    """Yield which classes are never right, or else which is weakest, clean; and which fall most under corruption."""
+    by_condition: dict[str, dict[str, Figure]] = {}
+    for (text, metric), row in cells.items():
+        if metric.startswith("iou("):
+            by_condition.setdefault(text, {})[metric[4:-1]] = row
+    clean = by_condition.get(CLEAN.text, {})
+    if never := [name for name, row in clean.items() if row.value == 0]:
+        verb = "is" if len(never) == 1 else "are"
+        yield f"{len(never)} of {len(clean)} classes {verb} never predicted right, clean: {_first(never)}"
+    elif clean:
+        name, row = min(clean.items(), key=lambda item: item[1].value)
+        images = f"{row.n} {'image' if row.n == 1 else 'images'}"
+        yield f"its weakest class is {name} with IoU {percent(row.value)} in {images}, clean"
+    sets = [text for text in by_condition if is_over_groups(text)]
+    for text in ([text for text in sets if kind_of(text) == BENCHMARK] or sets)[:1]:
+        both = [(name, clean[name].value, row.value) for name, row in by_condition[text].items() if name in clean]
+        fallen = sorted((each for each in both if each[2] < each[1]), key=lambda each: each[2] - each[1])
+        if falls := [f"{name} from {percent(before)} to {percent(after)}" for name, before, after in fallen[:_FALLING]]:
+            yield f"under corruption ({text}) the IoU falls most for {', '.join(falls)}"
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
