@@ -323,6 +323,28 @@ def probability(logits: Tensor, target: Tensor) -> Tensor:
     return logits.float().softmax(dim=1).gather(1, target[:, None])[:, 0]
 
 
+def region_iou(model: Model, region: Tensor, target: int) -> Model:
+    """Return a model of two classes, for curves of one image at a time: the probability of class 1 is the IoU of the
+    pixels that a segmenter predicts as a class with a region.
+
+    model: images to logits of each pixel (B, K, H, W). region: (H, W) bool. target: the segmenter's class. Where
+    neither holds a pixel the IoU is 0. When called, it raises ValueError for logits of another shape.
+    """
+
+    def overlap(images: Tensor) -> Tensor:
+        logits = model(images)
+        if logits.ndim != 4 or logits.shape[2:] != region.shape:
+            raise ValueError(
+                f"the model returned {tuple(logits.shape)}; expected (B, K, H, W) of {tuple(region.shape)}"
+            )
+        found = logits.argmax(dim=1) == target
+        both = (found & region).sum(dim=(1, 2)).double()
+        share = both / (found | region).sum(dim=(1, 2)).clamp_min(1)
+        return torch.stack([1 - share, share], dim=1).log().float()
+
+    return overlap
+
+
 def blurred(images: Tensor, length: int = 11, sigma: float = 5.0) -> Tensor:
     """Blur images (B, C, H, W) by a Gaussian of `length` taps per side (odd) and `sigma` pixels; edges are repeated."""
     offsets = torch.arange(length, device=images.device, dtype=images.dtype) - length // 2

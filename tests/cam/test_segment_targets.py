@@ -19,6 +19,7 @@ from torch.nn import functional
 import cam
 import robustkit
 from cam import SegmentTarget
+from cam.faithfulness import abpc, insertion_deletion, region_iou
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VITS = ("agcam", "agcam-full", "legrad", "chefer", "rollout")
@@ -302,6 +303,29 @@ def test_pytorch_grad_cam(kind: str) -> None:
                 close(ours.maps[place : place + 1], torch.from_numpy(maps).float(), 1e-6)
         model.requires_grad_(False)
         assert not ours.degenerate.all()
+
+
+def test_curves_may_be_of_the_overlap_with_a_region() -> None:
+    """Deletion of a linear segmenter: black pixels are of class 0, the first of equals."""
+    net, _ = linear()
+    image = torch.zeros(1, 3, 5, 5)
+    image[0, 1, :2] = 1.0  # of class 1
+    region = torch.zeros(5, 5, dtype=torch.bool)
+    region[:2], region[2, :3] = True, True  # 13 pixels, of which ten are predicted
+    overlap = region_iou(net, region, 1)
+    assert overlap(image).softmax(dim=1)[0].tolist() == pytest.approx([3 / 13, 10 / 13])
+    maps = torch.linspace(1, 0, 25).reshape(1, 5, 5)
+    curves = insertion_deletion(overlap, image, maps, 1, fill=0.0, canvas=torch.zeros_like(image), steps=6)
+    assert curves.deletion_curve[0].tolist() == pytest.approx([10 / 13, 5 / 13, 0, 0, 0, 0], abs=1e-6)
+    assert curves.insertion_curve[0].tolist() == pytest.approx([0, 5 / 13, *[10 / 13] * 4], abs=1e-6)
+    found = abpc(overlap, image, maps, 1, fill=0.0, steps=6)
+    assert found.lerf[0].tolist() == pytest.approx([*[10 / 13] * 4, 5 / 13, 0], abs=1e-6)
+    nothing = region_iou(net, torch.zeros(5, 5, dtype=torch.bool), 2)(image)
+    assert nothing.softmax(dim=1).tolist() == [[1, 0]]
+    whole = region_iou(net, image[0, 1] > 0, 1)(image)
+    assert whole.softmax(dim=1).tolist() == [[0, 1]]
+    with pytest.raises(ValueError, match=r"returned \(1, 3, 5, 5\); expected \(B, K, H, W\) of \(5, 6\)"):
+        region_iou(net, torch.zeros(5, 6, dtype=torch.bool), 1)(image)
 
 
 def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
