@@ -421,6 +421,7 @@ PICTURE_KEYS = (
     *(
         "arguments",
         "targets",
+        "over",
         "texts",
         "cams",
         "device",

@@ -67,6 +67,11 @@ _map_option = partial(setting, section="Maps")
     multiple=True,
     help="Sentence to draw maps of a zero-shot model (CLIP, SigLIP) for; may be repeated.",
 )
+@_map_option(
+    "--over",
+    default="predicted",
+    help="Of a segmenter, where: predicted, component=ROW+COLUMN, pixel=ROW+COLUMN or box=TOP+LEFT+BOTTOM+RIGHT.",
+)
 @_map_option("--prompt", hidden=True)
 @_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls are added.")
 @setting(
@@ -103,11 +108,12 @@ def cam(
 
     With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
     Without: the maps of your own pictures, or of a folder of them, as <stem>-cam.png, with the options of the model and
-    of maps, --out and --device.
+    of maps, --out and --device. A segmenter's maps are of a class in a region.
 
     \b
     robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
     robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
+    robustkit cam zoo:shapes-segmenter-quest scene.png --target disc --over component=30+22 --cams agcam,gradient
     robustkit cam vit.safetensors photographs --cams agcam,rollout,grad-cam --format pdf --size 85
     """
     _run(arguments, data_dir, skip_bad, details, quiet, options)
@@ -120,7 +126,19 @@ def _run(
         from .drawing import explain_pictures, holds_pictures, is_picture, pictures_in, read_picture_files
         from .sheet import Look
 
-    look_options = ("targets", "texts", "gallery", "choose", "show", "save_maps", "colormap", "alpha", "kind", "size")
+    look_options = (
+        "targets",
+        "texts",
+        "over",
+        "gallery",
+        "choose",
+        "show",
+        "save_maps",
+        "colormap",
+        "alpha",
+        "kind",
+        "size",
+    )
     gallery = {key: options.pop(key) for key in look_options}
     if options.pop("prompt") is not None:
         remedy = "maps for a sentence are drawn with --target-text; --prompts has templates for the names of classes"
@@ -135,6 +153,8 @@ def _run(
         what = "either pictures of your own" if pictures else "pictures of your own next to the checkpoint"
         raise ProtocolError(f"give {what}, or --data-dir with a data set")
     if not pictures:
+        if gallery["over"] != "predicted":
+            raise ProtocolError(f"--over {gallery['over']}: of segmenters on pictures of your own; leave it out")
         request = audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options})
         _draw(request, gallery, look, skip_bad, details, quiet)
         return
@@ -143,7 +163,7 @@ def _run(
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     model = take_entries(ClassificationRequest, "model", options)
     targets, path = (gallery["targets"], options["cams"]), _sheet_path(pictures, options["out"], gallery["kind"])
-    how = {"model": model, "device": options["device"], "texts": gallery["texts"]}
+    how = {"model": model, "device": options["device"], "texts": gallery["texts"], "over": gallery["over"]}
     side = console(stderr=True)
     how["say"] = lambda line: print_as_it_is(side, line)
     maps = replace(explain_pictures(read_picture_files(pictures), checkpoints, *targets, **how), look=look)

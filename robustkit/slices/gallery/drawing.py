@@ -32,6 +32,7 @@ from ...evaluations.subject import EvaluatedModel, Settings
 from ...models.classifier import load
 from ...models.device import pick_device
 from ...models.identity import Classifier, ModelIdentity, distinct_names
+from ...models.segmenter import load_segmenter
 from ...pipeline.audit import Checkpoints, grouped, in_memory
 from ...pipeline.classification import inputs_in_words
 from ...pipeline.inputs import labelled_data
@@ -45,6 +46,7 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import ClassifierSubject
 from .painter import LABEL, Heat, Painter, Result, Target, brief
+from .segments import are_segmenters, explain_segments
 from .sheet import Gallery, GalleryRow, choose, with_names
 
 CHOICES = ("disagreement", "worst", "best", "random")
@@ -321,11 +323,19 @@ def explain_pictures(
     model: Mapping[str, Any],
     device: str = "auto",
     texts: Sequence[str] = (),
+    over: str = "predicted",
     say: Callable[[str], None] | None = None,
 ) -> Gallery:
-    """Return maps of named pictures for the named classes, or the predicted one, and for sentences. say: hears what an
-    audit says about the checkpoints. Raises ModelError for a class that the model lacks."""
+    """Return maps of named pictures for the named classes, or the predicted one, and for sentences. over: in which
+    region, of segmenters. say: hears what an audit says about the checkpoints. Raises ModelError for a class that the
+    model lacks."""
     specs, named = _plain(methods), list(pictures)
+    if are_segmenters(checkpoints):
+        if texts:
+            raise ProtocolError(f"--target-text {texts[0]}: segmenters have no text; name a class with --target")
+        return explain_segments(named, checkpoints, targets, specs, over, model=model, device=device, say=say)
+    if over != "predicted":
+        raise ProtocolError(f"--over {over}: classifiers have one class for a whole picture; leave it out")
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
     if say is not None:
@@ -410,6 +420,7 @@ def cam(
     choose: str | None = None,
     show: str | Sequence[str] = (),
     target_text: str | Sequence[str] = (),
+    over: str = "predicted",
     progress: Progress | bool | None = None,
     say: Callable[[str], None] | None = None,
     **options: Any,
@@ -427,6 +438,8 @@ def cam(
         choose: of a data set, which: disagreement, worst, best, random or class:NAME.
         show: of a data set, the ids of samples to draw.
         target_text: sentences that a zero-shot model (CLIP, SigLIP) gets maps for, besides.
+        over: where a segmenter's class is explained, of pictures: predicted, component=ROW+COLUMN, pixel=ROW+COLUMN or
+            box=TOP+LEFT+BOTTOM+RIGHT.
         progress: as of `robustkit.audit`.
         say: as of `robustkit.audit`.
         **options: as of `robustkit.audit`, such as boxes, masks, faithfulness, mean or out; of pictures only those of
@@ -454,7 +467,7 @@ def cam(
             drawn = {"gallery": gallery != 12, "choose": choose, "show": show}
             if odd := {*keywords} - {"model", "device"} | {name for name, value in drawn.items() if value}:
                 raise TypeError(f"cam() got {', '.join(sorted(odd))}, which is of a data set; these are pictures")
-            keywords = {"model": model, **keywords, "texts": _texts(target_text), "say": say}
+            keywords = {"model": model, **keywords, "texts": _texts(target_text), "over": over, "say": say}
             return explain_pictures(pictures, specs, _texts(targets), cams, **keywords)
         request = ClassificationRequest(checkpoints=specs, data_dir=place, cams=cams, **{"attacks": "none", **keywords})
         names, scores = tuple(map(str, specs)), request.faithfulness
@@ -473,7 +486,8 @@ def _texts(values: str | int | Sequence[str | int]) -> tuple[str, ...]:
 
 def _usual(specs: Sequence[str | Path], model: Mapping[str, Any]) -> str:
     """Return the maps that are drawn where none are named: those of CAMS that all of the networks have."""
-    attentions = {load(spec, **model).identity.attention for spec in specs}
+    opening = load_segmenter if are_segmenters(specs) else load
+    attentions = {opening(spec, **model).identity.attention for spec in specs}
     return "grad-cam" if attentions & {"none", "other"} else CAMS
 
 

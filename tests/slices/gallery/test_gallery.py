@@ -22,6 +22,7 @@ from explained import MODEL, NAME
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 import cam
 import robustkit
@@ -362,6 +363,102 @@ def test_own_pictures(tmp_path: Path) -> None:
         about = opened.text  # type: ignore[attr-defined]
     assert about["Description"].startswith("zoo:shapes-vit-standard (SHA-256 ") and about["Title"] == NAME
     assert about["Description"].endswith("attention standard, mean 0.5 0.5 0.5, std 0.5 0.5 0.5; maps: agcam")
+
+
+SEGMENTERS = ("zoo:shapes-segmenter-quest", "zoo:shapes-segmenter-standard")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> tuple[Path, Tensor]:
+    """A picture of a star, and its pixels (1, 3, 64, 64)."""
+    dataset = open_dataset("embedded:shapes")
+    picture = tmp_path / "scene.png"
+    dataset.image(dataset.samples[8]).save(picture)
+    pixels = torch.from_numpy(np.array(dataset.image(dataset.samples[8]))).permute(2, 0, 1)[None] / 255
+    return picture, pixels
+
+
+def test_maps_of_segmenters_are_of_a_class_in_a_region(tmp_path: Path, scene: tuple[Path, Tensor]) -> None:
+    picture, pixels = scene
+    words = [
+        "cam",
+        *SEGMENTERS,
+        str(picture),
+        "--target",
+        "predicted",
+        "--target",
+        "star",
+        "--cams",
+        "agcam,rise(masks=9)",
+    ]
+    done = CliRunner().invoke(cli, [*words, "--save-maps", "--out", str(tmp_path)], catch_exceptions=False)
+    assert done.stdout.splitlines()[0] == f"{picture}, shapes-segmenter-quest: predicts background 85 %, star 15 %"
+    segmenter = robustkit.load_segmenter(SEGMENTERS[1])
+    predicted = segmenter(pixels).argmax(dim=1)[0]
+    with np.load(tmp_path / "scene-cam.npz") as kept:
+        ways = [f"{map}/{name}" for name in ("background", "star") for map in ("agcam", "rise(masks=9)")]
+        assert list(kept) == [f"{spec[4:]}/{way}/{picture}" for spec in SEGMENTERS for way in ways]
+        for name, number in (("background", 0), ("star", CLASSES.index("star") + 1)):
+            expected = cam.AGCAM(segmenter)(pixels, cam.SegmentTarget(number, predicted == number))[0]
+            np.testing.assert_allclose(kept[f"shapes-segmenter-standard/agcam/{name}/{picture}"], expected, atol=1e-5)
+    place = (predicted > 0).nonzero()[0].tolist()
+    regions = {
+        f"component={place[0]}+{place[1]}": cam.component(predicted > 0, *place),
+        f"pixel={place[0]}+{place[1]}": torch.zeros(64, 64, dtype=torch.bool),
+        "box=10+20+30+64": torch.zeros(64, 64, dtype=torch.bool),
+    }
+    regions[f"pixel={place[0]}+{place[1]}"][place[0], place[1]] = True
+    regions["box=10+20+30+64"][10:30, 20:64] = True
+    for over, region in regions.items():
+        made = robustkit.cam(SEGMENTERS[1], str(picture), cams="gradient", targets="star", over=over)
+        (row,) = made.rows
+        assert (row.tiles[0].truth == region.numpy()).all() and row.tiles[0].heading == "gradient, star"
+        assert made.lines == (f"outlined: where the class is explained ({over})",)
+    pixel = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", over=f"pixel={place[0]}+{place[1]}").rows[0]
+    assert pixel.tiles[0].lines == ("star, 0.0 %",) and pixel.tiles[0].heading == "gradient"
+    nowhere = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", targets="heart").rows[0].tiles[0]
+    assert nowhere.lines == ("no heart there",) and not nowhere.map.any()
+    usual = robustkit.cam(SEGMENTERS[1], pixels[0]).maps
+    assert next(iter(usual)).startswith("shapes-segmenter-standard/agcam/background/")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--over", "pixel=64+0"), "--over pixel=64+0: {} has 64 rows and 64 columns; expected a region inside"),
+        (("--over", "box=5+5+5+9"), "--over box=5+5+5+9: {} has 64 rows and 64 columns; expected a region inside"),
+        (("--over", "pixel=3"), "--over pixel=3: expected predicted, component=ROW+COLUMN, pixel=ROW+COLUMN or box="),
+        (("--over", "road"), "--over road: expected predicted, component="),
+        (("--over", "pixel=-1+2"), "--over pixel=-1+2: expected predicted"),
+        (("--target", "square root"), "no class 'square root' among the model's 11; did you mean square, arrow?"),
+        (("--target", "label"), "--target label: a picture of your own has no mask; name a class, or give predicted"),
+        (("--target-text", "a dog"), "--target-text a dog: segmenters have no text; name a class with --target"),
+        (("--crop-pct", "0.9"), "--crop-pct: an option of classifiers; these are segmenters"),
+        (("zoo:shapes-vit-quest",), "zoo:shapes-vit-quest is no segmenter, and others are; draw the maps of one kind"),
+        (("--window", "32"), "No such option '--window'"),
+    ],
+)
+def test_what_does_not_fit_a_segmenter_is_one_line(
+    scene: tuple[Path, Tensor], words: tuple[str, ...], said: str
+) -> None:
+    command = ["cam", SEGMENTERS[1], str(scene[0]), "--cams", "gradient", *words]
+    done = CliRunner().invoke(cli, command)
+    assert said.format(scene[0]) in str(done.exception) + done.stderr
+
+
+def test_regions_are_of_segmenters_alone(tmp_path: Path, scene: tuple[Path, Tensor]) -> None:
+    for words, said in (
+        ((MODEL, str(scene[0])), "--over pixel=1+1: classifiers have one class for a whole picture; leave it out"),
+        ((MODEL, "--data-dir", "embedded:shapes"), "--over pixel=1+1: of segmenters on pictures of your own; leave it"),
+    ):
+        done = CliRunner().invoke(cli, ["cam", *words, "--over", "pixel=1+1"])
+        assert str(done.exception).startswith(said)
+    wide = scene[0].with_name("wide.png")
+    Image.open(scene[0]).resize((96, 96)).save(wide)
+    done = CliRunner().invoke(cli, ["cam", SEGMENTERS[1], str(wide), "--cams", "agcam", "--out", str(tmp_path)])
+    assert str(done.exception).startswith(
+        "shapes-segmenter-standard: the model shows 4 windows of an image to its network"
+    )
 
 
 def test_figures_for_a_paper_of_a_folder_of_pictures(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""Draw what segmenters look at: maps of a class in a region of a user's own pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cam import SegmentTarget, component
+
+from ...common.determinism import SampleRng
+from ...data.class_names import class_name, class_names
+from ...display.format import percent
+from ...errors import ModelError, ProtocolError, RobustkitError
+from ...evaluations.maps import EVERY_EXPLAINER, MapSpec, as_numbers
+from ...models.dense import Segmenter
+from ...models.device import pick_device
+from ...models.identity import distinct_names
+from ...models.segmenter import is_segmenter, load_segmenter
+from ...pipeline.request import SegmenterOptions
+from .painter import LABEL, PREDICTED, Heat, Target, brief
+from .sheet import Gallery, GalleryRow, Panel
+
+_FEW = 3  # classes that a line names
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where a class is explained, as a user gives it: `predicted`, `component=ROW+COLUMN`, `pixel=ROW+COLUMN`, or
+    `box=TOP+LEFT+BOTTOM+RIGHT`, whose last row and column are not in it; pixels of the picture, from 0."""
+
+    kind: str = "predicted"
+    numbers: tuple[int, ...] = ()
+    _COUNTS: ClassVar[Mapping[str, int]] = {"predicted": 0, "component": 2, "pixel": 2, "box": 4}
+
+    @classmethod
+    def of(cls, text: str) -> Region:
+        """Raise ProtocolError for anything else."""
+        kind, _, inside = text.strip().partition("=")
+        numbers = inside.split("+") if inside else []
+        if cls._COUNTS.get(kind) != len(numbers) or not all(re.fullmatch("[0-9]{1,6}", each) for each in numbers):
+            forms = "predicted, component=ROW+COLUMN, pixel=ROW+COLUMN or box=TOP+LEFT+BOTTOM+RIGHT"
+            raise ProtocolError(f"--over {text}: expected {forms}, such as pixel=120+64")
+        return cls(kind, tuple(map(int, numbers)))
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}={'+'.join(map(str, self.numbers))}" if self.numbers else self.kind
+
+    def resolve(self, predicted: Tensor, target: int | None, picture: str) -> tuple[int, Tensor]:
+        """Return the class and its region of one picture, from the class of each pixel (H, W). target: None for the one
+        that most pixels of the region have. ProtocolError for a region outside of the picture."""
+        height, width = predicted.shape
+        rows, columns = slice(0, height), slice(0, width)
+        if self.numbers:
+            top, left, bottom, right = (*self.numbers, self.numbers[0] + 1, self.numbers[1] + 1)[:4]
+            if not (top < bottom <= height and left < right <= width):
+                size = f"{height} rows and {width} columns"
+                raise ProtocolError(f"--over {self.text}: {picture} has {size}; expected a region inside, not empty")
+            rows, columns = slice(top, bottom), slice(left, right)
+        inside = torch.zeros_like(predicted, dtype=torch.bool)
+        inside[rows, columns] = True
+        if target is None:
+            target = int(torch.bincount(predicted[inside]).argmax())
+        if self.kind == "component":
+            return target, component(predicted == target, *self.numbers)
+        return target, (predicted == target) if self.kind == "predicted" else inside
+
+
+def are_segmenters(checkpoints: Sequence[str | Path]) -> bool:
+    """Whether all are segmenters. Raises ProtocolError where only some are."""
+    found = []
+    for spec in checkpoints:
+        found.append(False)
+        with suppress(RobustkitError):  # what cannot be read is said where it is loaded
+            found[-1] = is_segmenter(spec)
+    if any(found) and not all(found):
+        odd = checkpoints[found.index(False)]
+        raise ProtocolError(f"{odd} is no segmenter, and others are; draw the maps of one kind at a time")
+    return all(found) and bool(found)
+
+
+def explain_segments(
+    pictures: Iterable[tuple[str, Image.Image]],
+    checkpoints: Sequence[str | Path],
+    targets: Sequence[str],
+    specs: Sequence[MapSpec],
+    over: str,
+    *,
+    model: Mapping[str, Any],
+    device: str = "auto",
+    say: Callable[[str], None] | None = None,
+) -> Gallery:
+    """Return maps of segmenters on named pictures, of the named classes, or the one that most pixels are predicted as,
+    in a region. Raises ModelError for a class, a method or an option that a segmenter lacks."""
+    region, where = Region.of(over), pick_device(device)
+    if odd := {name for name, value in model.items() if value} - {*SegmenterOptions.__dataclass_fields__}:
+        raise ProtocolError(f"--{min(odd).replace('_', '-')}: an option of classifiers; these are segmenters")
+    given = {name: value for name, value in model.items() if value}
+    opened = [load_segmenter(spec, **given) for spec in checkpoints]
+    distinct_names(opened)
+    rows, heats, named = list[GalleryRow](), dict[str, Heat](), list(pictures)
+    for segmenter in opened:
+        for note in segmenter.identity.notes if say else ():
+            assert say is not None
+            say(f"{segmenter.identity.name}: {note}")
+    for picture, image in named:
+        pixels = np.array(image.convert("RGB"))
+        for segmenter in opened:
+            segmenter.to(where)
+            rows.append(_Drawn(segmenter, specs, targets or ["predicted"], region, heats).row(picture, pixels))
+    names = ", ".join(segmenter.identity.name for segmenter in opened)
+    lines = (f"outlined: where the class is explained ({region.text})",)
+    digests = (f"{each.identity.spec} (SHA-256 {(each.identity.sha256 or 'none')[:12]})" for each in opened)
+    setup = (*digests, f"maps: {', '.join(map(brief, specs))}, over {region.text}")
+    return Gallery(names, tuple(rows), lines, heats, setup=setup)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    segmenter: Segmenter
+    specs: Sequence[MapSpec]
+    targets: Sequence[str]
+    region: Region
+    heats: dict[str, Heat]
+
+    def row(self, picture: str, pixels: np.ndarray[Any, Any]) -> GalleryRow:
+        identity = self.segmenter.identity
+        inputs = (torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255).to(self.segmenter.mean.device)
+        with torch.inference_mode():
+            predicted = self.segmenter(inputs)[0].argmax(dim=0)
+        names = class_names(identity.class_names, identity.num_classes)
+        counts = torch.bincount(predicted.flatten(), minlength=len(names))
+        largest = [place for place in counts.argsort(descending=True, stable=True)[:_FEW].tolist() if counts[place]]
+        called = {
+            place: class_name(identity.class_names or (), place, identity.num_classes) for place in range(len(names))
+        }
+        shares = [f"{called[place]} {percent(int(counts[place]) / predicted.numel(), 0)}" for place in largest]
+        tiles = list[Panel]()
+        for text in dict.fromkeys(self.targets):
+            asked = Target.of(text, names)
+            if asked == LABEL:
+                raise ProtocolError(
+                    "--target label: a picture of your own has no mask; name a class, or give predicted"
+                )
+            target, region = self.region.resolve(predicted, None if asked == PREDICTED else asked.index, picture)
+            share = f"{called[target]}, {percent(float(region.float().mean()), 1)}"
+            for spec in self.specs:
+                lines = (share,) if region.any() else (f"no {called[target]} there",)
+                heat = self._heat(spec, inputs, picture, target, region)
+                heading = brief(spec) if self.targets == ["predicted"] else f"{brief(spec)}, {called[target]}"
+                self.heats["/".join([identity.name, brief(spec), called[target], picture])] = heat
+                tiles.append(Panel(heading, pixels, heat, lines, region.cpu().numpy()))
+        said = (f"predicts {shares[0]}", *shares[1:])
+        return GalleryRow(picture, Path(picture).stem, pixels, tuple(tiles), None, identity.name, "", said)
+
+    def _heat(self, spec: MapSpec, inputs: Tensor, picture: str, target: int, region: Tensor) -> Heat:
+        rng = SampleRng.of([picture], seed=0, condition=f"cam({brief(spec)})", device=inputs.device)
+        try:
+            explainer = EVERY_EXPLAINER[spec.method](self.segmenter, **as_numbers(spec.method, spec.options))
+            found = explainer.explain(inputs, SegmentTarget(target, region), rng=rng)
+        except (ValueError, TypeError) as fault:
+            raise ModelError(f"{self.segmenter.identity.name}: {fault}") from None
+        return found.maps[0].cpu().numpy()
