@@ -108,17 +108,16 @@ def explain_segments(
     opened = [load_segmenter(spec, **given) for spec in checkpoints]
     distinct_names(opened)
     rows, heats, named = list[GalleryRow](), dict[str, Heat](), list(pictures)
-    for segmenter in opened:
-        for note in segmenter.identity.notes if say else ():
-            assert say is not None
-            say(f"{segmenter.identity.name}: {note}")
+    if say is not None:
+        for note in (f"{each.identity.name}: {note}" for each in opened for note in each.identity.notes):
+            say(note)
     for picture, image in named:
         pixels = np.array(image.convert("RGB"))
         for segmenter in opened:
             segmenter.to(where)
             rows.append(_Drawn(segmenter, specs, targets or ["predicted"], region, heats).row(picture, pixels))
     names = ", ".join(segmenter.identity.name for segmenter in opened)
-    lines = (f"outlined: where the class is explained ({region.text})",)
+    lines = (f"outlined: where the class is explained ({region.text}); without masks no map has a score",)
     digests = (f"{each.identity.spec} (SHA-256 {(each.identity.sha256 or 'none')[:12]})" for each in opened)
     setup = (*digests, f"maps: {', '.join(map(brief, specs))}, over {region.text}")
     return Gallery(names, tuple(rows), lines, heats, setup=setup)

@@ -413,7 +413,7 @@ def test_maps_of_segmenters_are_of_a_class_in_a_region(tmp_path: Path, scene: tu
         made = robustkit.cam(SEGMENTERS[1], str(picture), cams="gradient", targets="star", over=over)
         (row,) = made.rows
         assert (row.tiles[0].truth == region.numpy()).all() and row.tiles[0].heading == "gradient, star"
-        assert made.lines == (f"outlined: where the class is explained ({over})",)
+        assert made.lines == (f"outlined: where the class is explained ({over}); without masks no map has a score",)
     pixel = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", over=f"pixel={place[0]}+{place[1]}").rows[0]
     assert pixel.tiles[0].lines == ("star, 0.0 %",) and pixel.tiles[0].heading == "gradient"
     nowhere = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", targets="heart").rows[0].tiles[0]
