@@ -60,7 +60,8 @@ _map_option = partial(setting, section="Maps")
 @_map_option(
     *("--target", "targets"),
     multiple=True,
-    help="Class to draw maps for: a name, a number, predicted, or (with --data-dir) label; may be repeated.",
+    help="Class to draw maps for: a name, a number, predicted, (with --data-dir) label, (of a segmenter) all; may be "
+    "repeated.",
 )
 @_map_option(
     *("--target-text", "texts"),

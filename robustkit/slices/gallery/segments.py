@@ -30,6 +30,7 @@ from .painter import LABEL, PREDICTED, Heat, Target, brief
 from .sheet import Gallery, GalleryRow, Panel
 
 _FEW = 3  # classes that a line names
+_EVERY = "all"  # classes that are predicted somewhere, from the largest down
 
 
 @dataclass(frozen=True)
@@ -143,19 +144,27 @@ class _Drawn:
             place: class_name(identity.class_names or (), place, identity.num_classes) for place in range(len(names))
         }
         shares = [f"{called[place]} {percent(int(counts[place]) / predicted.numel(), 0)}" for place in largest]
-        tiles = list[Panel]()
-        for text in dict.fromkeys(self.targets):
+        tiles, every = (
+            list[Panel](),
+            [str(place) for place in counts.argsort(descending=True).tolist() if counts[place]],
+        )
+        asked_for = [each for text in self.targets for each in (every if text == _EVERY else [text])]
+        drawn = set[int]()
+        for text in asked_for:
             asked = Target.of(text, names)
             if asked == LABEL:
                 raise ProtocolError(
                     "--target label: a picture of your own has no mask; name a class, or give predicted"
                 )
             target, region = self.region.resolve(predicted, None if asked == PREDICTED else asked.index, picture)
+            if target in drawn:
+                continue
+            drawn.add(target)
             share = f"{called[target]}, {percent(float(region.float().mean()), 1)}"
             for spec in self.specs:
                 lines = (share,) if region.any() else (f"no {called[target]} there",)
                 heat = self._heat(spec, inputs, picture, target, region)
-                heading = brief(spec) if self.targets == ["predicted"] else f"{brief(spec)}, {called[target]}"
+                heading = brief(spec) if asked_for == ["predicted"] else f"{brief(spec)}, {called[target]}"
                 self.heats["/".join([identity.name, brief(spec), called[target], picture])] = heat
                 tiles.append(Panel(heading, pixels, heat, lines, region.cpu().numpy()))
         said = (f"predicts {shares[0]}", *shares[1:])

@@ -414,6 +414,8 @@ def test_maps_of_segmenters_are_of_a_class_in_a_region(tmp_path: Path, scene: tu
         (row,) = made.rows
         assert (row.tiles[0].truth == region.numpy()).all() and row.tiles[0].heading == "gradient, star"
         assert made.lines == (f"outlined: where the class is explained ({over}); without masks no map has a score",)
+    every = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", targets=["star", "all"]).rows[0].tiles
+    assert [tile.heading for tile in every] == ["gradient, star", "gradient, background"]
     pixel = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", over=f"pixel={place[0]}+{place[1]}").rows[0]
     assert pixel.tiles[0].lines == ("star, 0.0 %",) and pixel.tiles[0].heading == "gradient"
     nowhere = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", targets="heart").rows[0].tiles[0]
