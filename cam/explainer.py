@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
@@ -65,6 +65,10 @@ class SegmentTarget:
         regions: (B, H, W) bool, or (H, W) for all images, of the size of the logits. None: where the class is the
             predicted one.
         ignored: classes that are never chosen where `target` is None.
+
+    A model that shows its network windows of an image is explained at all of them at once, if it, or a part of it, has
+    `join_windows(parts, height, width)`, which adds maps of theirs (W, T, h, w) up to one (1, T, height, width): each
+    window's logits hold a share of the gradient.
 
     Raises:
         TypeError, ValueError: when it is used, for classes or regions that do not fit the logits.
@@ -257,6 +261,8 @@ class Explainer(ABC):
                 logits = images.new_zeros(0, 0)
                 targets = images.new_zeros(0, 1, dtype=torch.int64) if targets is None else targets
                 grids = images.new_zeros(*targets.shape, *images.shape[2:])
+            if self._region is not None and len(grids) != len(images):
+                grids = self._joined(grids, images)
             maps, degenerate = self._finish(grids, (images.shape[2], images.shape[3]))
         if not (isinstance(target, Tensor) and target.ndim == 2):
             maps, targets, degenerate = maps[:, 0], targets[:, 0], degenerate[:, 0]
@@ -273,11 +279,6 @@ class Explainer(ABC):
             try:
                 if region.any():
                     made.append(self.explain(image, number, rng=None if rng is None else _OfOne(rng, place)))
-                    if len(made[-1].maps) > 1:
-                        raise ValueError(
-                            f"the model shows {len(made[-1].maps)} windows of an image to its network; expected one as "
-                            "large as the image; use gradient, integrated-gradients, smooth-grad or rise"
-                        )
                 else:  # there is nothing to explain
                     nowhere, logits = image.new_zeros(1, *image.shape[2:]).float(), answer.new_zeros(1, answer.shape[1])
                     of_class, flat = torch.tensor([number], device=image.device), torch.ones(1, dtype=torch.bool)
@@ -286,6 +287,18 @@ class Explainer(ABC):
                 self._look_at(None)
         parts = zip(*(vars(each).values() for each in made), strict=True)
         return Explanation(*map(torch.cat, parts)) if made else self.explain(images)
+
+    def _joined(self, grids: Tensor, images: Tensor) -> Tensor:
+        """Return the maps (1, T, H, W) of an image whose network saw W windows of it, from theirs (W, T, h, w)."""
+        for part in nn.Module.modules(self.model):
+            join: Callable[..., Tensor] | None = getattr(part, "join_windows", None)
+            with suppress(RuntimeError, ValueError):  # as many do not make up the image
+                if join is not None and len(joined := join(grids.float(), images.shape[2], images.shape[3])) == 1:
+                    return joined
+        raise ValueError(
+            f"{self.name} met {len(grids)} windows of an image, which do not make it up; expected a model that has "
+            "join_windows, and all windows in one pass; use gradient, integrated-gradients, smooth-grad or rise"
+        )
 
     def _look_at(self, region: Tensor | None) -> None:
         """Sum logits over a region (H, W) from now on; None: the model gives logits of the whole image."""

@@ -70,7 +70,7 @@ class OfFeatures(Explainer):
         layer = self._layer or self._by_size.get(size)
         if layer is None and self._region is not None:
             layer = self._by_size[size] = last_stage(self.model) or self._deepest(images)
-        cut = _Cut(graph)
+        cut = _Cut(graph, once=self._region is not None)
         with ExitStack() as stack, torch.no_grad():
             for module in nn.Module.modules(self.model) if layer is None else [layer]:
                 hook = cut.at_any(len(images)) if layer is None else cut.here
@@ -132,12 +132,17 @@ class OfFeatures(Explainer):
 class _Cut:
     """Keeps a layer's output as the leaf to take gradients for, and begins the graph at it if `graph` says so."""
 
-    def __init__(self, graph: bool) -> None:
-        self.graph = graph
+    def __init__(self, graph: bool, once: bool = False) -> None:
+        self.graph, self.once = graph, once
         self.layer: nn.Module | None = None
         self.features: Tensor | None = None
 
     def here(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        if self.once and self.layer is not None:
+            raise ValueError(
+                f"the {type(module).__name__} runs several times for one image, which may have more windows than go at "
+                "once; name another layer, or use gradient or rise"
+            )
         if not isinstance(output, Tensor):
             raise ValueError(f"a {type(module).__name__} gives {type(output).__name__}; name a layer with one tensor")
         torch.set_grad_enabled(self.graph)  # until the `no_grad` around the forward ends
@@ -177,10 +182,11 @@ class _Weighed(OfFeatures):
 
     def _raw(self, images: Tensor, targets: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         logits, leaf, layer = self._seen(images)
-        features = self._spread(leaf, layer, len(images))
+        rows = len(leaf) if self._region is not None else len(images)  # perhaps windows of one image
+        features = self._spread(leaf, layer, rows)
         classes = chosen(logits, targets)
         lost = f"the logits do not depend on layer {self._name(layer)!r}; name another one"
-        spread = (self._spread(g, layer, len(images)) for g in gradients(logits, classes, leaf, lost))
+        spread = (self._spread(g, layer, rows) for g in gradients(logits, classes, leaf, lost))
         return logits, classes, torch.stack([self._weighed(features, g).sum(dim=1).relu() for g in spread], dim=1)
 
     @abstractmethod

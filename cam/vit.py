@@ -219,6 +219,11 @@ class Transformer:
         row = torch.zeros_like(like)
         if self.region is None:
             row[:, self.rows] = 1
+        elif len(like) > 1:
+            raise ValueError(
+                f"the map begins at the tokens of a region, and the network sees {len(like)} windows of the image; use "
+                "agcam, grad-cam or gradient"
+            )
         else:
             grid = self.vit.patch_embed.dynamic_feat_size(self._size)
             row[:, self.prefix :] = functional.interpolate(self.region[None, None].to(row), grid, mode="area").flatten(

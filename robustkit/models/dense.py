@@ -90,20 +90,35 @@ class Windows:
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """Return logits (B, K, H, W) of normalised images. network: windows to logits, maybe on a coarser grid."""
-        (height, width), pixels = images.shape[-2:], images
-        for frame in self.sizes(height, width):
+        pixels = images
+        for frame in self.sizes(*images.shape[-2:]):
             if pixels.shape[-2:] != frame:
                 pixels = functional.interpolate(pixels, frame, mode="bilinear")
         (tops, lefts), (high, wide) = self.edges(*frame), self.size
         cut = torch.cat([pixels[..., top : top + high, left : left + wide] for top in tops for left in lefts])
         parts = [network(part) for part in torch.split(cut, self.batch)]
-        together = parts[0] if len(parts) == 1 else torch.cat(parts)
-        seen = together.reshape(len(tops), len(lefts), len(images), *together.shape[1:])
+        return self.join(parts[0] if len(parts) == 1 else torch.cat(parts), *images.shape[-2:])
+
+    def join(self, parts: Tensor, height: int, width: int, summed: bool = False) -> Tensor:
+        """Return values (B, K, height, width) of images from those of their windows, row by row, maybe on a coarser
+        grid; where windows overlap, their mean, or sum. parts: (windows * B, K, h, w)."""
+        frame = self.sizes(height, width)[-1]
+        tops, lefts = self.edges(*frame)
+        seen = parts.reshape(len(tops), len(lefts), -1, *parts.shape[1:])
         if seen.shape[-2:] == self.size:
             logits = _averaged([_averaged(row.unbind(), lefts, dim=3) for row in seen], tops, dim=2)
         else:
             logits = _enlarged(seen, (tops, lefts), self.size, frame)
+        if summed:
+            down, across = (_covered(*each, logits) for each in zip((tops, lefts), self.size, frame, strict=True))
+            logits = logits * (down[:, None] * across)
         return logits if frame == (height, width) else functional.interpolate(logits, (height, width), mode="bilinear")
+
+
+def _covered(starts: Sequence[int], length: int, side: int, like: Tensor) -> Tensor:
+    """Return how many windows of a length, which begin at `starts`, hold each of `side` pixels."""
+    places = torch.arange(side, device=like.device)
+    return sum(((places >= start) & (places < start + length)).to(like) for start in starts)  # type: ignore[return-value]
 
 
 def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tensor:
@@ -224,6 +239,12 @@ class Dense(nn.Module):
             logits, size = self._output(images), images.shape[-2:]
             logits = logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
         return logarithms_of_rows(logits, type(self.network).__name__) if self.of_probabilities else logits
+
+    def join_windows(self, parts: Tensor, height: int, width: int) -> Tensor:
+        """Return what windows of images add up to: (B, T, height, width) from (windows * B, T, h, w)."""
+        if self.windows is None:
+            raise ValueError(f"{type(self.network).__name__} sees no windows of {len(parts)} parts")
+        return self.windows.join(parts, height, width, summed=True)
 
     def _output(self, images: Tensor) -> Tensor:
         logits = self.network(images)

@@ -20,9 +20,9 @@ import cam
 import robustkit
 from cam import SegmentTarget
 from cam.faithfulness import abpc, insertion_deletion, region_iou
+from robustkit.models.dense import Dense, Windows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-VITS = ("agcam", "agcam-full", "legrad", "chefer", "rollout")
 
 
 class Logits(nn.Module):
@@ -77,6 +77,40 @@ def test_maps_of_one_linear_layer_have_a_closed_form() -> None:
         close(found.maps, scaled(expected), 1e-5)
         assert found.target.tolist() == [0, 2] and not found.degenerate.any()
         close(found.logits, (net(images) * regions[:, None]).sum(dim=(2, 3)), 1e-4)
+
+
+def test_windows_of_an_image_add_up_to_its_map() -> None:
+    """Of a pixel in several windows each has a part of the gradient: together they have all of it."""
+    net, weights = linear()
+    images, region = pixels(2, 3, 6, 7), torch.ones(6, 7, dtype=torch.bool)
+    region[4:, 5:] = False
+    cut = Dense(net, Windows((4, 4), (2, 3)))
+    for name, of_class in (("gradient", weights[2]), ("layer-cam", weights[2].relu())):
+        expected = (images * of_class[:, None, None]).sum(dim=1).abs() * region
+        options = {"layer": "network.0"} if name == "layer-cam" else {}
+        close(cam.METHODS[name](cut, **options)(images, SegmentTarget(2, region)), scaled(expected), 1e-5)
+
+
+def test_agcam_of_windows_is_the_sum_of_theirs() -> None:
+    net, images = small(classes=4).double(), pixels(1, 3, 40, 48).double()
+    whole = Dense(net, Windows((32, 32), (16, 8)))
+    ours = cam.AGCAM(whole).explain(images, SegmentTarget(2, torch.ones(40, 48, dtype=torch.bool)))
+    slow = copy.deepcopy(whole)
+    held = attended(slow.network)
+    gradients = torch.autograd.grad(slow(images)[0, 2].sum(), [each[1] for each in held])
+    places, total = [(top, left) for top in (0, 8) for left in (0, 8, 16)], torch.zeros(40, 48).double()
+    for window, (top, left) in enumerate(places):
+        terms = [
+            (g[window].relu() * s[window].sigmoid())[:, 1:].sum(dim=(0, 1))[1:]
+            for (s, _), g in zip(held, gradients, strict=True)
+        ]
+        grid = sum(terms).reshape(1, 1, 4, 4)
+        total[top : top + 32, left : left + 32] += functional.interpolate(grid, (32, 32), mode="bilinear")[0, 0]
+    close(ours.maps, scaled(total[None].float()), 1e-5)
+    few = Dense(net, Windows((32, 32), (16, 8), batch=5))  # of six windows
+    for name, said in (("agcam", "called softmax 2 times"), ("grad-cam", "runs several times for one image")):
+        with pytest.raises(ValueError, match=said):
+            cam.METHODS[name](few)(images, SegmentTarget())
 
 
 def test_the_class_and_the_region_are_the_predicted_ones_unless_given() -> None:
@@ -353,11 +387,26 @@ def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
         with pytest.raises(ValueError, match="tokens of different grids; use agcam, grad-cam or gradient"):
             cam.METHODS[name](former)
     segmenter = robustkit.load_segmenter("zoo:shapes-segmenter-standard")
-    for name in VITS:
-        with pytest.raises(ValueError, match=r"shows 4 windows of an image to its network; .*use gradient"):
+    for name in ("rollout", "chefer"):
+        with pytest.raises(ValueError, match="sees 4 windows of the image; use agcam, grad-cam or gradient"):
             cam.METHODS[name](segmenter)(pixels(1, 3, 96, 96), SegmentTarget())
     with pytest.raises(ValueError, match=r"gives \(4, 65, 96\) for 1 images; .*use gradient or rise"):
-        cam.GradCAM(segmenter)(pixels(1, 3, 96, 96), SegmentTarget())
+        cam.ScoreCAM(segmenter)(pixels(1, 3, 96, 96), SegmentTarget())
+
+    class Twice(nn.Module):
+        """Two halves of an image as two images, and no way to join their maps."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat(self.net(torch.cat(x.chunk(2, dim=3))).chunk(2), dim=3)
+
+    with pytest.raises(
+        ValueError, match="layer-cam met 2 windows of an image, which do not make it up; expected a model"
+    ):
+        cam.LayerCAM(Twice(), layer="net.0")(pixels(1, 3, 6, 8), SegmentTarget())
 
 
 def test_a_component_hangs_together_at_corners_and_holds_its_pixel() -> None:

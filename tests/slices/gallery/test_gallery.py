@@ -457,9 +457,9 @@ def test_regions_are_of_segmenters_alone(tmp_path: Path, scene: tuple[Path, Tens
         assert str(done.exception).startswith(said)
     wide = scene[0].with_name("wide.png")
     Image.open(scene[0]).resize((96, 96)).save(wide)
-    done = CliRunner().invoke(cli, ["cam", SEGMENTERS[1], str(wide), "--cams", "agcam", "--out", str(tmp_path)])
+    done = CliRunner().invoke(cli, ["cam", SEGMENTERS[1], str(wide), "--cams", "chefer", "--out", str(tmp_path)])
     assert str(done.exception).startswith(
-        "shapes-segmenter-standard: the model shows 4 windows of an image to its network"
+        "shapes-segmenter-standard: the map begins at the tokens of a region, and the"
     )
 
 
