@@ -310,12 +310,12 @@ class LeGrad(AttentionExplainer):
         """Return what `_raw` does, where a head for pixels may not take the rows of several blocks at once."""
         blocks, total = self._transformer.whole_blocks, None
         for turn in range(len(blocks) - self.layers, len(blocks)):
-            trail, kept = Trail(partial(_at, turn), cut=True), list[Any]()
+            trail, tokens = Trail(partial(_at, turn), cut=True), list[Any]()
 
-            def form(module: nn.Module, inputs: Any, output: Any, turn: int = turn, kept: list[Any] = kept) -> Any:
+            def form(module: nn.Module, inputs: Any, output: Any, turn: int = turn, tokens: list[Any] = tokens) -> Any:
                 if module is blocks[turn]:
-                    kept.append(output)
-                return kept[0] if module is blocks[-1] else None
+                    tokens.append(output)
+                return tokens[0] if module is blocks[-1] else None
 
             try:
                 with ExitStack() as stack:

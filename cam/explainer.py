@@ -92,8 +92,8 @@ class SegmentTarget:
         region = self._region(size, place, images)
         region = None if region is None else region.to(logits.device)
         if self.target is None:
-            seen = predicted if region is None else predicted[region]
-            counts = torch.bincount(seen.flatten(), minlength=classes)
+            pixels = predicted if region is None else predicted[region]
+            counts = torch.bincount(pixels.flatten(), minlength=classes)
             counts[[number for number in self.ignored if 0 <= number < classes]] = -1
             target = int(counts.argmax())
         else:
@@ -270,7 +270,7 @@ class Explainer(ABC):
 
     def _of_regions(self, images: Tensor, target: SegmentTarget, rng: Rng | None) -> Explanation:
         """Explain image by image, each with its own region."""
-        made = []
+        explanations = []
         for place, image in enumerate(images[:, None]):
             with torch.no_grad():
                 answer = _of_pixels(self.model(self._as_fed(image)), 1)
@@ -278,15 +278,15 @@ class Explainer(ABC):
             self._look_at(region.to(answer.dtype))
             try:
                 if region.any():
-                    made.append(self.explain(image, number, rng=None if rng is None else _OfOne(rng, place)))
+                    explanations.append(self.explain(image, number, rng=None if rng is None else _OfOne(rng, place)))
                 else:  # there is nothing to explain
                     nowhere, logits = image.new_zeros(1, *image.shape[2:]).float(), answer.new_zeros(1, answer.shape[1])
                     of_class, flat = torch.tensor([number], device=image.device), torch.ones(1, dtype=torch.bool)
-                    made.append(Explanation(nowhere, logits, of_class, flat.to(image.device)))
+                    explanations.append(Explanation(nowhere, logits, of_class, flat.to(image.device)))
             finally:
                 self._look_at(None)
-        parts = zip(*(vars(each).values() for each in made), strict=True)
-        return Explanation(*map(torch.cat, parts)) if made else self.explain(images)
+        parts = zip(*(vars(each).values() for each in explanations), strict=True)
+        return Explanation(*map(torch.cat, parts)) if explanations else self.explain(images)
 
     def _joined(self, grids: Tensor, images: Tensor) -> Tensor:
         """Return the maps (1, T, H, W) of an image whose network saw W windows of it, from theirs (W, T, h, w)."""

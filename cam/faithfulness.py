@@ -337,9 +337,9 @@ def region_iou(model: Model, region: Tensor, target: int) -> Model:
             raise ValueError(
                 f"the model returned {tuple(logits.shape)}; expected (B, K, H, W) of {tuple(region.shape)}"
             )
-        found = logits.argmax(dim=1) == target
-        both = (found & region).sum(dim=(1, 2)).double()
-        share = both / (found | region).sum(dim=(1, 2)).clamp_min(1)
+        mask = logits.argmax(dim=1) == target
+        both = (mask & region).sum(dim=(1, 2)).double()
+        share = both / (mask | region).sum(dim=(1, 2)).clamp_min(1)
         return torch.stack([1 - share, share], dim=1).log().float()
 
     return overlap

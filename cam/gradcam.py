@@ -86,25 +86,25 @@ class OfFeatures(Explainer):
         return logits, cut.features, cut.layer
 
     def _deepest(self, images: Tensor) -> nn.Module:
-        """Return the layer with the most channels on the smallest grid, the last of such, found by a pass.
+        """Return the layer with the most channels on the smallest grid, the last of such, layers by a pass.
 
         After the last map of a network that gives each pixel its logits nothing comes but these.
         """
-        found: list[tuple[tuple[int, int], nn.Module]] = []
+        layers: list[tuple[tuple[int, int], nn.Module]] = []
 
         def see(module: nn.Module, inputs: Any, output: Any) -> None:
             whole = isinstance(output, Tensor) and output.ndim == 4 and getattr(module, "groups", 1) == 1
             if whole and output[0, 0].numel() > 1:
-                found.append(((output.shape[2] * output.shape[3], -output.shape[1]), module))
+                layers.append(((output.shape[2] * output.shape[3], -output.shape[1]), module))
 
         with ExitStack() as stack, torch.no_grad():
             for module in nn.Module.modules(self.model):
                 stack.callback(module.register_forward_hook(see).remove)
             self._logits(images)
-        if not found:
+        if not layers:
             raise ValueError(f"no module of {type(self.model).__name__} gives a map (B, C, h, w); use gradient")
-        least = min(size for size, _ in found)
-        return [module for size, module in found if size == least][-1]
+        least = min(size for size, _ in layers)
+        return [module for size, module in layers if size == least][-1]
 
     def _spread(self, features: Tensor, layer: nn.Module, batch: int) -> Tensor:
         """Return features as (B, C, h, w) float32."""

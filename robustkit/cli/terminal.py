@@ -103,8 +103,8 @@ def evaluation(
 
     def command_of(words: Callable[[], None]) -> click.Command:
         def run(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
-            asked = request(options) if request else request_of(kind, options)
-            run_to_the_end(asked, skip_bad, details, quiet)
+            work = request(options) if request else request_of(kind, options)
+            run_to_the_end(work, skip_bad, details, quiet)
 
         run.__doc__ = words.__doc__
         options = checkpoints_argument(run_options(kind, shared=shared, without=without)(run))

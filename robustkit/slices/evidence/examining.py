@@ -411,8 +411,9 @@ class _Examiner:
 
     def _full_batch(self, images: Tensor, labels: Tensor, rows: Tensor, rng: Rng) -> Columns:
         """Compare with gradients in a batch of the attack's size, or of half of it, and so on, where memory ends."""
-        why, size, own = "the attack's batches hold no more images", self.attack_batch, getattr(self.attack, "loss", "")
-        losses = ("ce", "dlr") if "dlr" in self.losses else (own if own in LOSSES else "ce",)
+        why, size = "the attack's batches hold no more images", self.attack_batch
+        loss = str(getattr(self.attack, "loss", ""))
+        losses = ("ce", "dlr") if "dlr" in self.losses else (loss if loss in LOSSES else "ce",)
         if self.noise > RANDOM:
             why, size = "outputs are random", 0
         while size > len(rows):

@@ -343,10 +343,11 @@ def when_moved(asker: Asker, images: Tensor, labels: Tensor, rng: Rng, steps: in
     figures = {"kept": predictions == labels[:, None]}
     figures["sure"] = torch.stack([-margin(each, each.argmax(dim=1)) for each in answers], dim=1)
 
-    def rise(shown: Tensor) -> Tensor:
-        shown = asker.as_image(shown)
-        own = (before := asker.plain(shown)).argmax(dim=1)
-        return margin(asker.pgd(shown, own, rng, threat=asker.threat, steps=steps)[1], own) - margin(before, own)
+    def rise(points: Tensor) -> Tensor:
+        points = asker.as_image(points)
+        classes = (before := asker.plain(points)).argmax(dim=1)
+        after = asker.pgd(points, classes, rng, threat=asker.threat, steps=steps)[1]
+        return margin(after, classes) - margin(before, classes)
 
     figures["rise_moved"] = rise(_DARKER * _cropped(move(images, moves, "reflect")).flip(-1))
     figures["forgotten"] = ~figures["kept"][:, 0] & (predictions[:, 0] == predictions[:, 1])
@@ -394,12 +395,12 @@ def in_full_batch(
         asker.threat.random_start(images, rng, f"evidence/batch/{turn}") for turn in range(-(-size // len(images)))
     ]
     order = torch.arange(size, device=images.device) % len(images)
-    full, own = torch.cat(turns)[:size], torch.arange(len(rows), device=images.device) * size // len(rows)
-    full[own], order[own] = turns[0][rows], rows  # spread over the batch
+    full, places = torch.cat(turns)[:size], torch.arange(len(rows), device=images.device) * size // len(rows)
+    full[places], order[places] = turns[0][rows], rows  # spread over the batch
     worst = images.new_zeros(len(rows))
     with asker.widened():
         for loss in losses:
-            few, many = gradient(full[own], labels[rows], loss), gradient(full, labels[order], loss)[own]
+            few, many = gradient(full[places], labels[rows], loss), gradient(full, labels[order], loss)[places]
             apart = (many - few).norm(dim=1) / few.norm(dim=1).clamp_min(1e-30)
             apart = torch.where(many.eq(few).all(dim=1), 0.0, apart).nan_to_num(nan=_WORST).clamp_max(_WORST)
             worst = torch.maximum(worst, apart)

@@ -53,8 +53,8 @@ class Extent:
     def cost(self, condition: Condition) -> Cost:
         """Return what it costs, at least, as the passes of each sample."""
         every, left_out = probes_of(condition.name, self.batch), {*self.left_out}
-        made = (each for each in every if not each.checks or {*each.checks} - left_out)
-        forwards, backwards = map(sum, zip(*(probe.passes(self.samples) for probe in made), strict=True))
+        probes = (each for each in every if not each.checks or {*each.checks} - left_out)
+        forwards, backwards = map(sum, zip(*(probe.passes(self.samples) for probe in probes), strict=True))
         return Cost(forwards, backwards) * (1 / max(1, self.samples))
 
     def of(self, condition: Condition, surrogates: int, batch: int) -> Extent:

@@ -78,15 +78,15 @@ class Region:
 
 def are_segmenters(checkpoints: Sequence[str | Path]) -> bool:
     """Whether all are segmenters. Raises ProtocolError where only some are."""
-    found = []
+    kinds = []
     for spec in checkpoints:
-        found.append(False)
+        kinds.append(False)
         with suppress(RobustkitError):  # what cannot be read is said where it is loaded
-            found[-1] = is_segmenter(spec)
-    if any(found) and not all(found):
-        odd = checkpoints[found.index(False)]
-        raise ProtocolError(f"{odd} is no segmenter, and others are; draw the maps of one kind at a time")
-    return all(found) and bool(found)
+            kinds[-1] = is_segmenter(spec)
+    if any(kinds) and not all(kinds):
+        classifier = checkpoints[kinds.index(False)]
+        raise ProtocolError(f"{classifier} is no segmenter, and others are; draw the maps of one kind at a time")
+    return all(kinds) and bool(kinds)
 
 
 def explain_segments(
@@ -105,21 +105,21 @@ def explain_segments(
     region, where = Region.of(over), pick_device(device)
     if odd := {name for name, value in model.items() if value} - {*SegmenterOptions.__dataclass_fields__}:
         raise ProtocolError(f"--{min(odd).replace('_', '-')}: an option of classifiers; these are segmenters")
-    given = {name: value for name, value in model.items() if value}
-    opened = [load_segmenter(spec, **given) for spec in checkpoints]
-    distinct_names(opened)
+    settings = {name: value for name, value in model.items() if value}
+    segmenters = [load_segmenter(spec, **settings) for spec in checkpoints]
+    distinct_names(segmenters)
     rows, heats, named = list[GalleryRow](), dict[str, Heat](), list(pictures)
     if say is not None:
-        for note in (f"{each.identity.name}: {note}" for each in opened for note in each.identity.notes):
+        for note in (f"{each.identity.name}: {note}" for each in segmenters for note in each.identity.notes):
             say(note)
     for picture, image in named:
         pixels = np.array(image.convert("RGB"))
-        for segmenter in opened:
+        for segmenter in segmenters:
             segmenter.to(where)
             rows.append(_Drawn(segmenter, specs, targets or ["predicted"], region, heats).row(picture, pixels))
-    names = ", ".join(segmenter.identity.name for segmenter in opened)
+    names = ", ".join(segmenter.identity.name for segmenter in segmenters)
     lines = (f"outlined: where the class is explained ({region.text}); without masks no map has a score",)
-    digests = (f"{each.identity.spec} (SHA-256 {(each.identity.sha256 or 'none')[:12]})" for each in opened)
+    digests = (f"{each.identity.spec} (SHA-256 {(each.identity.sha256 or 'none')[:12]})" for each in segmenters)
     setup = (*digests, f"maps: {', '.join(map(brief, specs))}, over {region.text}")
     return Gallery(names, tuple(rows), lines, heats, setup=setup)
 
@@ -140,41 +140,41 @@ class _Drawn:
         names = class_names(identity.class_names, identity.num_classes)
         counts = torch.bincount(predicted.flatten(), minlength=len(names))
         largest = [place for place in counts.argsort(descending=True, stable=True)[:_FEW].tolist() if counts[place]]
-        called = {
+        labels = {
             place: class_name(identity.class_names or (), place, identity.num_classes) for place in range(len(names))
         }
-        shares = [f"{called[place]} {percent(int(counts[place]) / predicted.numel(), 0)}" for place in largest]
+        shares = [f"{labels[place]} {percent(int(counts[place]) / predicted.numel(), 0)}" for place in largest]
         tiles, every = (
             list[Panel](),
             [str(place) for place in counts.argsort(descending=True).tolist() if counts[place]],
         )
         asked_for = [each for text in self.targets for each in (every if text == _EVERY else [text])]
-        drawn = set[int]()
+        classes = set[int]()
         for text in asked_for:
-            asked = Target.of(text, names)
-            if asked == LABEL:
+            goal = Target.of(text, names)
+            if goal == LABEL:
                 raise ProtocolError(
                     "--target label: a picture of your own has no mask; name a class, or give predicted"
                 )
-            target, region = self.region.resolve(predicted, None if asked == PREDICTED else asked.index, picture)
-            if target in drawn:
+            target, region = self.region.resolve(predicted, None if goal == PREDICTED else goal.index, picture)
+            if target in classes:
                 continue
-            drawn.add(target)
-            share = f"{called[target]}, {percent(float(region.float().mean()), 1)}"
+            classes.add(target)
+            share = f"{labels[target]}, {percent(float(region.float().mean()), 1)}"
             for spec in self.specs:
-                lines = (share,) if region.any() else (f"no {called[target]} there",)
+                lines = (share,) if region.any() else (f"no {labels[target]} there",)
                 heat = self._heat(spec, inputs, picture, target, region)
-                heading = brief(spec) if asked_for == ["predicted"] else f"{brief(spec)}, {called[target]}"
-                self.heats["/".join([identity.name, brief(spec), called[target], picture])] = heat
+                heading = brief(spec) if asked_for == ["predicted"] else f"{brief(spec)}, {labels[target]}"
+                self.heats["/".join([identity.name, brief(spec), labels[target], picture])] = heat
                 tiles.append(Panel(heading, pixels, heat, lines, region.cpu().numpy()))
-        said = (f"predicts {shares[0]}", *shares[1:])
-        return GalleryRow(picture, Path(picture).stem, pixels, tuple(tiles), None, identity.name, "", said)
+        shares[0] = f"predicts {shares[0]}"
+        return GalleryRow(picture, Path(picture).stem, pixels, tuple(tiles), None, identity.name, "", tuple(shares))
 
     def _heat(self, spec: MapSpec, inputs: Tensor, picture: str, target: int, region: Tensor) -> Heat:
         rng = SampleRng.of([picture], seed=0, condition=f"cam({brief(spec)})", device=inputs.device)
         try:
             explainer = EVERY_EXPLAINER[spec.method](self.segmenter, **as_numbers(spec.method, spec.options))
-            found = explainer.explain(inputs, SegmentTarget(target, region), rng=rng)
+            explanation = explainer.explain(inputs, SegmentTarget(target, region), rng=rng)
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{self.segmenter.identity.name}: {fault}") from None
-        return found.maps[0].cpu().numpy()
+        return explanation.maps[0].cpu().numpy()
