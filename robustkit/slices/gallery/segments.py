@@ -17,6 +17,7 @@ from torch import Tensor
 from cam import SegmentTarget, component
 
 from ...common.determinism import SampleRng
+from ...common.names import IN_MEMORY, held_object
 from ...data.class_names import class_name, class_names
 from ...display.format import percent
 from ...errors import ModelError, ProtocolError, RobustkitError
@@ -82,7 +83,8 @@ def are_segmenters(checkpoints: Sequence[str | Path]) -> bool:
     for spec in checkpoints:
         kinds.append(False)
         with suppress(RobustkitError):  # what cannot be read is said where it is loaded
-            kinds[-1] = is_segmenter(spec)
+            held = str(spec).startswith(IN_MEMORY)
+            kinds[-1] = isinstance(held_object(str(spec)).network, Segmenter) if held else is_segmenter(spec)
     if any(kinds) and not all(kinds):
         classifier = checkpoints[kinds.index(False)]
         raise ProtocolError(f"{classifier} is no segmenter, and others are; draw the maps of one kind at a time")

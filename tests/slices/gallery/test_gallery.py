@@ -420,6 +420,14 @@ def test_maps_of_segmenters_are_of_a_class_in_a_region(tmp_path: Path, scene: tu
     assert pixel.tiles[0].lines == ("star, 0.0 %",) and pixel.tiles[0].heading == "gradient"
     nowhere = robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", targets="heart").rows[0].tiles[0]
     assert nowhere.lines == ("no heart there",) and not nowhere.map.any()
+    in_memory = robustkit.cam(segmenter, pixels[0], cams="gradient", targets="star").rows[0].tiles[0]
+    assert np.allclose(
+        in_memory.map,
+        robustkit.cam(SEGMENTERS[1], pixels[0], cams="gradient", targets=CLASSES.index("star") + 1)
+        .rows[0]
+        .tiles[0]
+        .map,
+    )
     usual = robustkit.cam(SEGMENTERS[1], pixels[0]).maps
     assert next(iter(usual)).startswith("shapes-segmenter-standard/agcam/background/")
 
