@@ -70,7 +70,7 @@ def audit_request(
 def segment_request(options: dict[str, Any]) -> SegmentationRequest:
     name = options.get("preset")
     filled = {} if name is None else preset_of("segmentation", name).options
-    _refuse_idle(options, {"cams": "", **filled})
+    _refuse_idle(options, filled)
     return request_of(SegmentationRequest, options)
 
 

@@ -291,8 +291,9 @@ def _package_of(kind: str) -> Any:
 
 
 def kind_of(text: str) -> str:
-    """Return the first word of a condition's text."""
-    return text.partition("(")[0]
+    """Return the first word of a condition's text; `cam-of` for a map of a segmenter's class, `cam(agcam,of=road)`."""
+    kind = text.partition("(")[0]
+    return "cam-of" if kind in ("cam", "stability") and ",of=" in text.partition(",under=")[0] else kind
 
 
 def vocabulary_of(kind: str) -> Vocabulary:
@@ -407,7 +408,7 @@ def pattern_of(text: str) -> ConditionPattern:
     split = [item.partition("=") for item in items]
     pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
     what = ",".join(key for key, equals, _ in split if not equals)
-    name = kind_named(form[1])
+    name = kind_of(f"{kind_named(form[1])}({form[2]}".replace(" ", ""))
     if not what and is_attack(name) and name not in ATTACK_NAMES:  # as --corruptions spells one: fog(severity=3)
         corruption = canonical(name, _names_in(CORRUPTION))
         name, what = (CORRUPTION, corruption) if corruption in _names_in(CORRUPTION) else (name, what)

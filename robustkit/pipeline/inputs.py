@@ -30,7 +30,8 @@ from ..runs.manifest import CheckpointEntry
 
 def options_asking(text: str) -> dict[str, str | bool]:
     """Return the options that ask for a condition, by field of a request; none for a family without one of its own."""
-    kind = kind_named(split_condition(text)[0])
+    name, inside = split_condition(text)
+    kind = kind_of(f"{kind_named(name)}({inside}".replace(" ", ""))
     if EVERY_FAMILY.plugin(kind) is not None:
         return {}
     if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):

@@ -547,7 +547,7 @@ class SegmentationRequest(Request):
     least_shard = 32  # images are held decoded at their full size
     argument_names = (
         *("checkpoints", "data_dir", "masks", "classes", "ignore", "reduce_zero_label", "layout", "attacks"),
-        *("corruptions", "variant", "frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
+        *("corruptions", "variant", "frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check", "cams"),
     )
 
     data_dir: str | Path = option("Data", "Folder or zip of images, ADE20K's folder, or embedded:shapes.", MISSING)
@@ -568,6 +568,18 @@ class SegmentationRequest(Request):
         "Corruptions", "Implementation: bethgelab (used for published segmentation results) or hendrycks.", "bethgelab"
     )
     protocol: str = "segmentation"
+    cams: str | Iterable[str] | None = option(
+        "Maps",
+        "Methods, with the class and where: agcam,grad-cam(of=road,over=true) (robustkit list cams); of: a name, "
+        "largest (default), or * for each class of the image; auto: agcam or grad-cam; controls are added.",
+    )
+    stability: bool = option("Maps", "Compare maps under every attack and corruption with the clean ones.", False)
+    faithfulness: str = option(
+        "Maps",
+        "Test maps on the model itself: ABPC of the class's IoU; all adds insertion and deletion.",
+        "abpc",
+        type=("none", "abpc", "all"),
+    )
     masks: str | Path | None = option(
         "Data", "Folder of label maps (for segmenters), named like the images.", type=Path
     )

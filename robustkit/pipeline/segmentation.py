@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..common.options import read_labels
+from ..common.plugins import of_slice
 from ..errors import NothingEvaluated, ProtocolError
 from ..evaluations.answers import ask_image
 from ..evaluations.family import family_of
@@ -38,6 +39,8 @@ def plan(request: SegmentationRequest) -> Plan:
         raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; relax --limit or --ids")
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, scenes.dataset)
     conditions = (*attacked, *corruptions, *_of_pixels_in_place(request.evaluation_conditions()))
+    if request.cams is not None:
+        conditions += of_slice("maps_of_classes", "--cams")(request, conditions, models, scenes)
     run = Run(request.folder(identities[0].name))
     notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
 
@@ -48,6 +51,8 @@ def plan(request: SegmentationRequest) -> Plan:
         try:
             if request.examples and counted:
                 draw_examples(run, models, scenes, conditions, card, settings, request.examples)
+                if request.cams is not None:
+                    of_slice("draw_maps_of_classes", "--cams")(run, models, scenes, conditions, request)
         finally:  # once, with the examples
             write_page(run, rows)
         if not counted:

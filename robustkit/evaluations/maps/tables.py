@@ -319,7 +319,7 @@ def _called(text: str) -> str:
     return f"{method} ({', '.join(more)})" if more else method
 
 
-def _verb(lead: Figure) -> str:
+def lead_in_words(lead: Figure) -> str:
     """Return what a lead's interval says; without one, only that there are too few maps."""
     low, high = lead.low, lead.high
     if not (is_finite(low) and is_finite(high)):
@@ -346,7 +346,7 @@ class MapsPresenter(Presenter):
                 if parts[0].target == "label":
                     method += " of the label's class"
                 odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
-                verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
+                verb = f"{lead_in_words(row)} {CONTROLS_IN_WORDS.get(control, control)}"
                 leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
         for method, verbs in leads.items():
             words = {verb: " and ".join(filter(None, [", ".join(some[:-1]), some[-1]])) for verb, some in verbs.items()}

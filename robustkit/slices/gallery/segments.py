@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from cam import SegmentTarget, component
+from cam import SegmentTarget
 
 from ...common.determinism import SampleRng
 from ...common.names import IN_MEMORY, held_object
@@ -27,54 +26,13 @@ from ...models.device import pick_device
 from ...models.identity import distinct_names
 from ...models.segmenter import is_segmenter, load_segmenter
 from ...pipeline.request import SegmenterOptions
+from .class_maps import LARGEST, ClassMap, Region
+from .class_maps.evaluate import explained_in
 from .painter import LABEL, PREDICTED, Heat, Target, brief
 from .sheet import Gallery, GalleryRow, Panel
 
 _FEW = 3  # classes that a line names
 _EVERY = "all"  # classes that are predicted somewhere, from the largest down
-
-
-@dataclass(frozen=True)
-class Region:
-    """Where a class is explained, as a user gives it: `predicted`, `component=ROW+COLUMN`, `pixel=ROW+COLUMN`, or
-    `box=TOP+LEFT+BOTTOM+RIGHT`, whose last row and column are not in it; pixels of the picture, from 0."""
-
-    kind: str = "predicted"
-    numbers: tuple[int, ...] = ()
-    _COUNTS: ClassVar[Mapping[str, int]] = {"predicted": 0, "component": 2, "pixel": 2, "box": 4}
-
-    @classmethod
-    def of(cls, text: str) -> Region:
-        """Raise ProtocolError for anything else."""
-        kind, _, inside = text.strip().partition("=")
-        numbers = inside.split("+") if inside else []
-        if cls._COUNTS.get(kind) != len(numbers) or not all(re.fullmatch("[0-9]{1,6}", each) for each in numbers):
-            forms = "predicted, component=ROW+COLUMN, pixel=ROW+COLUMN or box=TOP+LEFT+BOTTOM+RIGHT"
-            raise ProtocolError(f"--over {text}: expected {forms}, such as pixel=120+64")
-        return cls(kind, tuple(map(int, numbers)))
-
-    @property
-    def text(self) -> str:
-        return f"{self.kind}={'+'.join(map(str, self.numbers))}" if self.numbers else self.kind
-
-    def resolve(self, predicted: Tensor, target: int | None, picture: str) -> tuple[int, Tensor]:
-        """Return the class and its region of one picture, from the class of each pixel (H, W). target: None for the one
-        that most pixels of the region have. ProtocolError for a region outside of the picture."""
-        height, width = predicted.shape
-        rows, columns = slice(0, height), slice(0, width)
-        if self.numbers:
-            top, left, bottom, right = (*self.numbers, self.numbers[0] + 1, self.numbers[1] + 1)[:4]
-            if not (top < bottom <= height and left < right <= width):
-                size = f"{height} rows and {width} columns"
-                raise ProtocolError(f"--over {self.text}: {picture} has {size}; expected a region inside, not empty")
-            rows, columns = slice(top, bottom), slice(left, right)
-        inside = torch.zeros_like(predicted, dtype=torch.bool)
-        inside[rows, columns] = True
-        if target is None:
-            target = int(torch.bincount(predicted[inside]).argmax())
-        if self.kind == "component":
-            return target, component(predicted == target, *self.numbers)
-        return target, (predicted == target) if self.kind == "predicted" else inside
 
 
 def are_segmenters(checkpoints: Sequence[str | Path]) -> bool:
@@ -105,6 +63,8 @@ def explain_segments(
     """Return maps of segmenters on named pictures, of the named classes, or the one that most pixels are predicted as,
     in a region. Raises ModelError for a class, a method or an option that a segmenter lacks."""
     region, where = Region.of(over), pick_device(device)
+    if region.kind == "true":
+        raise ProtocolError("--over true: a picture of your own has no mask; give predicted, or --data-dir and --masks")
     if odd := {name for name, value in model.items() if value} - {*SegmenterOptions.__dataclass_fields__}:
         raise ProtocolError(f"--{min(odd).replace('_', '-')}: an option of classifiers; these are segmenters")
     settings = {name: value for name, value in model.items() if value}
@@ -139,6 +99,7 @@ class _Drawn:
         inputs = (torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255).to(self.segmenter.mean.device)
         with torch.inference_mode():
             predicted = self.segmenter(inputs)[0].argmax(dim=0)
+        self.region.check(predicted.shape[0], predicted.shape[1], picture)
         names = class_names(identity.class_names, identity.num_classes)
         counts = torch.bincount(predicted.flatten(), minlength=len(names))
         largest = [place for place in counts.argsort(descending=True, stable=True)[:_FEW].tolist() if counts[place]]
@@ -158,10 +119,14 @@ class _Drawn:
                 raise ProtocolError(
                     "--target label: a picture of your own has no mask; name a class, or give predicted"
                 )
-            target, region = self.region.resolve(predicted, None if goal == PREDICTED else goal.index, picture)
-            if target in classes:
+            of = LARGEST if goal == PREDICTED else str(goal.index)
+            asked = ClassMap("", of=of, over=self.region.text, index=goal.index)
+            parts = explained_in(asked, predicted, None)
+            target = parts[0].target if parts else goal.index
+            if target is None or target in classes:
                 continue
             classes.add(target)
+            region = parts[0].region if parts else torch.zeros_like(predicted, dtype=torch.bool)
             share = f"{labels[target]}, {percent(float(region.float().mean()), 1)}"
             for spec in self.specs:
                 lines = (share,) if region.any() else (f"no {labels[target]} there",)

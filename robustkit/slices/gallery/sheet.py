@@ -73,7 +73,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class GalleryRow:
-    """A checkpoint on an image. name: of its class. under: what was done to the image. lines: what is predicted."""
+    """A checkpoint on an image. name: of its class. under: what was done to the image. lines: what is predicted. of:
+    the class that its maps explain, where rows differ in that."""
 
     sample_id: str
     name: str
@@ -83,6 +84,7 @@ class GalleryRow:
     checkpoint: str = ""
     under: str = ""
     lines: tuple[str, ...] = ()
+    of: str = ""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -386,6 +388,7 @@ def write_html(gallery: Gallery, path: Path) -> None:
         "m": ("Maps", [with_names(tile.heading) for row in gallery.rows[:1] for tile in row.tiles]),
         "c": ("Checkpoints", list(dict.fromkeys(row.checkpoint for row in gallery.rows))),
         "u": ("Images", list(dict.fromkeys(_condition_name(row) for row in gallery.rows))),
+        "k": ("Classes", list(dict.fromkeys(row.of for row in gallery.rows))),
     }
     switches = [{"key": key, "legend": legend, "names": names} for key, (legend, names) in named.items()]
     levels = colours(np.linspace(0, 255, 9).round().astype(np.uint8)[None], gallery.look.colormap)[0]

@@ -11,9 +11,9 @@ from ...common.figure import Figure
 from ...display.format import share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
-from ...evaluations.condition import Clause, in_means, words_of
+from ...evaluations.condition import Clause, in_means, kind_of, words_of
 from ...evaluations.corruptions.tables import level_figures, retention_levels
-from ...evaluations.family import families_of
+from ...evaluations.family import families_of, family_of
 from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings, common_ids
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...evaluations.aggregate import Parts, RecordReader, Results
-    from ...evaluations.family import Looks
+    from ...evaluations.family import AnyFamily, Looks, Summary
     from ...runs.folder import RunFolder
     from ...runs.manifest import DataEntry
 
@@ -81,7 +81,14 @@ class Segmentation(Task):
         judged, columns = _judged(data), (*COLUMNS, "shifted")
         names = [data.class_names[place] for place in judged]
         rows, by_condition = list[Figure](), dict[str, Counts]()
+        summaries: dict[AnyFamily, Summary | None] = {}
         for condition in conditions:
+            family = family_of(kind_of(condition))
+            if family not in summaries:
+                summaries[family] = family.aggregator.summary(reading)
+            if (summary := summaries[family]) is not None:
+                rows += reading.figures(summary.add(condition))
+                continue
             table, notes = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))
             flags = [*reading.findings(condition, table), *notes]
             counts = Counts.of(table, flags, reading.sample_groups).of_classes(judged)
@@ -92,7 +99,8 @@ class Segmentation(Task):
             rows += reading.figures(worst_rows(condition, counts, runs, names))
             if in_means(condition):
                 by_condition[condition] = counts
-        return rows, reading.figures(scene_mean_rows(by_condition, data.n, names)), []
+        of_families = (row for summary in summaries.values() if summary for row in summary.finish())
+        return rows, reading.figures(scene_mean_rows(by_condition, data.n, names)), reading.figures(of_families)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
         counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(_judged(run.manifest.data))
@@ -161,7 +169,9 @@ class Segmentation(Task):
         yield Section("segmentation", "Segmentation", values, tuple(plots))
         yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})
         for family in families_of(results.manifest, results):
-            if tables := tuple(tables_for("page", family.presenter.tables(results))):
+            if not family.words.in_results and family.name != "corruptions":  # those have sections above
+                yield from family.presenter.sections(results, looks)
+            elif tables := tuple(tables_for("page", family.presenter.tables(results))):
                 yield of_tables(family.name, family.name.capitalize(), tables)
 
 

@@ -21,7 +21,7 @@ from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font
 from ...data.scenes import LabelledScenes
 from ...display.format import percent
 from ...errors import BadImageError
-from ...evaluations.condition import words_of
+from ...evaluations.condition import shows, words_of
 from ...evaluations.family import family_of
 from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
@@ -166,10 +166,10 @@ def draw_examples(
 ) -> Path | None:
     """Write the sheet of the images with the lowest pixel accuracy, the worst first: clean, the first attack, the
     corruption of lowest mIoU. Return its path; None without scenes."""
-    drawn = _columns(run, conditions)
+    drawn = shown_conditions(run, conditions)
     subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []
-    for sample in _worst(run, scenes)[:count]:
+    for sample in worst_scenes(run, scenes)[:count]:
         try:
             rows.append(tuple(_tiles(subjects, scenes, sample, drawn)))
         except BadImageError:
@@ -188,7 +188,7 @@ def draw_examples(
     return run.path / FILE
 
 
-def _columns(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
+def shown_conditions(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
     scores: dict[str, list[float]] = {}
     for row in run.summary():
         if row.metric == "miou" and row.is_finite:
@@ -199,11 +199,11 @@ def _columns(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]
     return [CLEAN, *worst, *alone]
 
 
-def _worst(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
+def worst_scenes(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
     """Return the samples of the run that could be read under every condition and have a pixel that counts; those first
     of which the fewest pixels are right, over all checkpoints, on clean images if there are any."""
     samples = {sample.id: sample for sample in scenes.dataset.samples}
-    right, units = dict.fromkeys(samples, 0.0), list(run.units())
+    right, units = dict.fromkeys(samples, 0.0), [unit for unit in run.units() if shows(unit[1])]
     ranked = CLEAN.text if any(condition == CLEAN.text for _, condition in units) else units[0][1] if units else ""
     for checkpoint, condition in units:
         table = run.table(checkpoint, condition, ["sample_id", "pixels", "intersections"]).to_pydict()

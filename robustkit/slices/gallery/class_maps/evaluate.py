@@ -1,0 +1,288 @@
+"""Evaluate a batch of scenes under a map of a class, into the columns of a record: for each image a list with a value
+for each class that is explained there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import cam
+from cam import SegmentTarget, component
+from cam.faithfulness import Ends, abpc, blurred, insertion_deletion, region_iou
+from cam.localisation import energy_inside, iou_at, pointing_game, rank_correlation
+from cam.sensitivity import randomise_weights
+
+from ....common.determinism import SampleRng
+from ....errors import ModelError
+from ....evaluations.condition import Cost
+from ....evaluations.family import family_of, inputs_under
+from ....evaluations.maps import map_of_class
+from ....evaluations.maps.evaluate import ABPC as ABPC_COST
+from ....evaluations.maps.evaluate import AREAS, MapEvaluator, control_map, explainer_of, nothing_of
+from ....evaluations.subject import Batch, EvaluatedModel, Evaluation
+from ....models.dense import Segmenter
+from ....protocol.card import Card
+from ....protocol.condition import Condition
+from . import (
+    ABPC,
+    AREA,
+    COLUMNS_READ,
+    DELETION,
+    ENERGY,
+    EVERY,
+    FLAT,
+    HEAD,
+    HEAD_ABPC,
+    HEAD_ENERGY,
+    IN_CONTEXT,
+    IN_OBJECT,
+    INSERTION,
+    LARGEST,
+    LEFT,
+    OVERLAP,
+    OWN_MASK,
+    POINTING,
+    RANK,
+    VOCABULARY,
+    ClassMap,
+    Region,
+)
+
+COLUMNS: dict[str, pa.DataType] = dict.fromkeys(COLUMNS_READ, pa.list_(pa.float32())) | {
+    "explained": pa.list_(pa.int32())
+}
+"""explained: the classes, from the largest down; empty where the image does not show the one that is asked for. The
+others have a value for each of them. class_flat: 1 where the map is constant or not finite. …_head_…: of the map of the
+same class after the head is drawn again."""
+_MOST = 8  # classes of an image that an estimate of the cost expects
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A class of an image: the pixels (H, W) bool whose logits are summed, and those that are its own."""
+
+    target: int
+    region: Tensor
+    object: Tensor
+
+
+def explained_in(
+    spec: ClassMap, predicted: Tensor, labels: Tensor | None, unjudged: Sequence[int] = ()
+) -> list[Explained]:
+    """Return the classes that a map is of in an image, from the largest down; none where it does not show them.
+
+    predicted: (H, W), the class of each pixel. labels: (H, W) of the truth, negative where it does not count; None
+    without. unjudged: classes that are never chosen.
+    """
+    region, mask = spec.region, predicted
+    if region.kind == "true":
+        assert labels is not None
+        mask = labels
+    inside = mask[_frame(region, mask)]
+    classes = int(mask.max()) + 1
+    counts = torch.bincount(inside[inside >= 0], minlength=max(classes, 1))
+    counts[[place for place in unjudged if place < len(counts)]] = 0
+    present = [int(place) for place in counts.argsort(descending=True, stable=True) if counts[place]]
+    chosen = present if spec.of == EVERY else present[:1] if spec.of == LARGEST else [spec.index]
+    parts = []
+    for target in chosen:
+        assert target is not None
+        pixels = _pixels(region, mask, target)
+        own = predicted == target if region.kind in ("box", "pixel") else pixels
+        if bool(pixels.any()) and bool(own.any()):
+            parts.append(Explained(target, pixels, own))
+    return parts
+
+
+def _frame(region: Region, mask: Tensor) -> Tensor:
+    """Return the pixels (H, W) bool in which a class is chosen: all without numbers; none outside of the image."""
+    inside = torch.full_like(mask, not region.numbers, dtype=torch.bool)
+    if region.numbers:
+        top, left, bottom, right = region.corners
+        inside[top:bottom, left:right] = bottom <= mask.shape[0] and right <= mask.shape[1]
+    return inside
+
+
+def _pixels(region: Region, mask: Tensor, target: int) -> Tensor:
+    """Return the pixels (H, W) bool whose logits of a class are summed; empty where it is not there."""
+    own, inside = mask == target, _frame(region, mask)
+    if region.kind == "component":
+        return component(own, *region.numbers) if bool((own & inside).any()) else torch.zeros_like(own)
+    if region.kind == "box" and not region.numbers and bool(own.any()):
+        (rows,), (columns,) = own.any(dim=1).nonzero(as_tuple=True), own.any(dim=0).nonzero(as_tuple=True)
+        own[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = True
+    return inside if region.numbers else own
+
+
+def explain_class(
+    subject: EvaluatedModel, spec: ClassMap, inputs: Tensor, part: Explained, rng: SampleRng
+) -> cam.Explanation:
+    """Return the map of a class of one image, given as inputs (1, 3, H, W); of a control it ignores the image."""
+    if spec.method == OWN_MASK:
+        maps, target = part.object[None].float(), torch.tensor([part.target], device=inputs.device)
+        flat = part.object.all()[None]
+        return cam.Explanation(maps.masked_fill(flat, 0.0), inputs.new_zeros(1, 0), target, flat)
+    if spec.is_control:
+        return control_map(spec.method, inputs, rng, torch.tensor([part.target], device=inputs.device))
+    try:
+        with explainer_of(subject, spec.method, spec.options) as explainer:
+            return explainer.explain(inputs, SegmentTarget(part.target, part.region), rng=rng)
+    except (ValueError, TypeError) as fault:
+        raise ModelError(f"{subject.classifier.identity.name}: {fault}") from None
+
+
+class ClassMapsEvaluator(MapEvaluator):
+    words, columns, keeps_places = VOCABULARY, COLUMNS, True
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        spec = condition.payload
+        assert isinstance(spec, ClassMap)
+        times = min(_MOST, classes) if spec.of == EVERY else 1
+        if not spec.method:
+            return Cost(1) + Cost(2) * times
+        alone = Cost(0) if spec.is_control else Cost(1) + map_of_class(spec.method, spec.options)
+        if (under := condition.under) is not None:
+            return Cost(2) + alone * (2 * times) + family_of(under.name).evaluator.cost(under, card, classes)
+        curves = Cost(0) if spec.faithfulness == "none" else ABPC_COST
+        maps = alone if spec.is_control else (alone + curves) * 2  # again, with its head redrawn
+        areas = AREAS if spec.faithfulness == "all" else Cost(0)
+        return Cost(2) + (maps + (curves if spec.is_control else Cost(0)) + areas) * times
+
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        spec = condition.payload
+        assert isinstance(spec, ClassMap)
+        inputs, under = subject.inputs(batch.inputs), condition.under
+        views = None if under is None else inputs_under(subject, batch, under)
+        columns: dict[str, list[Any]] = {name: [] for name in COLUMNS_READ}
+        columns["sample_id"] = [sample.id for sample in batch.samples]
+        for place, sample in enumerate(batch.samples):
+            row, image = slice(place, place + 1), inputs[place : place + 1]
+            labels = torch.from_numpy(batch.truths[place]).to(image.device)
+            predicted = _predicted(subject, sample.id, image)
+            parts = explained_in(spec, predicted, labels, getattr(subject, "unjudged", torch.zeros(0)).tolist())
+            draws = rng.take(torch.arange(len(batch))[row])
+            if not spec.method:
+                of_part = partial(_with_noise, subject, image)
+            elif views is None:
+                of_part = partial(_scores, subject, spec, image, predicted)
+            else:
+                of_part = partial(_moved, subject, spec, image, views[row])
+            values = [of_part(part, draws) | {AREA.name: float(part.object.float().mean())} for part in parts]
+            columns["explained"].append([part.target for part in parts])
+            for name in COLUMNS_READ[1:]:
+                known = bool(values) and name in values[0]
+                columns[name].append([each[name] for each in values] if known else None)
+        return Evaluation(columns)
+
+
+def _predicted(subject: EvaluatedModel, name: str, image: Tensor) -> Tensor:
+    """Return the class (H, W) of each pixel of an image; the maps of a shard share it, in 16 bits."""
+    if not isinstance(subject.classifier, Segmenter):
+        raise ModelError(f"{subject.classifier.identity.name} is no segmenter; of= is of segmenters, leave it out")
+
+    def ask() -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = subject.exact(image)
+            return logits[0].argmax(dim=0).short()
+
+    predicted: Tensor = subject.answered(("predicted", name), ask)
+    return predicted.long()
+
+
+def _ends(subject: EvaluatedModel, image: Tensor, predicted: Tensor, part: Explained, canvas: bool) -> Ends:
+    """Return the IoU with the class's pixels of the image, of nothing, and, if curves need it, of the blurred image."""
+    fill = nothing_of(subject).to(image).view(1, -1, 1, 1).expand_as(image)
+    overlap = region_iou(subject.exact, part.object, part.target)
+    as_predicted = functional.one_hot(predicted[None], subject.classifier.identity.num_classes).movedim(3, 1).float()
+    with torch.no_grad():
+        whole = region_iou(lambda _: as_predicted, part.object, part.target)(image)
+        return Ends(whole, overlap(fill), overlap(blurred(image)) if canvas else None)
+
+
+def _scores(
+    subject: EvaluatedModel, spec: ClassMap, image: Tensor, predicted: Tensor, part: Explained, rng: SampleRng
+) -> dict[str, float]:
+    explanation = explain_class(subject, spec, image, part, rng)
+    maps, own = explanation.maps, part.object[None]
+    values = {
+        ENERGY.name: float(energy_inside(maps, own)),
+        POINTING.name: float(pointing_game(maps, own)),
+        FLAT: float(explanation.degenerate),
+    }
+    model = region_iou(subject.exact, part.object, part.target)
+    of_curves: dict[str, Any] = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
+    if spec.faithfulness != "none":
+        of_curves["ends"] = _ends(subject, image, predicted, part, spec.faithfulness == "all")
+        values[ABPC.name] = float(abpc(model, image, maps, 1, **of_curves).abpc)
+    if spec.faithfulness == "all":
+        areas = insertion_deletion(model, image, maps, 1, **of_curves)
+        values |= {INSERTION.name: float(areas.insertion), DELETION.name: float(areas.deletion)}
+    if not spec.is_control:
+        with randomise_weights([_head(subject, image)]):
+            again = explain_class(subject, spec, image, part, rng).maps
+        values |= {HEAD.name: float(rank_correlation(maps, again)), HEAD_ENERGY.name: float(energy_inside(again, own))}
+        if spec.faithfulness != "none":
+            values[HEAD_ABPC.name] = float(abpc(model, image, again, 1, **of_curves).abpc)
+    return {name: value if math.isfinite(value) else math.nan for name, value in values.items()}
+
+
+def _head(subject: EvaluatedModel, image: Tensor) -> nn.Module:
+    """Return the last layer with weights that the logits of an image depend on, so none of an auxiliary head."""
+
+    def find() -> nn.Module:
+        called, layers = list[nn.Module](), nn.Module.modules(subject.exact.network)
+        weighty = [part for part in layers if any(each.ndim > 1 for each in part.parameters(recurse=False))]
+        hooks = [part.register_forward_hook(lambda part, *_: called.append(part)) for part in weighty]
+        with torch.no_grad():
+            before = subject.exact(image)
+            for hook in hooks:
+                hook.remove()
+            for part in dict.fromkeys(reversed(called)):
+                with randomise_weights([part]):
+                    if not torch.equal(subject.exact(image), before):
+                        return part
+        raise ModelError(f"{subject.classifier.identity.name} has no layer with weights, so its head cannot be redrawn")
+
+    return subject.answered("head", find)
+
+
+def _moved(
+    subject: EvaluatedModel, spec: ClassMap, image: Tensor, view: Tensor, part: Explained, rng: SampleRng
+) -> dict[str, float]:
+    """Return how the map of a class changes with the image, over the same pixels, and how much of the class is left."""
+    before, after = (explain_class(subject, spec, each, part, rng) for each in (image, view))
+    flat = bool(before.degenerate | after.degenerate)
+    return {
+        RANK.name: float(rank_correlation(before.maps, after.maps)),
+        OVERLAP.name: math.nan if flat else float(iou_at(before.maps, after.maps)),
+        LEFT.name: _overlap(subject, view, part),
+        FLAT: float(flat),
+    }
+
+
+def _with_noise(subject: EvaluatedModel, image: Tensor, part: Explained, rng: SampleRng) -> dict[str, float]:
+    """Return the IoU that is left where pixels of the class, or all others, are drawn anew, evenly from [0, 1]."""
+    levels = rng.uniform(image.shape[1:], "levels").to(image)
+    noise = levels if subject.card.space == "pixels" else subject.classifier.normalize(levels)
+    return {
+        IN_OBJECT.name: _overlap(subject, torch.where(part.object, noise, image), part),
+        IN_CONTEXT.name: _overlap(subject, torch.where(part.object, image, noise), part),
+    }
+
+
+def overlap_of(mask: Tensor, region: Tensor) -> float:
+    """Return the IoU of two masks (H, W) bool; 0 where both are empty."""
+    return float((mask & region).sum() / (mask | region).sum().clamp_min(1))
+
+
+def _overlap(subject: EvaluatedModel, image: Tensor, part: Explained) -> float:
+    with torch.no_grad():
+        return overlap_of(subject.exact(image)[0].argmax(dim=0) == part.target, part.object)
