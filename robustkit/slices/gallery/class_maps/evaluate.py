@@ -152,9 +152,10 @@ class ClassMapsEvaluator(MapEvaluator):
         if (under := condition.under) is not None:
             return Cost(2) + alone * (2 * times) + family_of(under.name).evaluator.cost(under, card, classes)
         curves = Cost(0) if spec.faithfulness == "none" else ABPC_COST
-        maps = alone if spec.is_control else (alone + curves) * 2  # again, with its head redrawn
-        areas = AREAS if spec.faithfulness == "all" else Cost(0)
-        return Cost(2) + (maps + (curves if spec.is_control else Cost(0)) + areas) * times
+        twice = 1 if spec.is_control else 2  # again, with its head redrawn
+        tested = spec.faithfulness == "all"
+        areas = AREAS if tested else Cost(0)
+        return Cost(2) + (alone * twice + curves * (twice if tested else 1) + areas) * times
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         spec = condition.payload
@@ -229,7 +230,7 @@ def _scores(
         with randomise_weights([_head(subject, image)]):
             again = explain_class(subject, spec, image, part, rng).maps
         values |= {HEAD.name: float(rank_correlation(maps, again)), HEAD_ENERGY.name: float(energy_inside(again, own))}
-        if spec.faithfulness != "none":
+        if spec.faithfulness == "all":
             values[HEAD_ABPC.name] = float(abpc(model, image, again, 1, **of_curves).abpc)
     return {name: value if math.isfinite(value) else math.nan for name, value in values.items()}
 

@@ -160,7 +160,7 @@ def lead_rows(values: Values, every: Mapping[ClassMap, Values]) -> Iterator[Figu
             continue
         mine, rivals = values.means(metric.name), dict[str, Floats]()
         for name in (*RIVALS, OWN_MASK):
-            other = every.get(replace(values.spec, method=name, options=()))
+            other = every.get(replace(values.spec, method=name, options=(), index=None))
             if other is not None and other.ids == values.ids and metric.name in other.of_class:
                 rivals[name] = other.means(metric.name)
         mask = rivals.pop(OWN_MASK, None)
