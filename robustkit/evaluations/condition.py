@@ -291,9 +291,9 @@ def _package_of(kind: str) -> Any:
 
 
 def kind_of(text: str) -> str:
-    """Return the first word of a condition's text; `cam-of` for a map of a segmenter's class, `cam(agcam,of=road)`."""
+    """Return the first word of a condition's text; for a map of a segmenter's class, `cam(agcam,of=road)`, `cam-of`."""
     kind = text.partition("(")[0]
-    return "cam-of" if kind in ("cam", "stability") and ",of=" in text.partition(",under=")[0] else kind
+    return f"{kind}-of" if kind in ("cam", "stability") and ",of=" in text.partition(",under=")[0] else kind
 
 
 def vocabulary_of(kind: str) -> Vocabulary:

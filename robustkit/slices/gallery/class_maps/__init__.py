@@ -32,7 +32,7 @@ from ....evaluations.metrics import Metric, lead_over_control, mean_share
 from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN, Condition, ConditionPattern, Value, split_condition, split_list
 
-KIND, NOISE = "cam-of", "class-noise"
+KIND, MOVED, NOISE = "cam-of", "stability-of", "class-noise"
 LARGEST, EVERY = "largest", "*"
 """What `of` may be instead of a class: that of most pixels of the region, or each class that is there."""
 OWN_MASK = "own-mask"
@@ -150,7 +150,7 @@ class ClassMap:
         if under is None:
             return Condition(KIND if self.method else NOISE, self.text, payload=self, draws=draws)
         moved = replace(self, faithfulness="abpc", under=under.text)
-        return Condition(KIND, moved.text, payload=moved, under=under, released=under.released, draws=draws)
+        return Condition(MOVED, moved.text, payload=moved, under=under, released=under.released, draws=draws)
 
 
 def parse_class_map(text: str) -> ClassMap:

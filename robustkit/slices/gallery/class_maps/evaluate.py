@@ -270,8 +270,8 @@ def _moved(
 
 
 def _with_noise(subject: EvaluatedModel, image: Tensor, part: Explained, rng: SampleRng) -> dict[str, float]:
-    """Return the IoU that is left where pixels of the class, or all others, are drawn anew, evenly from [0, 1]."""
-    levels = rng.uniform(image.shape[1:], "levels").to(image)
+    """Return the IoU that is left where pixels of the class, or all others, become random ones of 256 even levels."""
+    levels = (rng.uniform(image.shape[1:], "levels") * 256).floor().to(image) / 255
     noise = levels if subject.card.space == "pixels" else subject.classifier.normalize(levels)
     return {
         IN_OBJECT.name: _overlap(subject, torch.where(part.object, noise, image), part),
