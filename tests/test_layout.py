@@ -25,7 +25,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 51_000, 21_700
+MOST_IN_CORE, MOST_IN_SLICES = 51_000, 22_900
 """Lines of all modules. A commit that raises one says why."""
 
 FEWEST_LINES = 120
@@ -67,7 +67,7 @@ LATE_MODULES = {
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a command loads what it runs"
-        for name in ("exports", "gallery", "index", "inspect", "listing", "paper", "predictions", "until_decided")
+        for name in ("exports", "index", "inspect", "listing", "paper", "predictions", "until_decided")
     },
     **{
         (f"robustkit.slices.{name}", "robustkit.*"): "a reader is asked without torch"

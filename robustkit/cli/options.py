@@ -478,7 +478,7 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
         names = ("constants", "variant", "frost_dir")
         refuse_idle(names, "needs corruptions; give --corruptions, or leave it out")
     if values["cams"] is None:
-        truth = () if values["evaluations"] else ("boxes", "masks")
+        truth = ("boxes", "masks") if "boxes" in options and not values["evaluations"] else ()
         names = ("stability", "faithfulness", "keep_misclassified", *truth)
         refuse_idle(names, "needs maps; give --cams, or leave it out")
 

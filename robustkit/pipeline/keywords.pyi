@@ -92,6 +92,9 @@ class SegmentOptions(TypedDict, total=False):
     eps: str | float | None
     norm: str | None
     corruptions: str | Iterable[str] | None
+    cams: str | Iterable[str] | None
+    stability: bool
+    faithfulness: str
     masks: str | Path | None
     classes: str | Path | None
     ignore: Sequence[int]

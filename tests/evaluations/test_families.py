@@ -66,6 +66,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     ]
     tables = {kind for kind in (*EVERY_FAMILY.entries, "pgd") if vocabulary_of(kind).in_results}
     measured = {"attention", "counterfactual", "ledger", "region-noise", "transfer", "two-object", "two-phase"}
+    measured |= {"cam-of", "stability-of", "class-noise"}
     measured |= minimal
     assert tables == {"clean", "pgd", *(built_in("families").keys() - measured)}
     assert kind_of("cam(agcam,mode=box)") == "cam"

@@ -27,8 +27,9 @@ def every_option() -> Iterator[tuple[str, str, str]]:
         yield from ((f"corruption({corruption},{key}={{}})", key, "") for key in (*CORRUPTION, *more))
     for kind in EVERY_FAMILY.entries:
         if kind not in attacks_of(CARD):
-            keys = (key for key in vocabulary_of(kind).parameters if key != "map")  # a name, which is looked up later
-            yield from ((f"{kind}({key}={{}})", key, "") for key in keys)
+            first = f"{kind.removesuffix('-of')}(agcam,of=road," if kind.endswith("-of") else f"{kind}("
+            keys = (key for key in vocabulary_of(kind).parameters if key not in ("map", "of"))  # names, looked up later
+            yield from ((f"{first}{key}={{}})", key, "") for key in keys)
 
 
 @pytest.mark.parametrize(("form", "key", "usual"), [pytest.param(*each, id=each[0]) for each in every_option()])

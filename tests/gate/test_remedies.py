@@ -129,6 +129,7 @@ KINDS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "transfer": (transfer, "top1 under pgd(eps=2/255,steps=2) >= 0.01"),
     "maps": (maps, "cam_iou under cam(rollout,mode=mask) >= 0.01"),
     "scenes": (scenes, "miou under corruption(contrast,severity=3) >= 0.01"),
+    "classes": (scenes, "class_energy under cam(gradient,of=2,over=true) >= 0.01"),
     "released": (released, "top1 under corruption(contrast,severity=3) >= 0.01"),
     "text": (words, "nll under typo(rate=5) <= 100"),
     "series": (series, "top1 under jitter(sigma=0.5) >= 0.01"),

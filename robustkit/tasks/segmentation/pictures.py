@@ -195,8 +195,7 @@ def shown_conditions(run: RunFolder, conditions: Sequence[Condition]) -> list[Co
             scores.setdefault(row.condition, []).append(row.value)
     grouped = [condition for condition in conditions if condition.group and condition.text in scores]
     worst = sorted(grouped, key=lambda condition: sum(scores[condition.text]))[:1]
-    single = (condition for condition in conditions if not condition.group and shows(condition.text))
-    alone = [condition for condition in single if condition != CLEAN][:1]
+    alone = [each for each in conditions if not each.group and each != CLEAN and shows(each.text)][:1]
     return [CLEAN, *worst, *alone]
 
 

@@ -139,12 +139,12 @@ def test_what_no_map_can_be_of_is_refused_in_a_line(text: str, message: str) -> 
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_class_is_called_as_the_data_call_it_or_by_its_number() -> None:
-    for given, of, index in (("ROAD", "road", 1), ("0", "sky", 0), ("4", "4", 4), ("5", "5", 5), ("b", "5", 5)):
-        spec = parse_class_map(f"agcam(of={given})").resolve(NAMES, [2])
-        assert (spec.of, spec.index) == (of, index)
-    for given in ("largest", "*"):
-        assert parse_class_map(f"agcam(of={given})").resolve(NAMES).index is None
+def test_a_class_is_found_by_name_or_number_and_stays_as_it_was_typed() -> None:
+    for typed, index in (("ROAD", 1), ("0", 0), ("4", 4), ("5", 5), ("b", 5)):
+        spec = parse_class_map(f"agcam(of={typed})").resolve(NAMES, [2])
+        assert (spec.of, spec.index) == (typed, index)  # so that a rule with the same words is met
+    for typed in ("largest", "*"):
+        assert parse_class_map(f"agcam(of={typed})").resolve(NAMES).index is None
 
 
 PREDICTED = torch.tensor([[0, 0, 0, 1], [0, 2, 2, 1], [2, 2, 0, 0], [2, 0, 0, 0]])

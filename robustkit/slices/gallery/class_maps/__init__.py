@@ -128,8 +128,8 @@ class ClassMap:
         return Region.of(self.over, "over")
 
     def resolve(self, names: Sequence[str], unjudged: Sequence[int] = ()) -> ClassMap:
-        """Return it with the class's name as the data have it, or its number where that would not be understood.
-        Raises ProtocolError for an unknown or ignored class, or a name that several have."""
+        """Return it with the index of its class, if it has one. Raises ProtocolError for an unknown or ignored class,
+        or a name that several have."""
         if self.of in (LARGEST, EVERY):
             return self
         try:
@@ -140,9 +140,7 @@ class ClassMap:
             judged = [name for place, name in enumerate(names) if place not in unjudged]
             why = f"{names[index]} is ignored, so no label says where it is"
             raise ProtocolError(f"of={self.of}: {why}; name another class, such as {judged[0]}")
-        name = names[index]
-        plain = re.fullmatch(r"[^,()=+*\s]+( [^,()=+*\s]+)*", name) and list(names).count(name) == 1
-        return replace(self, of=name if plain and name not in (LARGEST, EVERY) else str(index), index=index)
+        return replace(self, index=index)
 
     def condition(self, under: Condition | None = None) -> Condition:
         """Return its condition. Draws are the method's own, whatever class is explained."""
@@ -158,8 +156,8 @@ def parse_class_map(text: str) -> ClassMap:
     ProtocolError for what is not understood."""
     kind, inside = split_condition(text)
     items = split_list(inside or "")
-    if kind in ("cam", "stability"):
-        if not items or "=" in items[0]:
+    if kind in ("cam", "stability", KIND, MOVED):
+        if not items or "=" in items[0] or kind in (KIND, MOVED):
             raise ProtocolError(f"{text}: expected a method first, such as cam(agcam,of=road)")
         kind, *items = items
     method, where = "" if kind == NOISE else canonical(kind, (*method_names(), OWN_MASK)), text
