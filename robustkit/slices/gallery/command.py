@@ -125,6 +125,7 @@ def _run(
 ) -> None:
     with loading():
         from .drawing import explain_pictures, holds_pictures, is_picture, pictures_in, read_picture_files
+        from .segments import are_segmenters
         from .sheet import Look
 
     look_options = (
@@ -156,6 +157,11 @@ def _run(
     if not pictures:
         if gallery["over"] != "predicted":
             raise ProtocolError(f"--over {gallery['over']}: of segmenters on pictures of your own; leave it out")
+        if are_segmenters(checkpoints):
+            remedy = (
+                f'robustkit segment CHECKPOINT --data-dir {data_dir} --cams "agcam(of=*)" scores and draws their maps'
+            )
+            raise ProtocolError(f"--data-dir {data_dir} with segmenters: {remedy}")
         request = audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options})
         _draw(request, gallery, look, skip_bad, details, quiet)
         return

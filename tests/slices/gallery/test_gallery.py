@@ -39,7 +39,7 @@ from robustkit.models.specs import find
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.report.run import Run
-from robustkit.slices.gallery import COLORMAPS as NAMES_OF_COLOURS
+from robustkit.slices.gallery.command import COLORMAPS as NAMES_OF_COLOURS
 from robustkit.slices.gallery.drawing import Choice, is_picture, make_gallery, write_gallery
 from robustkit.slices.gallery.sheet import (
     Gallery,
@@ -437,8 +437,10 @@ def test_maps_of_segmenters_are_of_a_class_in_a_region(tmp_path: Path, scene: tu
     [
         (("--over", "pixel=64+0"), "--over pixel=64+0: {} has 64 rows and 64 columns; expected a region inside"),
         (("--over", "box=5+5+5+9"), "--over box=5+5+5+9: {} has 64 rows and 64 columns; expected a region inside"),
-        (("--over", "pixel=3"), "--over pixel=3: expected predicted, component=ROW+COLUMN, pixel=ROW+COLUMN or box="),
-        (("--over", "road"), "--over road: expected predicted, component="),
+        (("--over", "pixel=3"), "--over pixel=3: expected predicted, true, box, component=ROW+COLUMN, pixel=ROW+COLUMN or"),
+        (("--over", "road"), "--over road: expected predicted, true, box, component="),
+        (("--over", "true"), "--over true: a picture of your own has no mask; give predicted, or --data-dir and --masks"),
+        (("--data-dir", "embedded:shapes"), "give either pictures of your own, or --data-dir with a data set"),
         (("--over", "pixel=-1+2"), "--over pixel=-1+2: expected predicted"),
         (("--target", "square root"), "no class 'square root' among the model's 11; did you mean square, arrow?"),
         (("--target", "label"), "--target label: a picture of your own has no mask; name a class, or give predicted"),

@@ -16,6 +16,7 @@ from ....data.dataset import Sample
 from ....data.scenes import LabelledScenes
 from ....display.format import percent
 from ....errors import BadImageError
+from ....evaluations.condition import name_of
 from ....evaluations.family import shown_under
 from ....evaluations.subject import Batch, as_levels
 from ....models.dense import Segmenter
@@ -23,6 +24,7 @@ from ....pipeline.request import SegmentationRequest
 from ....protocol.condition import CLEAN, Condition
 from ....report.samples import tile_of
 from ....runs.folder import RunFolder
+from ....runs.manifest import Manifest
 from ....tasks.segmentation.pictures import LabelMap, Pane, coloured, shown_conditions, worst_scenes
 from ....tasks.segmentation.subject import SegmenterSubject
 from ..sheet import Gallery, GalleryRow, Look, Panel, with_names
@@ -61,7 +63,7 @@ def draw_maps(
     for sample in worst_scenes(run, scenes)[: request.examples]:
         try:
             for subject in subjects:
-                rows += _Scene.of(subject, scenes, sample, views).rows(named)
+                rows += _Scene.of(subject, scenes, sample, views, run.manifest).rows(named)
         except BadImageError:
             continue
     if not rows:
@@ -87,10 +89,16 @@ class _Scene:
     labels: LabelMap
     views: Sequence[tuple[Condition, Tensor, Pixels]]
     predictions: Sequence[Tensor]
+    manifest: Manifest
 
     @classmethod
     def of(
-        cls, subject: SegmenterSubject, scenes: LabelledScenes, sample: Sample, conditions: Sequence[Condition]
+        cls,
+        subject: SegmenterSubject,
+        scenes: LabelledScenes,
+        sample: Sample,
+        conditions: Sequence[Condition],
+        manifest: Manifest,
     ) -> _Scene:
         image = np.array(scenes.dataset.image(sample))
         labels = scenes.labels(sample, (image.shape[0], image.shape[1]))
@@ -103,7 +111,7 @@ class _Scene:
             subject.steadily(each.text, subject.rng([sample], each), partial(_predicted, subject, inputs))
             for each, inputs, _ in views
         ]
-        return cls(subject, sample, scenes.class_names, labels, views, predictions)
+        return cls(subject, sample, scenes.class_names, labels, views, predictions, manifest)
 
     def rows(self, specs: Sequence[ClassMap]) -> Iterator[GalleryRow]:
         """Yield a row for each class and condition; the class that is lost most under a condition first."""
@@ -135,7 +143,7 @@ class _Scene:
             heat, energy = self._map(spec, part, place)
             tiles.append(Panel(spec.called, image, heat, (f"energy on it {percent(energy, 0)}",), own))
         lines = () if condition == CLEAN else (f"{percent(left, 0)} of it left (IoU)" if left else "lost",)
-        under = "" if condition == CLEAN else condition.text
+        under = "" if condition == CLEAN else name_of(condition.text, "table", self.manifest)
         checkpoint = self.subject.classifier.identity.name
         return GalleryRow(self.sample.id, name, image, tuple(tiles), own, checkpoint, under, lines, of=name)
 

@@ -243,7 +243,7 @@ _STABLE = ("under", "n", "IoU left %", "n held", "rank corr.", "IoU", "n fell", 
 
 
 class ClassMapsPresenter(Presenter):
-    words = VOCABULARY
+    words, note = VOCABULARY, _NOTE
 
     def clauses(self, cells: Cells, manifest: Any, headline: Metric) -> Iterator[Clause]:
         for metric in (ABPC, ENERGY):
@@ -312,7 +312,7 @@ def _scores(checkpoint: str, kind: ClassMap, parts: Mapping[ClassMap, Mapping[st
             rows += [(f"{spec.called}, {what}", "", *cells)] if any(cells) else []
     headings = ("method", "n", *(metric.short or metric.label for metric in columns))
     title = f"{checkpoint}: maps {_where(kind)}"
-    return Table(title, headings, tuple(rows), note=_NOTE, checkpoint=checkpoint).said_once("n")
+    return Table(title, headings, tuple(rows), note=ClassMapsPresenter.note, checkpoint=checkpoint).said_once("n")
 
 
 def _over(row: Figure, suffix: str) -> str:
@@ -371,7 +371,7 @@ def _stable(
                 cells.append(count(0) if some[0] is None else counted(some[0]))
                 cells += [figure_cell(each, scale) for each, scale in zip(some, (1, 100), strict=True)]
             rows.append((under, *cells))
-        title = f"{checkpoint}: {kind.called} {_where(kind)}, alike to the clean map"
+        title = f"{checkpoint}: {METHOD_NAMES.get(kind.method, kind.called)} {_where(kind)}, alike to the clean map"
         yield Table(title, _STABLE, tuple(rows), checkpoint=checkpoint)
         yield from _stable_by_class(checkpoint, kind, same)
 
@@ -395,5 +395,8 @@ def _stable_by_class(checkpoint: str, kind: ClassMap, same: Mapping[str, Mapping
         rows.append((name, scaled(mean, 1), scaled(sum(known) / max(len(known), 1), 100), least))
     headings = ("class", "rank corr., mean", "IoU left %, mean", "lowest rank corr.")
     yield Table(
-        f"{checkpoint}: {kind.called} by class, alike to the clean map", headings, tuple(rows), checkpoint=checkpoint
+        f"{checkpoint}: {METHOD_NAMES.get(kind.method, kind.called)} by class, alike to the clean map",
+        headings,
+        tuple(rows),
+        checkpoint=checkpoint,
     )

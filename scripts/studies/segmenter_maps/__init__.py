@@ -1,0 +1,1 @@
+"""What segmenters look at: maps of each class next to controls."""
