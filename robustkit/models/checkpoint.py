@@ -433,7 +433,7 @@ _SCALE = re.compile(r".*\.((qk|q|k|head)_scale|temperature|alpha|([qk]_norm|quer
 
 def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     missing, unexpected, wrong = kinds.values()
-    last = list(expected)[-1].rpartition(".")[0]  # the layer that gives the classes, whatever its name
+    last = next(reversed([*expected]), "").rpartition(".")[0]  # the layer that gives the classes, whatever its name
     same = [name for name in wrong if tensors[name].ndim and tensors[name].shape[1:] == expected[name].shape[1:]]
     heads = [name for name in same if _HEAD.fullmatch(name) or name.rpartition(".")[0] == last]
     positions = [name for name in wrong if name.endswith("pos_embed")]

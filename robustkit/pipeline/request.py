@@ -575,10 +575,7 @@ class SegmentationRequest(Request):
     )
     stability: bool = option("Maps", "Compare maps under every attack and corruption with the clean ones.", False)
     faithfulness: str = option(
-        "Maps",
-        "Test maps on the model itself: ABPC of the class's IoU; all adds insertion and deletion.",
-        "abpc",
-        type=("none", "abpc", "all"),
+        "Maps", "Tests: ABPC of the class's IoU; all adds insertion, deletion.", "abpc", type=("none", "abpc", "all")
     )
     masks: str | Path | None = option(
         "Data", "Folder of label maps (for segmenters), named like the images.", type=Path

@@ -121,7 +121,7 @@ class _Drawn:
                 )
             of = LARGEST if goal == PREDICTED else str(goal.index)
             asked = ClassMap("", of=of, over=self.region.text, index=goal.index)
-            parts = explained_in(asked, predicted, None)
+            parts = explained_in(asked, predicted, None, anywhere=True)
             target = parts[0].target if parts else goal.index
             if target is None or target in classes:
                 continue

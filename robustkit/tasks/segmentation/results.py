@@ -26,7 +26,7 @@ from ...display.svg import Plot, brief_labels, dots, labels, legend, list_some, 
 from ...display.table import CardPart, Table
 from ...display.text import capital, code
 from ...evaluations.attacks import starts_from
-from ...evaluations.condition import is_over_groups, kind_of, name_of, shares_of, words_of
+from ...evaluations.condition import in_means, is_over_groups, kind_of, name_of, shares_of, words_of
 from ...evaluations.corruptions import BENCHMARK, possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.corruptions.tables import retention_tables
@@ -212,11 +212,13 @@ def class_clauses(cells: Cells) -> Iterator[str]:
         images = f"{row.n} {'image' if row.n == 1 else 'images'}"
         yield f"its weakest class is {name} with IoU {percent(row.value)} in {images}, clean"
     sets = [text for text in by_condition if is_over_groups(text)]
-    for text in ([text for text in sets if kind_of(text) == BENCHMARK] or sets)[:1]:
+    single = [text for text in by_condition if in_means(text) and text != CLEAN.text and (text, "miou") in cells]
+    worst = sorted(single, key=lambda text: cells[text, "miou"].value)
+    for text in ([text for text in sets if kind_of(text) == BENCHMARK] or sets or worst)[:1]:
         both = [(name, clean[name].value, row.value) for name, row in by_condition[text].items() if name in clean]
         fallen = sorted((each for each in both if each[2] < each[1]), key=lambda each: each[2] - each[1])
         if falls := [f"{name} from {percent(before)} to {percent(after)}" for name, before, after in fallen[:_FALLING]]:
-            yield f"under corruption ({text}) the IoU falls most for {', '.join(falls)}"
+            yield f"under corruption ({words_of(text).label(text)}) the IoU falls most for {', '.join(falls)}"
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

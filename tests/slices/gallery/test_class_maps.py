@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,8 @@ from torch import Tensor
 import cam
 import robustkit
 from cam import SegmentTarget
+from cam.localisation import rank_correlation
+from cam.sensitivity import randomise_weights
 from robustkit.common.determinism import SampleRng
 from robustkit.common.intervals import mean_of
 from robustkit.data.scenes import open_scenes
@@ -104,6 +107,9 @@ def test_a_rule_means_the_class_and_region_that_it_names() -> None:
     asked = {"attacks": "none", "cams": "agcam(of=road)"}
     for text in ("cam(agcam,of=road)", "Cam(AGCAM, of=road)"):
         assert options_asking(text) == asked
+    assert check_condition("cam(Grad CAM,of=road)").text == "cam(grad-cam,of=road)"
+    with pytest.raises(ProtocolError, match="'agcam' is not key=value"):
+        check_condition("class-noise(agcam,of=road)")
     assert options_asking("class-noise(of=road)")["cams"] == "own-mask(of=road)"
     moved = options_asking(f"stability(agcam,of=road,under={FOG})")
     assert moved["stability"] is True and moved["cams"] == "agcam(of=road)" and moved["corruptions"] != "none"
@@ -130,6 +136,10 @@ NAMES = ("sky", "road", "void", "pole", "pole", "a, b")
         ("agcam(of=rod)", "of=rod: no class 'rod' among the model's 6; did you mean road, void?"),
         ("agcam(of=7)", "of=7: target 7: the model has 6 classes, 0 to 5"),
         ("agcam(of=pole)", "of=pole: target 'pole' names classes 3, 4; give the number"),
+        ("stability(agcam,of=road)", "under; stability(agcam,of=road,under=pgd) needs it, others do not have it"),
+        ("agcam(of=road,under=pgd)", "under; stability(agcam,of=road,under=pgd) needs it, others do not have it"),
+        ("cam-of(agcam,of=road)", "expected a method first, such as cam(agcam,of=road)"),
+        ("class-noise(agcam,of=road)", "'agcam' is not key=value; expected such as of=road"),
         ("agcam(of=void)", "of=void: void is ignored, so no label says where it is; name another class, such as sky"),
     ],
 )
@@ -151,11 +161,11 @@ PREDICTED = torch.tensor([[0, 0, 0, 1], [0, 2, 2, 1], [2, 2, 0, 0], [2, 0, 0, 0]
 TRUE = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [-1, -1, 1, 1], [-1, -1, -1, 2]])
 
 
-def picked(of: str, over: str = "predicted", index: int | None = None, unjudged: tuple[int, ...] = ()) -> Any:
+def picked(of: str, over: str = "predicted", index: int | None = None, **options: Any) -> Any:
     spec = ClassMap("agcam", of=of, over=over, index=index)
     return {
         part.target: (part.region.nonzero().tolist(), part.object.nonzero().tolist())
-        for part in explained_in(spec, PREDICTED, TRUE, unjudged)
+        for part in explained_in(spec, PREDICTED, TRUE, **options)
     }
 
 
@@ -179,7 +189,8 @@ def test_classes_come_from_the_largest_down_with_the_pixels_of_the_region() -> N
 def test_a_pixel_a_box_and_a_component_choose_where_the_logits_are_summed() -> None:
     two = where(PREDICTED == 2)
     assert picked("largest", "pixel=1+1") == {2: ([[1, 1]], two)}
-    assert picked("x", "pixel=0+0", index=2) == {2: ([[0, 0]], two)}  # why is it not of this class?
+    assert picked("x", "pixel=0+0", index=2) == {}  # another class is there
+    assert picked("x", "pixel=0+0", index=2, anywhere=True) == {2: ([[0, 0]], two)}  # why is it not of this one?
     box = [[row, column] for row in (0, 1) for column in (2, 3)]
     assert picked("largest", "box=0+2+2+4") == {1: (box, where(PREDICTED == 1))}  # two of its four pixels
     assert list(picked("*", "box=0+2+2+4")) == [1, 0, 2]
@@ -190,6 +201,21 @@ def test_a_pixel_a_box_and_a_component_choose_where_the_logits_are_summed() -> N
     assert picked("x", "component=0+0", index=0) == {0: (apart,) * 2}
     assert picked("x", "component=1+3", index=0) == {}  # another class is there
     assert picked("largest", "pixel=0+4") == {} == picked("largest", "box=0+0+5+1")  # a smaller image than the first
+
+
+def test_what_is_left_is_of_what_was_predicted_and_of_a_component_alone() -> None:
+    def part(over: str, index: int) -> Any:
+        return next(iter(explained_in(ClassMap("agcam", of="x", over=over, index=index), PREDICTED, TRUE)))
+
+    for over, index in (("predicted", 0), ("true", 1), ("true", 0), ("component=0+0", 0), ("pixel=1+1", 2), ("box", 2)):
+        assert part(over, index).left(PREDICTED) == 1.0  # nothing changed
+    corner = part("component=0+0", 0)  # four pixels, and five of another component
+    less = PREDICTED.clone()
+    less[0, 0], less[3, 3] = 1, 1
+    assert corner.left(less) == 0.75 and part("predicted", 0).left(less) == pytest.approx(7 / 9)
+    assert math.isnan(
+        next(iter(explained_in(ClassMap("agcam", of="x", over="true", index=1), PREDICTED * 0, TRUE))).left(less)
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,7 +372,7 @@ def test_an_image_counts_once_whatever_the_number_of_its_classes() -> None:
     assert figures["class_energy"].value == pytest.approx((0.4 + 0.5 + 0.1) / 3) and figures["class_energy"].n == 3
     assert figures["class_energy(road)"].value == pytest.approx(0.35) and figures["class_energy(road)"].n == 2
     assert figures["class_energy(sky)"].value == pytest.approx(0.35)
-    assert figures["class_context"].value == pytest.approx(1 - 1 / 3)
+    assert figures["class_context"].value == pytest.approx((0.8 + 0.5 + 0.9) / 3)  # without the constant map
     assert figures["class_head_correlation"].n == 2 and "class_head_correlation(sky)" not in figures
     said = said_of(figures["class_energy"])
     assert "1 of 4 images do not show the class there; excluded" in said
@@ -413,6 +439,9 @@ def test_maps_of_classes_that_held_are_apart_from_those_that_fell() -> None:
         "class_rank_correlation_held": (pytest.approx(0.8), 2),
         "class_rank_correlation_fell": (pytest.approx(0.2), 2),
     }
+    held = {row.metric: row for row in value_rows(mine, ["sky", "road"])}
+    assert held["class_held"].value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert held["class_iou_left(sky)"].value == pytest.approx(0.65) and held["class_held(sky)"].n == 2
 
 
 def test_the_same_bytes_whatever_the_batch_and_after_a_kill(tmp_path: Path) -> None:
@@ -447,7 +476,9 @@ def test_the_gallery_has_a_row_for_each_class_and_condition_and_the_page_shows_i
     report = (run.path / "report.html").read_text()
     assert "Maps of classes" in report and "gallery of maps of classes" in report
     titles = [each.title for each in ClassMapsPresenter().tables(Results.of(run, run.summary()))]
-    assert f"{NAME}: AG-CAM by class" in titles and any("alike to the clean map" in title for title in titles)
+    assert f"{NAME}: AG-CAM of each class, tests all, by class" in titles and any(
+        "alike to the clean map" in title for title in titles
+    )
 
 
 def test_a_pair_of_checkpoints_is_compared_by_the_mean_of_each_image(run: Run) -> None:
@@ -466,6 +497,8 @@ def test_a_pair_of_checkpoints_is_compared_by_the_mean_of_each_image(run: Run) -
         ({"cams": "agcam(of=zebra)"}, "of=zebra: no class 'zebra' among the model's 11"),
         ({"cams": "agcam(over=pixel=64+0)"}, "has 64 rows and 64 columns; expected a region inside, not empty"),
         ({"cams": " , "}, "none is left; expected methods such as agcam,grad-cam"),
+        ({"cams": "stability(agcam,of=disc,under=clean)"}, "under= is of --stability, which compares maps under each"),
+        ({"cams": "agcam", "stability": True}, "--stability: nothing to compare clean maps with; give --attacks or"),
     ],
 )
 def test_a_run_without_the_class_or_region_is_refused_before_a_file_is_written(
@@ -501,3 +534,81 @@ def test_masks_overlap() -> None:
     one, two = torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]])
     assert overlap_of(one, two) == pytest.approx(1 / 3) and overlap_of(one & two, one) == 0.5
     assert overlap_of(one & False, one & False) == 0.0
+
+
+NETS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    \"\"\"Its own weights are used first, its head last; an auxiliary one is called after that.\"\"\"
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.place = kind, nn.Parameter(torch.randn(1, 3, 1, 1) / 10)
+        self.body, self.head, self.auxiliary = (nn.Conv2d(a, b, 1) for a, b in ((3, 8), (8, 11), (8, 11)))
+
+    def forward(self, images):
+        features = self.body(images + self.place).relu()
+        logits = self.head(features)
+        self.auxiliary(features)
+        return logits
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        parts = [images, images.flip(1), images[:, :1], 1 - images, 0.5 * images[:, :1]]
+        return torch.cat(parts, dim=1) + self.shift
+
+
+def net():
+    return Net("net")
+
+
+def plain():
+    return Plain()
+"""
+
+
+def test_the_head_is_what_is_nearest_to_the_logits_and_nothing_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    scope: dict[str, Any] = {}
+    exec(NETS, scope)
+    torch.manual_seed(0)
+    options = {**OPTIONS, "limit": 2}
+    for name, cams in (("net", "gradient(faithfulness=none)"), ("plain", "rise(masks=8,faithfulness=none)")):
+        network, path = scope[name]().eval(), tmp_path / f"{name}.safetensors"
+        save_file(network.state_dict(), path)
+        model = {"arch": f"{tmp_path / 'nets.py'}:{name}", "mean": [0.5] * 3, "std": [0.5] * 3}
+        run = robustkit.segment(path, out=tmp_path / name, cams=cams, model=model, num_classes=11, **options)
+        columns = ["sample_id", "class_head_correlation", "class_energy", "explained"]
+        for row in run.table(name, run.manifest.conditions[1], columns).to_pylist():
+            if name == "plain":
+                assert row["class_head_correlation"] is None and row["class_energy"]
+                continue
+            split, _, index = row["sample_id"].partition("/")
+            image = torch.from_numpy(cached_render(split, int(index)).pixels.copy()).permute(2, 0, 1)[None] / 255
+            segmenter = robustkit.load_segmenter(path, num_classes=11, **model)
+            (head,) = (part for place, part in segmenter.named_modules() if place.endswith(".head"))
+            with torch.no_grad():
+                region = SegmentTarget(row["explained"][0]).resolve(segmenter(image)[0], 0, 1)[1]
+            explain = partial(cam.METHODS["gradient"](segmenter), image, SegmentTarget(row["explained"][0], region))
+            before = explain()
+            with randomise_weights([head]):
+                after = explain()
+            assert row["class_head_correlation"][0] == pytest.approx(float(rank_correlation(before, after)), abs=1e-4)
+
+
+def test_a_class_that_no_image_shows_is_said(tmp_path: Path) -> None:
+    run = robustkit.segment(
+        MODEL, out=tmp_path / "run", cams="agcam(of=ring,faithfulness=none)", **{**OPTIONS, "limit": 2}
+    )
+    (row,) = [row for row in run.summary() if row.condition == "cam(agcam,of=ring,faithfulness=none)"]
+    assert (row.n, row.is_finite) == (0, False)
+    assert "2 of 2 images do not show the class there; excluded" in said_of(row)
+    assert "2 of 2 images do not show the class there" in (run.path / "report.html").read_text()

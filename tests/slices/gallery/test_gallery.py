@@ -437,9 +437,15 @@ def test_maps_of_segmenters_are_of_a_class_in_a_region(tmp_path: Path, scene: tu
     [
         (("--over", "pixel=64+0"), "--over pixel=64+0: {} has 64 rows and 64 columns; expected a region inside"),
         (("--over", "box=5+5+5+9"), "--over box=5+5+5+9: {} has 64 rows and 64 columns; expected a region inside"),
-        (("--over", "pixel=3"), "--over pixel=3: expected predicted, true, box, component=ROW+COLUMN, pixel=ROW+COLUMN or"),
+        (
+            ("--over", "pixel=3"),
+            "--over pixel=3: expected predicted, true, box, component=ROW+COLUMN, pixel=ROW+COLUMN or",
+        ),
         (("--over", "road"), "--over road: expected predicted, true, box, component="),
-        (("--over", "true"), "--over true: a picture of your own has no mask; give predicted, or --data-dir and --masks"),
+        (
+            ("--over", "true"),
+            "--over true: a picture of your own has no mask; give predicted, or --data-dir and --masks",
+        ),
         (("--data-dir", "embedded:shapes"), "give either pictures of your own, or --data-dir with a data set"),
         (("--over", "pixel=-1+2"), "--over pixel=-1+2: expected predicted"),
         (("--target", "square root"), "no class 'square root' among the model's 11; did you mean square, arrow?"),

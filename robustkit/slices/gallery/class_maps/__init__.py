@@ -36,7 +36,7 @@ KIND, MOVED, NOISE = "cam-of", "stability-of", "class-noise"
 LARGEST, EVERY = "largest", "*"
 """What `of` may be instead of a class: that of most pixels of the region, or each class that is there."""
 OWN_MASK = "own-mask"
-"""The control that marks what is predicted as the class, and nothing else."""
+"""The control that marks the class's own pixels, and nothing else."""
 RIVALS = tuple(name for name in CONTROLS if name != FULL)
 """The controls that a lead is over: they do not look at the image."""
 EVERY_CONTROL = (*RIVALS, OWN_MASK)
@@ -156,32 +156,36 @@ def parse_class_map(text: str) -> ClassMap:
     ProtocolError for what is not understood."""
     kind, inside = split_condition(text)
     items = split_list(inside or "")
+    moved = kind == "stability"
     if kind in ("cam", "stability", KIND, MOVED):
         if not items or "=" in items[0] or kind in (KIND, MOVED):
             raise ProtocolError(f"{text}: expected a method first, such as cam(agcam,of=road)")
         kind, *items = items
-    method, where = "" if kind == NOISE else canonical(kind, (*method_names(), OWN_MASK)), text
+    method = "" if kind == NOISE else canonical(kind, (*method_names(), OWN_MASK))
     every = [name for name in method_names() if name != FULL] + [OWN_MASK]
     if method and method not in every:
         raise ProtocolError(unknown("map", method, every))
     if odd := next((item for item in items if "=" not in item), None):
-        raise ProtocolError(f"{where}: {odd!r} is not key=value; expected such as of=road")
+        raise ProtocolError(f"{text}: {odd!r} is not key=value; expected such as of=road")
     pairs = {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in items)}
     if len(pairs) < len(items):
-        raise ProtocolError(f"{where}: a parameter is given twice; expected it once")
-    options = take_options(method, pairs, where)
+        raise ProtocolError(f"{text}: a parameter is given twice; expected it once")
+    options = take_options(method, pairs, text)
     parameters: dict[str, Any] = {
         key: pairs.pop(key) for key in ("of", "over", "faithfulness", "on", "under") if key in pairs
     }
     if pairs:
-        raise ProtocolError(f"{where}: " + unknown("parameter", min(pairs), ("of", "over", "faithfulness", "on")))
+        raise ProtocolError(f"{text}: " + unknown("parameter", min(pairs), ("of", "over", "faithfulness", "on")))
+    if moved != ("under" in parameters):
+        remedy = "stability(agcam,of=road,under=pgd) needs it, others do not have it; --stability makes such maps"
+        raise ProtocolError(f"{text}: under; {remedy}")
     if (chosen := parameters.get("faithfulness", "abpc")) not in FAITHFULNESS:
-        raise ProtocolError(f"{where}: " + unknown("faithfulness", chosen, FAITHFULNESS))
-    on = parse_number(parameters.pop("on", "0"), f"{where}: on", "how many images, such as on=200")
+        raise ProtocolError(f"{text}: " + unknown("faithfulness", chosen, FAITHFULNESS))
+    on = parse_number(parameters.pop("on", "0"), f"{text}: on", "how many images, such as on=200")
     if on.denominator != 1 or on < 0:
-        raise ProtocolError(f"{where}: on {on}; expected how many images, such as on=200")
+        raise ProtocolError(f"{text}: on {on}; expected how many images, such as on=200")
     if "over" in parameters:
-        parameters["over"] = Region.of(parameters["over"], f"{where}: over").text
+        parameters["over"] = Region.of(parameters["over"], f"{text}: over").text
     return ClassMap(method, options, on=int(on), **parameters)
 
 
@@ -216,12 +220,13 @@ IN_CONTEXT = replace(
 RANK = Metric("class_rank_correlation", "rank correlation", better=1, paired=True, least=-1, most=1)
 OVERLAP = Metric("class_map_iou", "IoU of maps %", 100, 1, paired=True, least=0, most=1)
 LEFT = replace(mean_share("class_iou_left", "IoU with the clean class %"), short="IoU left %")
+HELD = replace(mean_share("class_held", "class held %"), paired=False, short="held %")
 HEAD_ENERGY = Metric("class_head_energy", "energy on the class with the head redrawn %", 100, least=0, most=1)
 HEAD_ABPC = Metric("class_head_abpc", "ABPC with the head redrawn", least=-1, most=1)
-_MEASURED = (*SCORES, CONTEXT, AREA, HEAD, HEAD_ENERGY, HEAD_ABPC, IN_OBJECT, IN_CONTEXT, RANK, OVERLAP, LEFT)
+_MEASURED = (*SCORES, CONTEXT, AREA, HEAD, HEAD_ENERGY, HEAD_ABPC, IN_OBJECT, IN_CONTEXT, RANK, OVERLAP, LEFT, HELD)
 
 FLAT = "class_flat"
-COLUMNS_READ = ("explained", *(metric.name for metric in _MEASURED if metric is not CONTEXT), FLAT)
+COLUMNS_READ = ("explained", *(metric.name for metric in _MEASURED if metric not in (CONTEXT, HELD)), FLAT)
 """The columns of records: a list for each image, with a value for each of its classes that is explained."""
 
 
@@ -248,8 +253,10 @@ class ClassMapWords(Vocabulary):
         what, *rest = split_list(inside or "") or [""]
         if kind == NOISE or "=" in what:
             what, rest = "", [*filter(None, [what]), *rest]
-        pairs = tuple((key.strip(), value.strip()) for key, _, value in (item.partition("=") for item in rest))
-        plain = ",".join([*filter(None, [canonical(what, method_names())]), *map("=".join, pairs)])
+        split = [tuple(map(str.strip, item.partition("=")[::2])) for item in rest]
+        what = canonical(what, (*method_names(), OWN_MASK))
+        plain = ",".join([*filter(None, [what]), *("=".join(filter(None, pair)) for pair in split)])
+        pairs = tuple((key, value) for key, value in split)
         named = f"{kind}({plain})"
         return ConditionPattern(named, kind_of(named), what, pairs)
 

@@ -29,7 +29,7 @@ from ....tasks.segmentation.pictures import LabelMap, Pane, coloured, shown_cond
 from ....tasks.segmentation.subject import SegmenterSubject
 from ..sheet import Gallery, GalleryRow, Look, Panel, with_names
 from . import EVERY, ClassMap
-from .evaluate import Explained, explain_class, explained_in, overlap_of
+from .evaluate import Explained, explain_class, explained_in
 
 _CLASSES = 3  # of an image that are drawn
 Pixels = NDArray[np.uint8]
@@ -56,23 +56,24 @@ def draw_maps(
     """Write cams/gallery.png and .html in a run's folder: a row for each class of an image under each condition."""
     specs = [each.payload for each in conditions if isinstance(each.payload, ClassMap) and each.under is None]
     named = [spec for spec in specs if spec.method and not spec.is_control] or [spec for spec in specs if spec.method]
-    named = [spec for spec in named if spec.kind == named[0].kind]
+    methods = list(dict.fromkeys(replace(spec, of=EVERY, over="", on=0, index=None) for spec in named))
+    kinds = list(dict.fromkeys(spec.kind for spec in named))
     settings = replace(request.settings, batch_size=1)
     subjects = [SegmenterSubject(model, request.card, settings, scenes.unjudged) for model in models]
     views, rows = shown_conditions(run, conditions), list[GalleryRow]()
     for sample in worst_scenes(run, scenes)[: request.examples]:
         try:
             for subject in subjects:
-                rows += _Scene.of(subject, scenes, sample, views, run.manifest).rows(named)
+                rows += _Scene.of(subject, scenes, sample, views, run.manifest).rows(kinds, methods)
         except BadImageError:
             continue
     if not rows:
         return
-    title = f"{', '.join(with_names(spec.called) for spec in named)}: {', '.join(m.identity.name for m in models)}"
-    region = "where it is predicted" if named[0].over == "predicted" else f"over {named[0].over}"
+    title = f"{', '.join(with_names(spec.called) for spec in methods)}: {', '.join(m.identity.name for m in models)}"
+    several = f"; of=*: the {_CLASSES} classes of an image of which least is left" if kinds[0].of == EVERY else ""
     lines = (
-        f"{scenes.dataset.name}; worst images first; protocol {request.card.tag}",
-        f"outlined: the class whose logits are summed, {region}, clean; the same pixels under each condition",
+        f"{scenes.dataset.name}; worst images first{several}; protocol {request.card.tag}",
+        "outlined: the class's own pixels, clean; maps under each condition are over the same pixels as the clean one",
     )
     gallery = Gallery(title, tuple(rows), lines, run=run, setup=tuple(each.text for each in conditions))
     for kind in ("png", "html"):
@@ -113,47 +114,51 @@ class _Scene:
         ]
         return cls(subject, sample, scenes.class_names, labels, views, predictions, manifest)
 
-    def rows(self, specs: Sequence[ClassMap]) -> Iterator[GalleryRow]:
-        """Yield a row for each class and condition; the class that is lost most under a condition first."""
-        first, device = specs[0], self.predictions[0].device
-        parts = explained_in(
-            first, self.predictions[0], torch.from_numpy(self.labels).to(device), self.subject.unjudged.tolist()
-        )
-        if first.of == EVERY:
-            parts = sorted(parts, key=self._left)[:_CLASSES]
-        for part in parts:
-            for place, (condition, _, image) in enumerate(self.views):
-                yield self._row(part, specs, place, condition, image)
-
-    def _left(self, part: Explained) -> float:
-        return min(overlap_of(each == part.target, part.object) for each in self.predictions)
+    def rows(self, kinds: Sequence[ClassMap], methods: Sequence[ClassMap]) -> Iterator[GalleryRow]:
+        """Yield a row for each class and condition; of all classes those first of which least is left."""
+        labels = torch.from_numpy(self.labels).to(self.predictions[0].device)
+        for kind in kinds:
+            parts = explained_in(kind, self.predictions[0], labels, self.subject.unjudged.tolist())
+            if kind.of == EVERY:
+                parts = sorted(parts, key=lambda part: min(map(part.left, self.predictions)))[:_CLASSES]
+            over = "" if kind.over == "predicted" else f", over {kind.over}"
+            for part in parts:
+                for place, (condition, _, image) in enumerate(self.views):
+                    yield self._row(part, methods, place, condition, image, over)
 
     def _row(
-        self, part: Explained, specs: Sequence[ClassMap], place: int, condition: Condition, image: Pixels
+        self,
+        part: Explained,
+        methods: Sequence[ClassMap],
+        place: int,
+        condition: Condition,
+        image: Pixels,
+        over: str,
     ) -> GalleryRow:
         name, own = self.names[part.target], part.object.cpu().numpy()
         predicted, nothing = self.predictions[place], np.zeros((1, 1), np.float32)
         plain = tuple(at for at, each in enumerate(self.names) if each.lower() == "background")
-        left = overlap_of(predicted == part.target, part.object)
+        left = part.left(predicted)
         labels = {"truth": self.labels, "prediction": predicted.short().cpu().numpy()}
         tiles: list[Panel] = [
             LabelPanel(heading, image, nothing, (), own, each, plain) for heading, each in labels.items()
         ]
-        for spec in specs:
-            heat, energy = self._map(spec, part, place)
-            tiles.append(Panel(spec.called, image, heat, (f"energy on it {percent(energy, 0)}",), own))
+        for spec in methods:
+            heat = self._map(spec, part, place)
+            energy = float(heat[own].sum() / heat.sum()) if heat.any() else None
+            line = "constant map" if energy is None else f"energy on it {percent(energy, 0)}"
+            tiles.append(Panel(spec.called, image, heat, (line,), own))
         lines = () if condition == CLEAN else (f"{percent(left, 0)} of it left (IoU)" if left else "lost",)
         under = "" if condition == CLEAN else name_of(condition.text, "table", self.manifest)
         checkpoint = self.subject.classifier.identity.name
-        return GalleryRow(self.sample.id, name, image, tuple(tiles), own, checkpoint, under, lines, of=name)
+        return GalleryRow(self.sample.id, name, image, tuple(tiles), own, checkpoint, under, lines, of=name + over)
 
-    def _map(self, spec: ClassMap, part: Explained, place: int) -> tuple[NDArray[np.float32], float]:
-        """Return the map (H, W) of a class of the image as a condition shows it, and its energy on the class."""
+    def _map(self, spec: ClassMap, part: Explained, place: int) -> NDArray[np.float32]:
+        """Return the map (H, W) of a class of the image as a condition shows it."""
         condition, inputs, _ = self.views[place]
         rng = self.subject.rng([self.sample], spec.condition())
         explain = partial(explain_class, self.subject, spec, inputs, part, rng)
-        heat = self.subject.steadily(condition.text, rng, explain).maps[0]
-        return heat.cpu().numpy(), float(heat[part.object].sum() / heat.sum().clamp_min(1e-12))
+        return self.subject.steadily(condition.text, rng, explain).maps[0].cpu().numpy()
 
 
 def _predicted(subject: SegmenterSubject, inputs: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import cam
 from cam import SegmentTarget, component
@@ -60,27 +59,40 @@ COLUMNS: dict[str, pa.DataType] = dict.fromkeys(COLUMNS_READ, pa.list_(pa.float3
     "explained": pa.list_(pa.int32())
 }
 """explained: the classes, from the largest down; empty where the image does not show the one that is asked for. The
-others have a value for each of them. class_flat: 1 where the map is constant or not finite. …_head_…: of the map of the
+others have a value for each of them. class_flat: 1 where the map is constant or not finite. …_head_…: of the map of
 same class after the head is drawn again."""
 _MOST = 8  # classes of an image that an estimate of the cost expects
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A class of an image: the pixels (H, W) bool whose logits are summed, and those that are its own."""
+    """A class of an image. region: the pixels (H, W) bool whose logits are summed. object: those that are its own.
+    clean: those that are predicted as it, without those outside of `zone`, other components of it."""
 
     target: int
     region: Tensor
     object: Tensor
+    zone: Tensor
+    clean: Tensor
+
+    def left(self, predicted: Tensor) -> float:
+        """Return the IoU of what is predicted as it, from the class (H, W) of each pixel, with its clean pixels; nan
+        where it has none."""
+        return overlap_of((predicted == self.target) & self.zone, self.clean) if bool(self.clean.any()) else math.nan
 
 
 def explained_in(
-    spec: ClassMap, predicted: Tensor, labels: Tensor | None, unjudged: Sequence[int] = ()
+    spec: ClassMap,
+    predicted: Tensor,
+    labels: Tensor | None,
+    unjudged: Sequence[int] = (),
+    anywhere: bool = False,
 ) -> list[Explained]:
     """Return the classes that a map is of in an image, from the largest down; none where it does not show them.
 
     predicted: (H, W), the class of each pixel. labels: (H, W) of the truth, negative where it does not count; None
-    without. unjudged: classes that are never chosen.
+    without. unjudged: classes that are never chosen. anywhere: whether a class is also explained at a pixel, or in a
+    box, that has nothing of it.
     """
     region, mask = spec.region, predicted
     if region.kind == "true":
@@ -96,9 +108,11 @@ def explained_in(
     for target in chosen:
         assert target is not None
         pixels = _pixels(region, mask, target)
-        own = predicted == target if region.kind in ("box", "pixel") else pixels
-        if bool(pixels.any()) and bool(own.any()):
-            parts.append(Explained(target, pixels, own))
+        likely = predicted == target
+        own = likely if region.kind in ("box", "pixel") else pixels
+        zone = pixels | ~likely if region.kind == "component" else torch.ones_like(likely)
+        if bool((pixels if anywhere and region.numbers else pixels & own).any()):
+            parts.append(Explained(target, pixels, own, zone, likely & zone))
     return parts
 
 
@@ -173,7 +187,7 @@ class ClassMapsEvaluator(MapEvaluator):
             if not spec.method:
                 of_part = partial(_with_noise, subject, image)
             elif views is None:
-                of_part = partial(_scores, subject, spec, image, predicted)
+                of_part = partial(_scores, subject, spec, image)
             else:
                 of_part = partial(_moved, subject, spec, image, views[row])
             values = [of_part(part, draws) | {AREA.name: float(part.object.float().mean())} for part in parts]
@@ -198,18 +212,26 @@ def _predicted(subject: EvaluatedModel, name: str, image: Tensor) -> Tensor:
     return predicted.long()
 
 
-def _ends(subject: EvaluatedModel, image: Tensor, predicted: Tensor, part: Explained, canvas: bool) -> Ends:
-    """Return the IoU with the class's pixels of the image, of nothing, and, if curves need it, of the blurred image."""
-    fill = nothing_of(subject).to(image).view(1, -1, 1, 1).expand_as(image)
-    overlap = region_iou(subject.exact, part.object, part.target)
-    as_predicted = functional.one_hot(predicted[None], subject.classifier.identity.num_classes).movedim(3, 1).float()
+def _curves(subject: EvaluatedModel, image: Tensor, part: Explained, spec: ClassMap) -> dict[str, Any]:
+    """Return what the curves of an image have in common: the IoU with the class's pixels as a model of two classes, and
+    its answers to the image, to nothing, and, if curves need it, to the blurred image."""
+
+    def in_zone(images: Tensor) -> Tensor:
+        logits: Tensor = subject.exact(images)
+        logits[:, part.target].masked_fill_(~part.zone, -math.inf)
+        return logits
+
+    overlap, fill = region_iou(in_zone, part.object, part.target), nothing_of(subject)
+    share = overlap_of(part.clean, part.object)
     with torch.no_grad():
-        whole = region_iou(lambda _: as_predicted, part.object, part.target)(image)
-        return Ends(whole, overlap(fill), overlap(blurred(image)) if canvas else None)
+        empty = overlap(fill.to(image).view(1, -1, 1, 1).expand_as(image))
+        canvas = overlap(blurred(image)) if spec.faithfulness == "all" else None
+    ends = Ends(torch.tensor([[1 - share, share]], device=image.device).log(), empty, canvas)
+    return {"model": overlap, "fill": fill, "ends": ends, "batch_size": subject.settings.batch_size}
 
 
 def _scores(
-    subject: EvaluatedModel, spec: ClassMap, image: Tensor, predicted: Tensor, part: Explained, rng: SampleRng
+    subject: EvaluatedModel, spec: ClassMap, image: Tensor, part: Explained, rng: SampleRng
 ) -> dict[str, float]:
     explanation = explain_class(subject, spec, image, part, rng)
     maps, own = explanation.maps, part.object[None]
@@ -218,41 +240,52 @@ def _scores(
         POINTING.name: float(pointing_game(maps, own)),
         FLAT: float(explanation.degenerate),
     }
-    model = region_iou(subject.exact, part.object, part.target)
-    of_curves: dict[str, Any] = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
-    if spec.faithfulness != "none":
-        of_curves["ends"] = _ends(subject, image, predicted, part, spec.faithfulness == "all")
-        values[ABPC.name] = float(abpc(model, image, maps, 1, **of_curves).abpc)
+    shared = {} if spec.faithfulness == "none" else _curves(subject, image, part, spec)
+    if shared:
+        values[ABPC.name] = float(abpc(images=image, maps=maps, target=1, **shared).abpc)
     if spec.faithfulness == "all":
-        areas = insertion_deletion(model, image, maps, 1, **of_curves)
+        areas = insertion_deletion(images=image, maps=maps, target=1, **shared)
         values |= {INSERTION.name: float(areas.insertion), DELETION.name: float(areas.deletion)}
-    if not spec.is_control:
-        with randomise_weights([_head(subject, image)]):
+    if not spec.is_control and (head := _head(subject, image)) is not None:
+        with randomise_weights([head]):
             again = explain_class(subject, spec, image, part, rng).maps
         values |= {HEAD.name: float(rank_correlation(maps, again)), HEAD_ENERGY.name: float(energy_inside(again, own))}
         if spec.faithfulness == "all":
-            values[HEAD_ABPC.name] = float(abpc(model, image, again, 1, **of_curves).abpc)
+            values[HEAD_ABPC.name] = float(abpc(images=image, maps=again, target=1, **shared).abpc)
     return {name: value if math.isfinite(value) else math.nan for name, value in values.items()}
 
 
-def _head(subject: EvaluatedModel, image: Tensor) -> nn.Module:
-    """Return the last layer with weights that the logits of an image depend on, so none of an auxiliary head."""
+def _head(subject: EvaluatedModel, image: Tensor) -> nn.Module | None:
+    """Return the layer whose weights are the nearest to the logits, so none of an auxiliary head; None without any."""
 
-    def find() -> nn.Module:
-        called, layers = list[nn.Module](), nn.Module.modules(subject.exact.network)
-        weighty = [part for part in layers if any(each.ndim > 1 for each in part.parameters(recurse=False))]
-        hooks = [part.register_forward_hook(lambda part, *_: called.append(part)) for part in weighty]
-        with torch.no_grad():
-            before = subject.exact(image)
-            for hook in hooks:
-                hook.remove()
-            for part in dict.fromkeys(reversed(called)):
-                with randomise_weights([part]):
-                    if not torch.equal(subject.exact(image), before):
-                        return part
-        raise ModelError(f"{subject.classifier.identity.name} has no layer with weights, so its head cannot be redrawn")
+    def find() -> nn.Module | None:
+        parts, frozen = nn.Module.modules(subject.exact.network), list[nn.Parameter]()
+        owners = {
+            id(weight): (part, weight)
+            for part in parts
+            for weight in nn.Module.parameters(part, recurse=False)
+            if weight.ndim > 1 and weight.is_floating_point()
+        }
+        try:
+            for _, weight in owners.values():
+                if not weight.requires_grad:
+                    weight.requires_grad_(True)
+                    frozen.append(weight)
+            with torch.inference_mode(False), torch.enable_grad():
+                queue, seen = [subject.exact(image.clone()).grad_fn], {None}
+            for node in queue:  # which grows, from the logits on
+                if node not in seen:
+                    seen.add(node)
+                    if (owned := owners.get(id(getattr(node, "variable", None)))) is not None:
+                        return owned[0]
+                    queue += [each for each, _ in node.next_functions]
+        finally:
+            for weight in frozen:
+                weight.requires_grad_(False)
+        return None
 
-    return subject.answered("head", find)
+    layer: nn.Module | None = subject.answered("head", find)
+    return layer
 
 
 def _moved(
@@ -264,7 +297,7 @@ def _moved(
     return {
         RANK.name: float(rank_correlation(before.maps, after.maps)),
         OVERLAP.name: math.nan if flat else float(iou_at(before.maps, after.maps)),
-        LEFT.name: _overlap(subject, view, part),
+        LEFT.name: _left(subject, view, part),
         FLAT: float(flat),
     }
 
@@ -274,8 +307,8 @@ def _with_noise(subject: EvaluatedModel, image: Tensor, part: Explained, rng: Sa
     levels = (rng.uniform(image.shape[1:], "levels") * 256).floor().to(image) / 255
     noise = levels if subject.card.space == "pixels" else subject.classifier.normalize(levels)
     return {
-        IN_OBJECT.name: _overlap(subject, torch.where(part.object, noise, image), part),
-        IN_CONTEXT.name: _overlap(subject, torch.where(part.object, image, noise), part),
+        IN_OBJECT.name: _left(subject, torch.where(part.object, noise, image), part),
+        IN_CONTEXT.name: _left(subject, torch.where(part.object, image, noise), part),
     }
 
 
@@ -284,6 +317,6 @@ def overlap_of(mask: Tensor, region: Tensor) -> float:
     return float((mask & region).sum() / (mask | region).sum().clamp_min(1))
 
 
-def _overlap(subject: EvaluatedModel, image: Tensor, part: Explained) -> float:
+def _left(subject: EvaluatedModel, image: Tensor, part: Explained) -> float:
     with torch.no_grad():
-        return overlap_of(subject.exact(image)[0].argmax(dim=0) == part.target, part.object)
+        return part.left(subject.exact(image)[0].argmax(dim=0))

@@ -31,40 +31,60 @@ def maps_of_classes(
     named = dict[ClassMap, None]()
     for text in split_list(request.cams or ()):
         spec = parse_class_map(text.replace("auto", _usual(models, scenes), 1) if text.startswith("auto") else text)
+        if spec.under:
+            raise ProtocolError(
+                f"--cams {text}: under= is of --stability, which compares maps under each attack; give that"
+            )
         if "faithfulness" not in text:
             spec = replace(spec, faithfulness=request.faithfulness)
         named[spec.resolve(scenes.class_names, scenes.unjudged)] = None
     if not named:
         raise ProtocolError(f"--cams {request.cams!r}: none is left; expected methods such as agcam,grad-cam")
-    _check_methods(list(named), models, scenes)
+    _check_regions(list(named), scenes)
+    _check_methods([(each.method, each.options) for each in named if not each.is_control], models, scenes)
     kinds = dict.fromkeys(spec.kind for spec in named)
     controls = (replace(kind, method=name) for kind in kinds for name in EVERY_CONTROL)
     noise = dict.fromkeys(replace(kind, faithfulness="abpc") for kind in kinds)
     scored = dict.fromkeys((*named, *controls))
     others = [each for each in conditions if each != CLEAN and shows(each.text)] if request.stability else []
+    if request.stability and not others:
+        raise ProtocolError("--stability: nothing to compare clean maps with; give --attacks or --corruptions")
     moved = (spec.condition(under) for under in others for spec in named if not spec.is_control)
     return (*(spec.condition() for spec in scored), *(spec.condition() for spec in noise), *moved)
+
+
+def _check_regions(specs: Sequence[ClassMap], scenes: LabelledScenes) -> None:
+    """Raise ProtocolError for a region that no image holds."""
+    for spec in specs:
+        outside: ProtocolError | None = None
+        for sample in scenes.dataset.samples if spec.region.numbers else ():
+            with suppress(BadImageError):
+                height, width = read_whole(scenes.dataset, sample).shape[-2:]
+                try:
+                    spec.region.check(height, width, sample.id, "over")
+                except ProtocolError as fault:
+                    outside = outside or fault
+                else:
+                    break
+        else:
+            if outside is not None:
+                raise outside
 
 
 _LONG = ("rise", "score-cam")  # take too many passes to be tried before
 
 
-def _check_methods(specs: Sequence[ClassMap], models: Sequence[Segmenter], scenes: LabelledScenes) -> None:
-    """Raise ModelError where a method does not fit a network, tried on the first image that can be read; ProtocolError
-    for a region outside of it."""
+def _check_methods(methods: Sequence[tuple[str, Chosen]], models: Sequence[Segmenter], scenes: LabelledScenes) -> None:
+    """Raise ModelError where a method does not fit a network, tried on the first image that can be read."""
     for sample in scenes.dataset.samples:
-        try:
+        with suppress(BadImageError):
             pixels = read_whole(scenes.dataset, sample)
-        except BadImageError:
-            continue
-        for spec in specs:
-            spec.region.check(pixels.shape[-2], pixels.shape[-1], sample.id, "over")
-        for model in models:
-            image = (pixels[None] / 255).to(model.mean.device)
-            for method, options in dict.fromkeys((spec.method, spec.options) for spec in specs if not spec.is_control):
-                if method not in _LONG:
-                    try_method(model, method, options, image)
-        return
+            for model in models:
+                image = (pixels[None] / 255).to(model.mean.device)
+                for method, options in dict.fromkeys(methods):
+                    if method not in _LONG:
+                        try_method(model, method, options, image)
+            return
 
 
 def try_method(model: Segmenter, method: str, options: Chosen, image: Tensor) -> None:
@@ -84,6 +104,6 @@ def _usual(models: Sequence[Segmenter], scenes: LabelledScenes) -> str:
     """Return agcam where it works for all networks, else grad-cam, which works for CNNs, too, else rise."""
     for method in ("agcam", "grad-cam"):
         with suppress(ModelError):
-            _check_methods([ClassMap(method)], models, scenes)
+            _check_methods([(method, ())], models, scenes)
             return method
     return "rise"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ....common.figure import Figure
 from ....common.finding import Finding
@@ -16,14 +19,15 @@ from ....common.groups import Groups, chosen_groups
 from ....common.intervals import Floats, bootstrapped, mean_of
 from ....display.format import MISSING, count, counted, figure_cell, scaled
 from ....display.table import Section, Table, with_flags
+from ....errors import RunError
 from ....evaluations.aggregate import RecordReader, Results, readable_rows
 from ....evaluations.condition import FIRST, SHORT, BriefRow, Clause, name_of
 from ....evaluations.family import Aggregator, Presenter, Summary
-from ....evaluations.maps import METHOD_NAMES
+from ....evaluations.maps import METHOD_NAMES, option_texts
 from ....evaluations.maps.tables import CONTROLS_IN_WORDS, control_of, gallery_uri, lead_in_words
 from ....evaluations.metrics import Cells, Metric, by_checkpoint, lead_over_control, metric_named
 from ....evaluations.presenting import finding_lines, of_family
-from ....evaluations.records import CheckpointRecords, PerSample, not_paired
+from ....evaluations.records import CheckpointRecords, Pairings, PerSample, not_paired
 from . import (
     ABPC,
     AREA,
@@ -31,14 +35,15 @@ from . import (
     CONTEXT,
     ENERGY,
     EVERY,
+    EVERY_CONTROL,
     FLAT,
     HEAD,
     HEAD_ABPC,
     HEAD_ENERGY,
+    HELD,
     IN_CONTEXT,
     IN_OBJECT,
     LARGEST,
-    LEADS,
     LEFT,
     OVER_MASK,
     OVERLAP,
@@ -56,7 +61,7 @@ Key = tuple[str, str]
 _OF_HEAD = {ENERGY.name: HEAD_ENERGY.name, ABPC.name: HEAD_ABPC.name}
 _REDRAWN = "redrawn head"
 UNMOVED = 0.9  # rank correlation above which maps after the head is redrawn do not depend on the class
-HELD = 0.5  # IoU with the clean class from which on it counts as held
+HELD_FROM = 0.5  # IoU with the clean class from which on it has held
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,12 @@ class Values:
             if not all(np.isnan(each).all() for each in values.values()):
                 of_class[name] = values
         flat = of_class.pop(FLAT, {})
+        if ENERGY.name in of_class:
+            energies = of_class[ENERGY.name]
+            of_class[CONTEXT.name] = {k: np.where(flat[k] == 0, 1 - energies[k], np.nan) for k in flat}
+        if LEFT.name in of_class:
+            left = of_class[LEFT.name]
+            of_class[HELD.name] = {k: np.where(np.isnan(left[k]), np.nan, left[k] >= HELD_FROM) for k in left}
         if broken := int(sum(np.nansum(each) for each in flat.values())):
             maps = int(sum(np.isfinite(each).sum() for each in flat.values()))
             raised.append(
@@ -98,57 +109,45 @@ class Values:
         ids = rows["sample_id"]
         return cls(spec, tuple(ids.to_pylist()), of_class, tuple(raised), reading.groups(ids))
 
-    def means(self, metric: str) -> Floats:
-        """Return the mean over the classes of each image, (n,)."""
+    def means(self, metric: str, chosen: Callable[[Floats], NDArray[np.bool_]] = np.isfinite) -> Floats:
+        """Return the mean over the classes of each image, (n,). chosen: which of them count, by how much is left."""
         values = np.stack(list(self.of_class[metric].values()))
+        if chosen is not np.isfinite:
+            left = np.stack([self.of_class[LEFT.name][k] for k in self.of_class[metric]])
+            values = np.where(chosen(left), values, np.nan)
         present = np.isfinite(values)
         with np.errstate(invalid="ignore"):
             means: Floats = np.where(present, values, 0).sum(axis=0) / present.sum(axis=0)
         return means
 
-
-def _mean(values: Floats, groups: Groups | None) -> Figure | None:
-    finite = np.isfinite(values)
-    return mean_of(values[finite], chosen_groups(groups, np.asarray(finite))) if finite.any() else None
+    def mean(self, values: Floats) -> Figure | None:
+        """Return the mean of (n,) figures of the images that have one; None without any."""
+        finite = np.isfinite(values)
+        return mean_of(values[finite], chosen_groups(self.groups, np.asarray(finite))) if finite.any() else None
 
 
 def value_rows(values: Values, names: Sequence[str]) -> Iterator[Figure]:
     """Yield the figures of one condition: of all its classes, and of each. names: of the classes."""
+    if not values.ids:
+        yield Figure(math.nan, 0).of(values.spec.text, AREA.name, values.flags)
     for metric, of_class in values.of_class.items():
         flags = list(values.flags)
-        if (figure := _mean(values.means(metric), values.groups)) is None:
+        if (figure := values.mean(values.means(metric))) is None:
             continue
         if metric == HEAD.name and figure.low >= UNMOVED:
             flags.append(Finding.of("maps/independent-of-class"))
         yield figure.of(values.spec.text, metric, flags)
-        if metric == ENERGY.name:
-            yield _mean_of(1 - values.means(metric), values.groups).of(values.spec.text, CONTEXT.name, flags)
         for target, column in of_class.items():
-            if (figure := _mean(column, values.groups)) is not None and values.spec.index is None:
+            if values.spec.index is None and (figure := values.mean(column)) is not None:
                 yield figure.of(values.spec.text, f"{metric}({names[target]})", flags)
-
-
-def _mean_of(values: Floats, groups: Groups | None) -> Figure:
-    figure = _mean(values, groups)
-    assert figure is not None
-    return figure
 
 
 def moved_rows(values: Values) -> Iterator[Figure]:
     """Yield how alike maps are where the class is still there, and where it fell."""
-    if LEFT.name not in values.of_class:
-        return
-    left = np.stack(list(values.of_class[LEFT.name].values()))
+    groups = {"_held": lambda left: left >= HELD_FROM, "_fell": lambda left: left < HELD_FROM}
     for metric in (RANK, OVERLAP):
-        if metric.name not in values.of_class:
-            continue
-        every = np.stack(list(values.of_class[metric.name].values()))
-        for group, chosen in (("_held", left >= HELD), ("_fell", left < HELD)):
-            some = np.where(chosen, every, np.nan)
-            present = np.isfinite(some)
-            with np.errstate(invalid="ignore"):
-                means = np.where(present, some, 0).sum(axis=0) / present.sum(axis=0)
-            if (figure := _mean(means, values.groups)) is not None:
+        for group, chosen in groups.items() if {metric.name, LEFT.name} <= values.of_class.keys() else ():
+            if (figure := values.mean(values.means(metric.name, chosen))) is not None:
                 yield figure.of(values.spec.text, metric.name + group, values.flags)
 
 
@@ -159,7 +158,7 @@ def lead_rows(values: Values, every: Mapping[ClassMap, Values]) -> Iterator[Figu
         if metric.name not in values.of_class:
             continue
         mine, rivals = values.means(metric.name), dict[str, Floats]()
-        for name in (*RIVALS, OWN_MASK):
+        for name in EVERY_CONTROL:
             other = every.get(replace(values.spec, method=name, options=(), index=None))
             if other is not None and other.ids == values.ids and metric.name in other.of_class:
                 rivals[name] = other.means(metric.name)
@@ -168,7 +167,7 @@ def lead_rows(values: Values, every: Mapping[ClassMap, Values]) -> Iterator[Figu
             rivals[_REDRAWN] = values.means(str(redrawn))
         if rivals:
             yield _ahead(values, metric, mine, rivals, f"{metric.name}_over_control")
-        if mask is not None and metric.name + OVER_MASK in {each.name for each in LEADS}:
+        if mask is not None and metric in SCORES[2:]:
             yield _ahead(values, metric, mine, {OWN_MASK: mask}, metric.name + OVER_MASK)
 
 
@@ -218,14 +217,22 @@ class ClassMapsAggregator(Aggregator):
     words = VOCABULARY
     summary = ClassMapsSummary
 
+    def compared(
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Pairings
+    ) -> Iterator[Key]:
+        """Yield the figures, not of controls, that some image has for both."""
+        for text, metric in super().compared(first, second, common, compared):
+            with contextlib.suppress(RunError):
+                both = [self.per_sample(side, text, metric) for side in (first, second)]
+                if not parse_class_map(text).is_control and all(len(ids) for ids, _ in both):
+                    yield text, metric
+
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         names = [number.name for number in self.words.metrics if number.paired]
-        if metric not in names:
-            raise not_paired(condition, metric, names)
-        table = side.table(condition, ["sample_id", metric, "error"])
-        if metric not in table.column_names:
-            raise not_paired(condition, metric, [name for name in names if name in table.column_names])
-        read = readable_rows(table)
+        read = readable_rows(side.table(condition, ["sample_id", *names, "error"]))
+        known = [name for name in names if name in read.column_names and read[name].null_count < len(read)]
+        if metric not in known:
+            raise not_paired(condition, metric, known)
         rows = [[value for value in row or () if value == value] for row in read[metric].to_pylist()]
         means = np.array([np.mean(row) if row else np.nan for row in rows])
         finite = np.isfinite(means)
@@ -234,12 +241,13 @@ class ClassMapsAggregator(Aggregator):
 
 _CHIEF = (ENERGY, ABPC)
 _NOTE = (
-    "Energy on it: the share of a map's sum on the class's pixels; the rest is its context. ABPC: how fast the IoU of "
-    "the class falls without its highest pixels. A lead is over the best control that does not look at the image, or "
-    "the same map with the head redrawn. The own mask marks what is predicted as the class: no map has more energy on "
-    "it; a map that beats its ABPC has found which of these pixels, or of the context, decide."
+    "Energy on it: the share of a map's sum on the class's pixels; the rest is its context. Over all K classes of an "
+    "image, a map without information has 1/K of it, and points at 1/K of them. ABPC: how fast the IoU of the class "
+    "falls without its highest pixels. A lead is over the best of a random map, a centred Gaussian, and for energy, "
+    "with all tests for ABPC, too, the same map with the head redrawn. The own mask marks the class's own pixels, so "
+    "no map has more energy on it; one that beats its ABPC has found which of these pixels, or around them, decide."
 )
-_STABLE = ("under", "n", "IoU left %", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
+_STABLE = ("under", "n", LEFT.short, HELD.short, "held: rank corr.", "IoU", "fell: rank corr.", "IoU")
 
 
 class ClassMapsPresenter(Presenter):
@@ -264,7 +272,8 @@ class ClassMapsPresenter(Presenter):
             for kind in dict.fromkeys(spec.kind for spec in parts if spec.method and not spec.under):
                 same = {spec: figures for spec, figures in parts.items() if spec.kind == kind}
                 yield _scores(checkpoint, kind, same)
-                yield from _by_class(checkpoint, kind, same)
+                around = replace(kind, faithfulness="abpc")
+                yield from _by_class(checkpoint, kind, same, parts.get(around, {}))
             yield from _stable(checkpoint, parts, partial(name_of, place="table", manifest=results.manifest))
 
     def brief(self, keys: Sequence[Key], manifest: Any, headline: Metric) -> Iterator[BriefRow]:
@@ -288,12 +297,15 @@ class ClassMapsPresenter(Presenter):
             yield Section("class-maps", "Maps of classes", values)
 
 
-def _where(kind: ClassMap) -> str:
-    return (
-        kind.class_in_words
-        + (f" over {kind.over}" if kind.over != "predicted" else "")
-        + (f", {kind.on} images" if kind.on else "")
+def _titled(spec: ClassMap) -> str:
+    """Return a map, its class and region for a title."""
+    options = f" ({', '.join(option_texts(spec.options))})" if spec.options else ""
+    parts = [f"{METHOD_NAMES.get(spec.method, spec.method) or 'maps'}{options} {spec.class_in_words}"]
+    parts[0] += f" over {spec.over}" * (spec.over != "predicted")
+    parts += [f"{spec.on} images drawn"] * bool(spec.on) + [f"tests {spec.faithfulness}"] * (
+        spec.faithfulness != "abpc"
     )
+    return ", ".join(parts)
 
 
 def _scores(checkpoint: str, kind: ClassMap, parts: Mapping[ClassMap, Mapping[str, Figure]]) -> Table:
@@ -311,7 +323,7 @@ def _scores(checkpoint: str, kind: ClassMap, parts: Mapping[ClassMap, Mapping[st
             ]
             rows += [(f"{spec.called}, {what}", "", *cells)] if any(cells) else []
     headings = ("method", "n", *(metric.short or metric.label for metric in columns))
-    title = f"{checkpoint}: maps {_where(kind)}"
+    title = f"{checkpoint}: {_titled(kind)}"
     return Table(title, headings, tuple(rows), note=ClassMapsPresenter.note, checkpoint=checkpoint).said_once("n")
 
 
@@ -319,31 +331,30 @@ def _over(row: Figure, suffix: str) -> str:
     return f"over {control_of(row)}: " if suffix != OVER_MASK else ""
 
 
-def _by_class(checkpoint: str, kind: ClassMap, parts: Mapping[ClassMap, Mapping[str, Figure]]) -> Iterator[Table]:
+def _by_class(
+    checkpoint: str, kind: ClassMap, parts: Mapping[ClassMap, Mapping[str, Figure]], noise: Mapping[str, Figure]
+) -> Iterator[Table]:
     """Yield a table for each method, a line for each class, next to its best control, its own mask and noise."""
-    noise = next((figures for spec, figures in parts.items() if not spec.method), {})
-    noise = noise or {}
     controls = {spec.method: figures for spec, figures in parts.items() if spec.is_control}
     for spec, figures in parts.items():
-        names = [name[len(ENERGY.name) + 1 : -1] for name in figures if name.startswith(f"{ENERGY.name}(")]
-        if not spec.method or spec.is_control or len(names) < 2:
+        if not spec.method or spec.is_control or AREA.name not in figures or not figures[AREA.name].is_finite:
             continue
+        classes = {name[len(AREA.name) :]: name[len(AREA.name) + 1 : -1] for name in figures if f"{AREA.name}(" in name}
         rows = []
-        for name in names:
-            area = figures.get(f"{AREA.name}({name})")
-            cells: list[str] = [figure_cell(area, 100, with_interval=False)]
+        for suffix, name in (classes or {"": spec.of}).items():
+            cells: list[str] = [figure_cell(figures[AREA.name + suffix], 100, with_interval=False)]
             for metric in (ENERGY, POINTING, ABPC):
-                key = f"{metric.name}({name})"
-                cells += [figure_cell(figures.get(key), metric.scale), _best(controls, key, metric)]
-            own = controls.get(OWN_MASK, {}).get(f"{ABPC.name}({name})")
-            cells.append(figure_cell(own, 1, with_interval=False))
-            cells += [figure_cell(noise.get(f"{each.name}({name})")) for each in (IN_OBJECT, IN_CONTEXT)]
-            rows.append((name, counted(figures[f"{ENERGY.name}({name})"]), *cells))
+                mine, best = figures.get(metric.name + suffix), _best(controls, metric.name + suffix, metric)
+                cells += [figure_cell(mine, metric.scale), *([best] if metric is not POINTING else [])]
+            own = controls.get(OWN_MASK, {}).get(ABPC.name + suffix)
+            cells += [figure_cell(own, 1, with_interval=False)]
+            cells += [figure_cell(noise.get(each.name + suffix)) for each in (IN_OBJECT, IN_CONTEXT)]
+            rows.append((name, counted(figures[AREA.name + suffix]), *cells))
         headings = (
-            *("class", "n", "area %", "energy on it %", "best control", "pointing %", "best control", "ABPC"),
-            *("best control", "own mask", IN_OBJECT.short, IN_CONTEXT.short),
+            *("class", "n", "area %", "energy on it %", "random or centre", "pointing %", "ABPC", "random or centre"),
+            *("own mask", IN_OBJECT.short, IN_CONTEXT.short),
         )
-        title = f"{checkpoint}: {METHOD_NAMES.get(spec.method, spec.called)} by class"
+        title = f"{checkpoint}: {_titled(spec)}, by class"
         yield Table(title, headings, tuple(rows), checkpoint=checkpoint).without_empty()
 
 
@@ -364,39 +375,33 @@ def _stable(
         same = {called(each.under): figures for each, figures in moved.items() if replace(each, under="") == kind}
         rows = []
         for under, figures in same.items():
-            cells = [counted(figures[RANK.name]) if RANK.name in figures else count(0)]
-            cells.append(figure_cell(figures.get(LEFT.name)))
+            cells = [counted(figures[LEFT.name]) if LEFT.name in figures else count(0)]
+            cells += [figure_cell(figures.get(metric.name)) for metric in (LEFT, HELD)]
             for group in ("_held", "_fell"):
-                some = [figures.get(metric.name + group) for metric in (RANK, OVERLAP)]
-                cells.append(count(0) if some[0] is None else counted(some[0]))
-                cells += [figure_cell(each, scale) for each, scale in zip(some, (1, 100), strict=True)]
+                cells += [figure_cell(figures.get(each.name + group), each.scale) for each in (RANK, OVERLAP)]
             rows.append((under, *cells))
-        title = f"{checkpoint}: {METHOD_NAMES.get(kind.method, kind.called)} {_where(kind)}, alike to the clean map"
-        yield Table(title, _STABLE, tuple(rows), checkpoint=checkpoint)
+        yield Table(
+            f"{checkpoint}: {_titled(kind)}, alike to the clean map", _STABLE, tuple(rows), checkpoint=checkpoint
+        ).said_once("n")
         yield from _stable_by_class(checkpoint, kind, same)
 
 
 def _stable_by_class(checkpoint: str, kind: ClassMap, same: Mapping[str, Mapping[str, Figure]]) -> Iterator[Table]:
     """Yield a line for each class: the mean over the conditions, and the one under which its map changes most."""
-    of_class: dict[str, dict[str, Figure]] = {}
-    for under, figures in same.items():
-        for name, figure in figures.items():
-            if name.startswith(f"{RANK.name}("):
-                of_class.setdefault(name[len(RANK.name) + 1 : -1], {})[under] = figure
-    if len(of_class) < 2:
-        return
-    rows = []
-    for name, figures in of_class.items():
-        mean = sum(figure.value for figure in figures.values()) / len(figures)
-        lowest = min(figures, key=lambda under: figures[under].value)
-        left = [same[under].get(f"{LEFT.name}({name})") for under in figures]
-        known = [each.value for each in left if each is not None]
-        least = figure_cell(figures[lowest], 1).followed_by(f" ({lowest})")
-        rows.append((name, scaled(mean, 1), scaled(sum(known) / max(len(known), 1), 100), least))
-    headings = ("class", "rank corr., mean", "IoU left %, mean", "lowest rank corr.")
-    yield Table(
-        f"{checkpoint}: {METHOD_NAMES.get(kind.method, kind.called)} by class, alike to the clean map",
-        headings,
-        tuple(rows),
-        checkpoint=checkpoint,
+    names = dict.fromkeys(
+        name[len(LEFT.name) + 1 : -1] for each in same.values() for name in each if name.startswith(f"{LEFT.name}(")
     )
+    rows = []
+    for name in names:
+        left, ranks = (
+            {under: figure for under in same if (figure := same[under].get(f"{metric.name}({name})")) is not None}
+            for metric in (LEFT, RANK)
+        )
+        means = [sum(each.value for each in some.values()) / max(len(some), 1) for some in (left, ranks)]
+        lowest = min(ranks, key=lambda under: ranks[under].value, default="")
+        least = figure_cell(ranks[lowest], 1).followed_by(f" ({lowest})") if ranks else MISSING
+        rows.append((name, scaled(means[0], 100), scaled(means[1], 1) if ranks else MISSING, least))
+    headings = ("class", "IoU left %, mean", "rank corr., mean", "lowest rank corr.")
+    if len(rows) > 1 and len(same) > 1:
+        title = f"{checkpoint}: {_titled(kind)}, by class, alike to the clean map"
+        yield Table(title, headings, tuple(rows), checkpoint=checkpoint)
