@@ -311,6 +311,8 @@ def test_what_does_not_fit_is_grouped_and_counted(tmp_path: Path) -> None:
     assert torch.equal(network[3].weight, before[6])
     with pytest.raises(CheckpointError, match="no tensor fits; check --arch"):
         load_into(Network(inner="other"), file, allow_partial=True)
+    with pytest.raises(CheckpointError, match=r"does not fit Identity \(0 of 0 tensors fit"):
+        load_into(nn.Identity(), file)
 
 
 @pytest.mark.parametrize(
