@@ -42,6 +42,7 @@ from robustkit.slices.gallery.class_maps.results import (
     moved_rows,
     value_rows,
 )
+from robustkit.tasks.segmentation import TASK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODEL = "zoo:shapes-segmenter-standard"
@@ -478,6 +479,7 @@ def test_the_gallery_has_a_row_for_each_class_and_condition_and_the_page_shows_i
     assert f"{NAME}: AG-CAM of each class, tests all, by class" in titles and any(
         "alike to the clean map" in title for title in titles
     )
+    assert len(set(titles)) == len(titles) and sum("maps of each class" in title for title in titles) == 1
 
 
 def test_a_pair_of_checkpoints_is_compared_by_the_mean_of_each_image(run: Run) -> None:
@@ -488,6 +490,19 @@ def test_a_pair_of_checkpoints_is_compared_by_the_mean_of_each_image(run: Run) -
     assert [np.mean(rows[name]["class_energy"]) for name in ids.to_pylist()] == pytest.approx(figures.tolist())
     with pytest.raises(RobustkitError, match="class_area"):
         ClassMapsAggregator().per_sample(side, condition, "class_area")
+    with pytest.raises(RobustkitError, match="class_insertion"):  # which was not asked for
+        ClassMapsAggregator().per_sample(side, "cam(gradient,of=disc,over=true)", "class_insertion")
+    conditions = [*run.manifest.conditions]
+    ours = [text for text in conditions if kind_of(text) in ("cam-of", "stability-of", "class-noise")]
+    pairs = {*ClassMapsAggregator().compared(side, side, ours, TASK.compared)}
+    scores = {f"class_{score}" for score in ("energy", "pointing", "abpc")}
+    assert {metric for text, metric in pairs if text == condition} == {*scores, "class_insertion", "class_deletion"}
+    has = {row.condition for row in run.summary() if row.metric == "class_energy" and row.n}
+    assert {text for text, metric in pairs if metric == "class_energy"} == {
+        text for text in has if not parse_class_map(text).is_control
+    }
+    noise = {metric for text, metric in pairs if text == "class-noise(of=*)"}
+    assert noise == {"class_noise_inside", "class_noise_around"}
 
 
 @pytest.mark.parametrize(
