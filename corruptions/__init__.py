@@ -1,4 +1,4 @@
-"""The 19 common corruptions of Hendrycks and Dietterich 2019 for batches of images: usable alone.
+"""The 19 common corruptions of Hendrycks and Dietterich 2019, and ImageNet-C-bar's ten, for batches: usable alone.
 
     from corruptions import corrupt
 

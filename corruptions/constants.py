@@ -4,6 +4,9 @@ imagenet: Hendrycks and Dietterich 2019, `imagenet_c/corruptions.py`; imagecorru
 cifar: the 32x32 images of CIFAR-10-C, `make_cifar_c.py` of the same authors. The larger constants would leave little
 of an image that small.
 
+The ten of ImageNet-C-bar, the last here: Mintun, Kirillov and Xie 2021, `imagenet_c_bar.csv` and `cifar10_c_bar.csv` of
+their code, levels from 0 to 10 of what each class calls the highest.
+
 One number or one tuple per severity:
 gaussian_noise, speckle_noise: standard deviation. shot_noise: photons at full brightness. impulse_noise: share of
 values hit. gaussian_blur: sigma. defocus_blur: radius, sigma of the antialiasing. glass_blur: sigma, largest
@@ -12,7 +15,9 @@ snow: mean, standard deviation, zoom, threshold, blur radius, blur sigma, share 
 weights of image and ice. fog: weight, decay of the roughness. spatter: mean, standard deviation, sigma, threshold,
 weight or sigma of the stain, 1 for mud and 0 for water. contrast: factor. brightness: added value. saturate: factor
 and addend of the saturation. jpeg_compression: quality. pixelate: scale. elastic_transform: strength, sigma, and the
-largest shift of the affine map's three points, in pixels.
+largest shift of the affine map's three points, in pixels. caustic_refraction, inverse_sparkles, sparkles, perlin_noise,
+blue_noise_sample, plasma_noise, checkerboard_cutout, cocentric_sine_waves, single_frequency_greyscale, brownish_noise:
+level.
 """
 
 from __future__ import annotations
@@ -59,6 +64,16 @@ IMAGENET: Table = {
         (0.67, 0.4, 1, 0.65, 1.5, 1),
     ),
     "saturate": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
+    "caustic_refraction": (2.35, 3.2, 4.9, 6.6, 9.15),
+    "inverse_sparkles": (1, 2, 4, 9, 10),
+    "sparkles": (1, 2, 3, 5, 6),
+    "perlin_noise": (4.6, 5.2, 5.8, 7.6, 8.8),
+    "blue_noise_sample": (0.8, 1.6, 2.4, 4, 5.6),
+    "plasma_noise": (4.75, 7, 8.5, 9.25, 10),
+    "checkerboard_cutout": (2, 3, 4, 5, 6),
+    "cocentric_sine_waves": (3, 5, 8, 9, 10),
+    "single_frequency_greyscale": (1, 1.5, 2, 4.5, 5),
+    "brownish_noise": (1, 2, 3, 4, 5),
 }
 
 CIFAR: Table = {
@@ -99,6 +114,11 @@ CIFAR: Table = {
         (0.65, 0.1, 0.5, 0.68, 0.6, 1),
     ),
     "saturate": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+    "inverse_sparkles": (1, 1.5, 2.5, 4.5, 5),
+    "sparkles": (0.7, 3.5, 5.6, 6.3, 7),
+    "blue_noise_sample": (0.7, 1.4, 2.1, 3.5, 4.2),
+    "checkerboard_cutout": (1, 2, 3, 4, 5),
+    "brownish_noise": (2.5, 4, 5.5, 6.5, 7),
 }
 
 PRESETS: dict[str, Table] = {"imagenet": IMAGENET, "cifar": CIFAR}

@@ -51,13 +51,25 @@ _BY_CATEGORY = {
         "spatter": "corruptions.weather:Spatter",
         "saturate": "corruptions.digital:Saturate",
     },
+    "c-bar": {
+        "caustic_refraction": "corruptions.bar:CausticRefraction",
+        "inverse_sparkles": "corruptions.bar:InverseSparkles",
+        "sparkles": "corruptions.bar:Sparkles",
+        "perlin_noise": "corruptions.bar:PerlinNoise",
+        "blue_noise_sample": "corruptions.bar:BlueNoiseSample",
+        "plasma_noise": "corruptions.bar:PlasmaNoise",
+        "checkerboard_cutout": "corruptions.bar:CheckerboardCutout",
+        "cocentric_sine_waves": "corruptions.bar:CocentricSineWaves",
+        "single_frequency_greyscale": "corruptions.bar:SingleFrequencyGreyscale",
+        "brownish_noise": "corruptions.bar:BrownishNoise",
+    },
 }
 CATEGORIES: Mapping[str, tuple[str, ...]] = {category: tuple(places) for category, places in _BY_CATEGORY.items()}
-"""The benchmark's own: 15 test corruptions in four categories, and the four held out for validation."""
+"""ImageNet-C's 15 test corruptions in four categories, and its four held out for validation; ImageNet-C-bar's ten."""
 CORRUPTIONS: Mapping[str, type[Corruption]] = Lazy(
     {name: place for places in _BY_CATEGORY.values() for name, place in places.items()}
 )
-"""All 19 in the benchmark's order."""
+"""All 29, the first 19 in ImageNet-C's order."""
 
 
 def corruption(
@@ -166,7 +178,7 @@ def corrupt(
 
 def _one_name(name: Any, corruption_name: str | None, number: int) -> str:
     """Return the corruption's name, which was given in one of three ways."""
-    names = list(CORRUPTIONS)
+    names = list(CORRUPTIONS)[:19]
     candidates = [each for each in (name, corruption_name) if each is not None]
     if number != -1:
         if not 0 <= number < len(names):

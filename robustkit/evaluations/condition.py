@@ -233,13 +233,17 @@ def parsed(text: str, parameters: Mapping[str, Value]) -> Condition:
 FOLDERS = {
     "clean": "clean",
     "corruption": "corruptions",
-    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions"),
+    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19", "in-c-bar"), "corruptions"),
     **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
     "cam": "maps",
     "stability": "maps",
 }
 """The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
-PUBLISHED_SETS = {"in-c": ("IN-C", "ImageNet-C"), "segformer-16": ("SegFormer-16", "SegFormer's corruptions")}
+PUBLISHED_SETS = {
+    "in-c": ("IN-C", "ImageNet-C"),
+    "in-c-bar": ("IN-C-bar", "ImageNet-C-bar"),
+    "segformer-16": ("SegFormer-16", "SegFormer's corruptions"),
+}
 """What papers call sets of corruptions in the heading of a table and in a sentence, by kind."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 """The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""

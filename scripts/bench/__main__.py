@@ -130,7 +130,7 @@ def table(found: Sequence[Result]) -> str:
     """Return the table in Markdown, with the 15 corruptions after their four categories."""
     rows = list(found)
     parts = [result for result in rows if result.peer.startswith("imagecorruptions") and result.ours]
-    if len(parts) == len(CATEGORIES):
+    if len(parts) == len(CATEGORIES) - 1:
         rows.insert(rows.index(parts[-1]), corruptions.total(parts))
     return markdown([HEADING, *(result.cells for result in rows)])
 

@@ -308,10 +308,19 @@ def of_category(category: str, names: Sequence[str], single: Notes) -> str:
     meanings, parts = constant_names(), [f"## {category}"]
     if category == "extra":
         parts.append("The four that are held out for validation; their set is [in-c-extra](in-c-extra.md).")
+    if category == "c-bar":
+        parts.append(
+            "The ten of [in-c-bar](in-c-bar.md). $L$ is the constant over 10, $S$ the longer side of the image."
+        )
     for name in names:
         rows = [("severity", *PRESETS)]
         for place, severity in enumerate(SEVERITIES):
-            rows.append((str(severity), *(constant(values[name][place]) for values in PRESETS.values())))
+            rows.append(
+                (
+                    str(severity),
+                    *(constant(values[name][place]) if name in values else "–" for values in PRESETS.values()),
+                )
+            )
         paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(CORRUPTIONS[name]) or "").split("\n\n")]
         text = "\n\n".join(part for part in paragraphs if not part.startswith(("photographs:", "texture:", "Raises")))
         parts += [f"### {name}", maths(single[name]), text, f"Constants: {meanings[name]}.", table(rows)]

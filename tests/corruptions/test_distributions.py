@@ -66,6 +66,27 @@ ASKED = {
     "fog": {"uniform": ("uniform", (64 * 64 - 1,))},
     "spatter": {"normal": ("normal", PLANE)},
     "elastic_transform": {"affine": ("uniform", (3, 2)), "dx": ("uniform", PLANE), "dy": ("uniform", PLANE)},
+    "caustic_refraction": dict.fromkeys(("time", "size"), ("uniform", ())),
+    "inverse_sparkles": {
+        "centre": ("uniform", (2,)),
+        "rays": ("uniform", ()),
+        "lengths": ("normal", (200,)),
+    },
+    "sparkles": {"centres": ("uniform", (5, 2)), "rays": ("uniform", (5,)), "lengths": ("normal", (5, 200))},
+    "perlin_noise": {"swaps": ("uniform", (256,)), "slopes": ("uniform", (256, 2))},
+    "blue_noise_sample": {"phases": ("uniform", (1, 37, 18)), "middle": ("uniform", (1, 18))},
+    "plasma_noise": dict.fromkeys(("time", "turns", "sharpness", "scale"), ("uniform", ())),
+    "checkerboard_cutout": {
+        "angle": ("uniform", ()),
+        "scale": ("uniform", ()),
+        "fields": ("uniform", (40, 40)),
+    },
+    "cocentric_sine_waves": {
+        "offset": ("uniform", (2,)),
+        **dict.fromkeys(("frequency", "amplitude", "width"), ("uniform", ())),
+    },
+    "single_frequency_greyscale": dict.fromkeys(("first", "second", "order", "phase"), ("uniform", ())),
+    "brownish_noise": {"phases": ("uniform", (3, 37, 18)), "middle": ("uniform", (3, 18))},
 }
 
 

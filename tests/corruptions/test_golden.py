@@ -13,7 +13,8 @@ import torch
 from corruption_goldens import GOLDENS, OWN, RELEASED, channels_first, real_frost
 from legacy_draws import legacy_draws, write_frost_photographs
 
-from corruptions.registry import CORRUPTIONS, corruption
+from corruptions.constants import PRESETS
+from corruptions.registry import CATEGORIES, CORRUPTIONS, corruption
 from robustkit.common.determinism import SampleRng
 from scripts.goldens import reference
 
@@ -28,6 +29,7 @@ DIFFERING_AT_MOST = 1e-3  # of the values of photographs, where any may
 TIES_DIFFERING_AT_MOST = 0.5  # of the third input's, whose every value is a tie; see scripts/goldens/make.py
 needs_shared = pytest.mark.skipif(not RELEASED.is_dir(), reason="needs the goldens of ../shared")
 SEVERITIES = range(1, 6)
+BENCHMARKS = [name for name in CORRUPTIONS if name not in CATEGORIES["c-bar"]]  # for those see test_bar.py
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -39,7 +41,7 @@ def frost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("name", BENCHMARKS)
 @pytest.mark.parametrize(
     "key", [OWN.stem, *(pytest.param(key, marks=[pytest.mark.shared, needs_shared]) for key in list(GOLDENS)[1:])]
 )
@@ -76,7 +78,7 @@ def test_the_golden_is_what_the_reference_gives(frost: Path) -> None:
     if reference.find() is None:
         pytest.skip("needs imagecorruptions 1.1.2, installed or named by ROBUSTKIT_IMAGECORRUPTIONS")
     module = reference.load(frost_dir=frost)
-    for name in CORRUPTIONS:
+    for name in BENCHMARKS:
         for index, images, golden in GOLDENS[OWN.stem].parts(name):
             for severity in SEVERITIES:
                 np.random.seed(1000 * severity + index)
@@ -98,8 +100,10 @@ def sample_rng(samples: range, condition: str, device: str = "cpu") -> SampleRng
     return SampleRng.of([f"sample {i}" for i in samples], seed=3, condition=condition, device=device)
 
 
-@pytest.mark.parametrize("preset", ["imagenet", "cifar"])
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [(name, preset) for preset, names in (("imagenet", CORRUPTIONS), ("cifar", PRESETS["cifar"])) for name in names],
+)
 def test_a_sample_is_corrupted_the_same_in_every_batch(name: str, preset: str, tmp_path: Path) -> None:
     write_frost_photographs(tmp_path, side=66 if preset == "imagenet" else 260)
     images = five_images()

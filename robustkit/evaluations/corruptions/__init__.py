@@ -58,13 +58,15 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
     "in-c-extra": dict.fromkeys(_VALIDATION, _ALL),
     "segformer-16": {name: _MILD if name in _NOISE else _ALL for name in _SEGFORMER},
     "fan-19": dict.fromkeys((*TEST, *_VALIDATION), _MILD),
+    "in-c-bar": dict.fromkeys(CATEGORIES["c-bar"], _ALL),
     **{
         category: dict.fromkeys([name for name in names if name in TEST], _ALL)
         for category, names in CATEGORIES.items()
-        if category != "extra"
+        if set(names) & set(TEST)
     },
 }
-"""in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
+"""in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022.
+in-c-bar: Mintun et al. 2021."""
 
 
 EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(

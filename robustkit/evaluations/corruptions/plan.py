@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from corruptions import CORRUPTIONS as CORRUPTION_CLASSES
+from corruptions import PRESETS as TABLES
 from corruptions import find_photographs, own_textures
 from corruptions.base import SMALLEST
 
@@ -102,6 +104,9 @@ def plan_corruptions(
     if constants == "auto":
         constants, line = choose_constants(native_size(dataset), input_sizes)
         lines.append(line)
+    if lacking := [name for name in levels if name in CORRUPTION_CLASSES and name not in TABLES[constants]]:
+        remedy = f"leave them out ({', '.join(f'-{name}' for name in lacking)}), or give --constants imagenet"
+        raise ProtocolError(f"{', '.join(lacking)}: no constants for images of 32x32 (--constants cifar); {remedy}")
     texture = "photographs"
     if FROST in levels:
         texture, line = choose_texture("" if asked is None else asked_texture(asked), frost_dir)

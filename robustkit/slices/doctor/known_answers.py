@@ -224,7 +224,7 @@ def shipped_checkpoints(device: torch.device) -> str:
 
 @on_all_devices
 def corrupted(device: torch.device) -> str:
-    """Check 12 pixels and the mean of a fixed image under 19 corruptions at severity 3, frost with our own textures."""
+    """Check 12 pixels and the mean of a fixed image under each corruption at severity 3, frost in our own textures."""
     for name, (mean, expected) in CORRUPTED.items():
         pixel_mean, pixels = corrupted_pixels(name, device if has_float64(device) else "cpu")
         off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
@@ -321,5 +321,15 @@ CORRUPTED: dict[str, tuple[float, list[int]]] = {
     "gaussian_blur": (127.59, [62, 185, 48, 119, 153, 135, 157, 141, 113, 119, 157, 103]),
     "spatter": (135.65, [44, 255, 59, 38, 200, 254, 168, 248, 112, 138, 218, 122]),
     "saturate": (103.29, [0, 154, 0, 0, 92, 254, 165, 248, 112, 37, 218, 122]),
+    "caustic_refraction": (128.9, [91, 230, 18, 254, 142, 88, 157, 255, 131, 112, 214, 120]),
+    "inverse_sparkles": (172.99, [134, 204, 28, 72, 225, 254, 168, 251, 185, 141, 218, 192]),
+    "sparkles": (133.55, [46, 205, 35, 42, 135, 254, 174, 250, 115, 139, 218, 126]),
+    "perlin_noise": (145.52, [77, 213, 70, 78, 151, 234, 163, 223, 134, 142, 204, 132]),
+    "blue_noise_sample": (123.59, [44, 204, 28, 38, 134, 254, 168, 248, 112, 138, 218, 122]),
+    "plasma_noise": (103.47, [0, 201, 76, 17, 157, 253, 151, 165, 60, 54, 129, 149]),
+    "checkerboard_cutout": (126.94, [128, 204, 28, 128, 134, 254, 168, 128, 112, 128, 218, 122]),
+    "cocentric_sine_waves": (127.57, [5, 156, 24, 74, 98, 227, 164, 255, 64, 108, 255, 83]),
+    "single_frequency_greyscale": (127.87, [5, 204, 66, 50, 164, 255, 197, 255, 92, 176, 217, 83]),
+    "brownish_noise": (137.99, [53, 222, 66, 52, 106, 255, 210, 255, 111, 180, 208, 141]),
 }
 """Mean and 12 pixels under each corruption at severity 3, from `corrupted_pixels`."""

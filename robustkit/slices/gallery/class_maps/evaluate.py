@@ -143,7 +143,7 @@ def explain_class(
     if spec.method == OWN_MASK:
         maps, target = part.object[None].float(), torch.tensor([part.target], device=inputs.device)
         flat = part.object.all()[None]
-        return cam.Explanation(maps.masked_fill(flat, 0.0), inputs.new_zeros(1, 0), target, flat)
+        return cam.Explanation(maps, inputs.new_zeros(1, 0), target, flat)
     if spec.is_control:
         return control_map(spec.method, inputs, rng, torch.tensor([part.target], device=inputs.device))
     try:

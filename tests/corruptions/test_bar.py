@@ -1,0 +1,206 @@
+"""ImageNet-C-bar: the authors' own pixels from the authors' own draws, oblong images, distributions of draws.
+
+`tests/golden/c_bar.npz` has the numbers that the authors' code drew and the pixels that it made, of each kind at five
+severities. Their generator is asked here as they ask it.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from places import ROOT
+
+from corruptions import CATEGORIES, CORRUPTIONS, corrupt, corruption
+from corruptions.bar import RAYS
+from corruptions.base import Draws
+from robustkit.common.determinism import SampleRng
+from robustkit.errors import ProtocolError, RobustkitError
+from robustkit.evaluations.corruptions import SETS, expand, possible_means
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+KINDS = CATEGORIES["c-bar"]
+GOLDEN = np.load(ROOT / "tests" / "golden" / "c_bar.npz")
+SEVERITIES = range(1, 6)
+PI = math.pi
+Floats = NDArray[np.float64]
+
+
+def share(value: float, low: float, high: float) -> float:
+    return (value - low) / (high - low)
+
+
+def rows_of(seed: float) -> np.random.RandomState:
+    return np.random.RandomState(seed=int(seed))
+
+
+def single_frequency_greyscale(row: Floats, side: int) -> dict[str, Any]:
+    one, other, phase = row
+    first, second, order = (one, other, 0.0) if abs(one) >= abs(other) else (other, one, 0.5)
+    named = {"first": share(first, -PI, PI), "second": share(second / abs(first), -1, 1)}
+    return named | {"order": order, "phase": phase / (2 * PI)}
+
+
+def cocentric_sine_waves(row: Floats, side: int) -> dict[str, Any]:
+    named = {"frequency": row[2] / 10, "amplitude": row[3] / side * 10, "width": row[4] / side * 10}
+    return named | {"offset": row[:2] / side}
+
+
+def plasma_noise(row: Floats, side: int) -> dict[str, Any]:
+    time, turns, sharpness, scale = row
+    named = {"time": time / (6 * PI), "turns": (turns - 3.5) / 3, "sharpness": share(sharpness, 0.5, 1)}
+    return named | {"scale": share(scale / side, 0.075, 0.2)}
+
+
+def sparkles(row: Floats, side: int) -> dict[str, Any]:
+    drawn, lengths = rows_of(row[10]), np.zeros((5, RAYS))
+    for number, rays in enumerate(row[11:].astype(int)):
+        lengths[number, :rays] = [drawn.randn() for _ in range(rays)]
+    return {"centres": row[:10].reshape(5, 2) / side, "rays": share(row[11:] + 0.5, 50, 200), "lengths": lengths}
+
+
+def inverse_sparkles(row: Floats, side: int) -> dict[str, Any]:
+    drawn, lengths, rays = rows_of(row[2]), np.zeros(RAYS), int(row[3])
+    lengths[:rays] = [drawn.randn() for _ in range(rays)]
+    return {"centre": share(row[:2] / side, 0.25, 0.75), "rays": share(rays + 0.5, 50, 200), "lengths": lengths}
+
+
+def perlin_noise(row: Floats, side: int) -> dict[str, Any]:
+    drawn, swaps = rows_of(row[0]), np.zeros(256)
+    slopes = np.array([drawn.randint(low=0, high=2**31, size=2) % 512 for _ in range(514)])[:256]
+    for place in range(255, -1, -1):
+        swaps[place] = drawn.randint(low=0, high=2**31) % 256
+    return {"swaps": (swaps + 0.5) / 256, "slopes": (slopes + 0.5) / 512}
+
+
+def spectral(row: Floats, side: int, channels: int = 1) -> dict[str, Any]:
+    drawn, parts = rows_of(row[0]), list[tuple[Floats, Floats]]()
+    for _ in range(channels):
+        phases = drawn.uniform(size=(side, side // 2))
+        parts.append((phases, drawn.uniform(size=side // 2) if side % 2 else np.zeros(side // 2)))
+    phases, middle = zip(*parts, strict=True)
+    return {"phases": np.stack(phases), "middle": np.stack(middle)}
+
+
+def checkerboard_cutout(row: Floats, side: int) -> dict[str, Any]:
+    angle, scale, _, seed = row
+    cells, fields = int(4 * side // scale), np.full((40, 40), 0.5)
+    fields[:cells, :cells] = rows_of(seed).uniform(size=(cells, cells))
+    return {"angle": angle / (2 * PI), "scale": share(scale / side, 0.1, 0.25), "fields": fields}
+
+
+def caustic_refraction(row: Floats, side: int) -> dict[str, Any]:
+    return {"time": share(row[0], 0.5, 2), "size": share(row[1] / side, 0.75, 1.25)}
+
+
+OURS = {
+    **{make.__name__: make for make in (single_frequency_greyscale, cocentric_sine_waves, plasma_noise, sparkles)},
+    **{make.__name__: make for make in (inverse_sparkles, perlin_noise, checkerboard_cutout, caustic_refraction)},
+    "blue_noise_sample": spectral,
+    "brownish_noise": lambda row, side: spectral(row, side, 3),
+}
+
+
+def draws(kind: str, severity: int, side: int) -> Draws:
+    """The authors' numbers as ours."""
+    (key,) = (name for name in GOLDEN.files if name.startswith(f"{kind} {side} "))
+    numbers = OURS[kind](GOLDEN[key][severity - 1], side)
+    return Draws(severity, {name: torch.as_tensor(np.asarray(value))[None] for name, value in numbers.items()})
+
+
+def pixels(array: NDArray[np.uint8]) -> torch.Tensor:
+    return torch.from_numpy(array.copy()).permute(2, 0, 1)[None].contiguous()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_authors_draws_give_the_authors_pixels(kind: str) -> None:
+    sides = [side for side in (24, 17) if f"{kind} {side}" in GOLDEN.files]
+    assert sides == ([24, 17] if kind in ("blue_noise_sample", "brownish_noise") else [24])
+    for side in sides:
+        for severity in SEVERITIES:
+            image, expected = GOLDEN[f"images {side}"][severity - 1], GOLDEN[f"{kind} {side}"][severity - 1]
+            found = corruption(kind).apply(pixels(image), draws(kind, severity, side))
+            gap = (found.int() - pixels(expected).int()).abs()
+            assert gap.max() <= 1 and (gap > 0).float().mean() < 1e-3, severity
+            assert (found != pixels(image)).float().mean() > 0.01
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "caustic_refraction"])
+def test_an_oblong_image_is_the_middle_of_a_square(kind: str) -> None:
+    side, severity = 24, 3
+    drawn, square = draws(kind, severity, side), pixels(GOLDEN[f"images {side}"][0])
+    whole = corruption(kind).apply(square, drawn)
+    for part in (
+        (slice(None), slice(4, 20)),
+        (slice(3, 20), slice(None)),
+    ):  # of 17 rows the first of seven is the third
+        cut = square[..., part[0], part[1]].contiguous()
+        assert torch.equal(corruption(kind).apply(cut, drawn), whole[..., part[0], part[1]]), part
+
+
+def test_water_around_an_oblong_image_is_black() -> None:
+    side = 24
+    drawn, square = draws("caustic_refraction", 4, side), pixels(GOLDEN["images 24"][0])
+    square[..., :4, :], square[..., 20:, :] = 0, 0
+    whole = corruption("caustic_refraction").apply(square, drawn)
+    cut = square[..., 4:20, :].contiguous()
+    gap = corruption("caustic_refraction").apply(cut, drawn).int() - whole[..., 4:20, :].int()
+    assert gap.abs().max() <= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_image_has_its_own_draws_whatever_else_is_in_the_batch(kind: str) -> None:
+    images = torch.randint(0, 256, (3, 3, 32, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    rng = SampleRng.of(["a", "b", "c"], seed=0, condition=kind, device="cpu")
+    together = corruption(kind)(images, severity=3, rng=rng)
+    alone = corruption(kind)(images[1:2], severity=3, rng=rng.take(torch.tensor([1])))
+    assert torch.equal(together[1], alone[0]) and together.shape == images.shape
+    same = corruption(kind)(images[:1].expand(3, -1, -1, -1).contiguous(), severity=5, rng=rng)
+    assert not torch.equal(same[0], same[1])
+
+
+def test_stronger_severities_change_more() -> None:
+    image = pixels(GOLDEN["images 24"][2])
+    rng = SampleRng.of([str(number) for number in range(20)], seed=1, condition="c-bar", device="cpu")
+    images = image.expand(20, -1, -1, -1).contiguous()
+    for kind in KINDS:
+        changes = [(corruption(kind)(images, s, rng).float() - images.float()).abs().mean() for s in (1, 3, 5)]
+        assert changes[0] < changes[1] < changes[2], kind
+
+
+def test_the_set_is_its_own_and_enters_no_other() -> None:
+    assert expand("in-c-bar") == dict.fromkeys(KINDS, (1, 2, 3, 4, 5)) and len(KINDS) == 10
+    assert [*CORRUPTIONS][19:] == [*KINDS]
+    others = [name for name in SETS if name != "in-c-bar"]
+    assert not any(set(SETS[name]) & set(KINDS) for name in others)
+    texts = [f"corruption({kind},severity={severity})" for kind in KINDS for severity in SEVERITIES]
+    assert [mean for mean in possible_means(texts) if mean in SETS] == ["in-c-bar"]
+    with pytest.raises(ValueError, match="corruption_number is 19; expected 0 to 18"):
+        corrupt(torch.zeros(1, 3, 32, 32), severity=1, corruption_number=19)
+
+
+def test_kinds_without_constants_for_small_images_are_refused_before_the_run(tmp_path: Path) -> None:
+    import robustkit
+
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 4, "attacks": "none", "setup_check": False}
+    with pytest.raises(ProtocolError) as raised:
+        robustkit.audit(
+            "zoo:shapes-vit-standard", out=tmp_path / "run", corruptions="in-c-bar", constants="cifar", **options
+        )
+    lacking = "caustic_refraction, perlin_noise, plasma_noise, cocentric_sine_waves, single_frequency_greyscale"
+    assert f"{lacking}: no constants for images of 32x32 (--constants cifar); leave them out (-caustic" in str(
+        raised.value
+    )
+    run = robustkit.audit(
+        "zoo:shapes-vit-standard", out=tmp_path / "run", corruptions="in-c-bar(severity=3)", **options
+    )
+    (row,) = (row for row in run.summary() if row.condition.startswith("in-c-bar") and row.metric == "mean_error")
+    assert row.condition == "in-c-bar(severity=3)" and 0 <= row.value <= 1
+    assert not any(row.metric == "mce" for row in run.summary())
+    with pytest.raises(RobustkitError):
+        robustkit.audit("zoo:shapes-vit-standard", out=tmp_path / "no", corruptions="in-c-bars", **options)
