@@ -30,7 +30,6 @@ MOST_IN_CORE, MOST_IN_SLICES = 51_450, 23_000
 
 FEWEST_LINES = 120
 _LONELY = {
-    "corruptions.constants": "a table that other implementations are compared with",
     "robustkit.slices.text.results": "the results of its families: read by its name",
     "robustkit.slices.text.tokenizer_process": "is run, and imports nothing of robustkit",
 }
