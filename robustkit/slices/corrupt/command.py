@@ -50,7 +50,7 @@ _FORMATS = click.Choice(["jpeg", "png"])
 @setting(
     "--corruptions",
     section="Corruptions",
-    help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
+    help="Sets or names; default: in-c,in-c-extra, for --write in-c, for --drift the tree's.",
 )
 @request_options(ClassificationRequest, "constants", "variant", "frost_dir")
 @click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)

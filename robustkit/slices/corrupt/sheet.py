@@ -157,7 +157,7 @@ def write_sheets(
     Args:
         images: files of pictures.
         out: the sheet of a single image, as a PNG, or a folder for several; None for the current folder.
-        options: fields of `CorruptOptions` about corruptions. Without corruptions it is all 19.
+        options: fields of `CorruptOptions` about corruptions. Without corruptions: in-c,in-c-extra.
 
     Yields:
         For each sheet, once it is written: its path, its image and corruptions in words, and notes on it.
