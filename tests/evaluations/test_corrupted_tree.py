@@ -44,6 +44,21 @@ def test_both_depths_of_the_released_archives_are_read(tmp_path: Path) -> None:
     assert is_tree(tmp_path) and is_tree(str(tmp_path / "blur"))
 
 
+def test_folders_of_imagenet_c_bar_are_named_by_constants_or_by_severities(tmp_path: Path) -> None:
+    least = put(tmp_path / "caustic_refraction/2.35" / FISH / "a.JPEG", 1)
+    put(tmp_path / "caustic_refraction/9.15" / FISH / "a.JPEG", 2)
+    put(tmp_path / "caustic_refraction/3.25" / FISH / "a.JPEG", 3)  # of no severity
+    third = put(tmp_path / "sparkles/3.00" / FISH / "a.JPEG", 4)
+    put(tmp_path / "perlin_noise/4" / FISH / "a.JPEG", 5)  # as robustkit corrupt writes it
+    put(tmp_path / "fog/2.50" / FISH / "a.JPEG", 6)  # only ImageNet-C-bar has such names
+    tree = CorruptedTree.open(tmp_path)
+    expected = [("caustic_refraction", (1, 5)), ("sparkles", (3,)), ("perlin_noise", (4,))]
+    assert list(tree.present.items()) == expected
+    assert tree.read(f"{FISH}/a.JPEG", "caustic_refraction", 1) == least
+    assert tree.read(f"{FISH}/a.JPEG", "sparkles", 3) == third
+    assert is_tree(tmp_path) and not is_tree(tmp_path / "fog")
+
+
 def test_what_is_no_tree(tmp_path: Path) -> None:
     for name in ("fog/1.png", "snow/1.png", "val/fog/1/x.png"):  # a weather data set whose classes bear those names
         put(tmp_path / "weather" / name)

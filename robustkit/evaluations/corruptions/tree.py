@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from corruptions.constants import IMAGENET
 from corruptions.registry import CATEGORIES
 
 from ...common.preprocessing import Preprocessing
@@ -47,10 +48,11 @@ class CorruptedTree:
             raise DataError(f"{root}: no such folder; expected a tree <corruption>/<1-5>/<class>/<file>")
         corruptions = list(_corruptions(root))
         folders = {
-            (name, severity): f"{folder}/{severity}"
+            (name, severity): f"{folder}/{level}"
             for name, folder in corruptions
             for severity in _SEVERITIES
-            if _holds_something(root / folder / str(severity))
+            for level in _levels(name, severity)
+            if _holds_something(root / folder / level)
         }
         if not folders:
             expected = "folders such as fog/3/<class>/<file> or weather/fog/3/..."
@@ -127,12 +129,19 @@ def is_tree(path: str | Path) -> bool:
     root = Path(path)
     try:
         return root.is_dir() and any(
-            _holds_something(root / folder / str(severity))
-            for _, folder in _corruptions(root)
+            _holds_something(root / folder / level)
+            for name, folder in _corruptions(root)
             for severity in _SEVERITIES
+            for level in _levels(name, severity)
         )
     except OSError:
         return False
+
+
+def _levels(name: str, severity: int) -> tuple[str, ...]:
+    """Return what the folder of a severity may be called; by its constant, `2.35`, in ImageNet-C-bar."""
+    constants = f"{IMAGENET[name][severity - 1]:.2f}" if name in CATEGORIES["c-bar"] else str(severity)
+    return tuple(dict.fromkeys((constants, str(severity))))
 
 
 def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:
