@@ -436,10 +436,10 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
     dataset = Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
-    return _as_outputs(dataset, class_names)
+    return as_outputs(dataset, class_names)
 
 
-def _as_outputs(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
+def as_outputs(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
     """Return the data set with labels as the outputs of a model of these class names. Raises DataError where it lacks
     one."""
     if not names or tuple(names) == tuple(dataset.class_names):
@@ -478,4 +478,4 @@ def _cifar(
     names = cifar_names(folder / "batches.meta") or CIFAR10
     note = f"layout cifar10: {len(samples)} {split} images of the python batch files"
     dataset = Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
-    return _as_outputs(dataset, class_names)
+    return as_outputs(dataset, class_names)

@@ -509,7 +509,7 @@ class ClassificationRequest(Request):
     )
     keep_adversarials: bool = option("Attacks", "Store adversarial images in the run, in half precision.", False)
     corrupted_dir: str | Path | None = option(
-        "Corruptions", "Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."
+        "Corruptions", "Released images to read instead: <corruption>/<1-5>/..., or CIFAR-10-C's .npy files."
     )
     constants: str = option(
         "Corruptions",

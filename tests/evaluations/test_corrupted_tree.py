@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.images import read_image
+from robustkit.data.layouts import Sample
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.corruptions.tree import CorruptedTree, is_tree, needs_resize, tree_pixels
 
@@ -159,3 +161,65 @@ def test_a_released_image_of_the_models_size_is_taken_as_it_is() -> None:
     assert needs_resize(other, model) and needs_resize(picture(2, (24, 20)), model)
     squashed = np.asarray(other.resize((20, 24), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     assert np.array_equal(tree_pixels(other, model).numpy(), squashed)  # crop_pct has no say
+
+
+def arrays(root: Path, count: int = 6, names: tuple[str, ...] = ("fog", "gaussian_noise", "strange")) -> np.ndarray:
+    """CIFAR-10-C's form: five severities of `count` images after each other; returns those of fog."""
+    root.mkdir(exist_ok=True)
+    draw = np.random.default_rng(0)
+    stacks = {name: draw.integers(0, 256, (5 * count, 32, 32, 3), dtype=np.uint8) for name in names}
+    for name, stack in stacks.items():
+        np.save(root / f"{name}.npy", stack)
+    np.save(root / "labels.npy", np.tile(np.arange(count) % 10, 5))
+    return stacks["fog"]
+
+
+def test_arrays_of_numpy_are_read_as_they_are_distributed(tmp_path: Path) -> None:
+    fog = arrays(tmp_path / "c", count=12)
+    tree = CorruptedTree.open(tmp_path / "c")
+    assert is_tree(tmp_path / "c") and tree.present == dict.fromkeys(("gaussian_noise", "fog"), (1, 2, 3, 4, 5))
+    for name, place, severity in (("ship/00001.png", 1, 1), ("test/00011", 11, 5), ("00000", 0, 3)):
+        found = np.array(read_image(tree.read(name, "fog", severity), name))
+        assert np.array_equal(found, fog[12 * (severity - 1) + place])
+    assert tree.missing([Sample("00012", 2), Sample("cat", 3), Sample("0011", 1)], "fog", 1) == ["00012", "cat"]
+    with pytest.raises(BadImageError, match=r"fog/1/00012: no such image in"):
+        tree.read("00012", "fog", 1)
+    dataset = tree.dataset(num_classes=10)
+    first = np.array(dataset.image(dataset.samples[3]))
+    assert np.array_equal(first, np.load(tmp_path / "c" / "gaussian_noise.npy")[3])
+    assert [sample.label for sample in dataset.samples] == [*range(10), 0, 1] and dataset.class_names[9] == "truck"
+    turned = tree.dataset(num_classes=10, class_names=dataset.class_names[::-1])
+    assert [sample.label for sample in turned.samples][:3] == [9, 8, 7]
+    right = [Sample(f"{place:05d}", 9 - place % 10) for place in range(12)]  # another order of classes is fine
+    assert tree.missing(right, "fog", 1) == []
+    with pytest.raises(DataError, match=r"labels.npy has 0 for both 00000 and 00010, whose labels differ"):
+        tree.missing([*right[:10], Sample("00010", 4)], "fog", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("labels", np.zeros(29, np.int64), "expected 6 whole numbers, once or for each of five severities"),
+        ("labels", np.zeros(30), "expected 6 whole numbers"),
+        ("labels", np.arange(30), "expected 6 whole numbers"),  # severities differ
+        ("fog", np.zeros((29, 32, 32, 3), np.uint8), "expected uint8 of (30, height, width, 3)"),
+        ("fog", np.zeros((30, 32, 32, 3)), "float64 of the shape (30, 32, 32, 3); expected uint8"),
+        ("fog", np.zeros((30, 32, 32), np.uint8), "uint8 of the shape (30, 32, 32); expected uint8 of"),
+        ("fog", np.array([{}], dtype=object), "not an array of NumPy that can be read"),
+    ],
+)
+def test_arrays_of_another_form_are_refused_and_no_pickle_is_read(
+    name: str, array: np.ndarray, message: str, tmp_path: Path
+) -> None:
+    arrays(tmp_path / "c")
+    np.save(tmp_path / "c" / f"{name}.npy", array, allow_pickle=True)
+    with pytest.raises(DataError) as raised:
+        CorruptedTree.open(tmp_path / "c")
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_labels_alone_are_no_tree(tmp_path: Path) -> None:
+    arrays(tmp_path / "c", names=("fog", "strange"))
+    (tmp_path / "c" / "fog.npy").unlink()
+    with pytest.raises(DataError, match=r"labels.npy, but no corruption's array; expected files such as fog.npy"):
+        CorruptedTree.open(tmp_path / "c")

@@ -4,24 +4,29 @@ level deeper. A sample's id is its path below a severity, which is the clean ima
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from corruptions.constants import IMAGENET
 from corruptions.registry import CATEGORIES
 
+from ...common.files import reason_of
 from ...common.preprocessing import Preprocessing
-from ...data.dataset import Dataset, open_dataset
-from ...data.images import read_image, to_pixels
+from ...data.class_names import CIFAR10
+from ...data.dataset import Dataset, as_outputs, open_dataset
+from ...data.images import encode_png, read_image, to_pixels
 from ...data.layouts import Sample
-from ...data.sources import FolderSource, is_image_name, list_folder
+from ...data.sources import DataSource, FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
 from ...protocol.condition import Condition
 from . import Corrupted, corruption_names
@@ -46,6 +51,8 @@ class CorruptedTree:
         root = Path(path)
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; expected a tree <corruption>/<1-5>/<class>/<file>")
+        if (root / LABELS).is_file():
+            return ArrayTree.of(root)
         corruptions = list(_corruptions(root))
         folders = {
             (name, severity): f"{folder}/{level}"
@@ -124,11 +131,98 @@ class CorruptedTree:
         return self._listings[folder]
 
 
+LABELS = "labels.npy"
+
+
+@dataclass(frozen=True)
+class ArrayTree(CorruptedTree):
+    """CIFAR-10-C and CIFAR-100-C as they are distributed: `<corruption>.npy` (5 N, H, W, 3) uint8, one severity after
+    the other, and `labels.npy`. A sample's id ends in its place, as `ship/00001.png`. labels: (N,)."""
+
+    labels: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, root: Path) -> ArrayTree:
+        """Raise DataError for arrays of another form."""
+        labels = _array(root / LABELS)
+        found = [name for name in corruption_names() if (root / f"{name}.npy").is_file()]
+        if not found:
+            raise DataError(f"{root}: {LABELS}, but no corruption's array; expected files such as fog.npy")
+        count = len(_array(root / f"{found[0]}.npy")) // 5
+        for name in found:
+            array = _array(root / f"{name}.npy")
+            if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or len(array) != 5 * count:
+                form = f"{array.dtype} of the shape {array.shape}"
+                raise DataError(f"{root / name}.npy: {form}; expected uint8 of ({5 * count}, height, width, 3)")
+        whole = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels) in (count, 5 * count) and count
+        if not whole or not all(
+            np.array_equal(part, labels[:count]) for part in np.split(labels, len(labels) // count)
+        ):
+            raise DataError(f"{root / LABELS}: expected {count} whole numbers, once or for each of five severities")
+        folders = {(name, severity): f"{name}.npy" for name in found for severity in _SEVERITIES}
+        return cls(root, folders, labels=tuple(labels[:count].tolist()))
+
+    def dataset(self, num_classes: int | None = None, class_names: Any = None, **options: Any) -> Dataset:
+        count = 1 + max(self.labels)
+        names = CIFAR10 if count == 10 else tuple(class_names or map(str, range(count)))
+        samples = tuple(Sample(f"{place:05d}", label) for place, label in enumerate(self.labels))
+        note = f"labels are those of {LABELS}: {len(samples)} images under {len(self.present)} corruptions"
+        place = self.root.resolve().name, str(self.root), "arrays"
+        return as_outputs(Dataset(*place, names, samples, None, (note,), ArraySource(self)), class_names)
+
+    def read(self, sample_id: str, name: str, severity: int) -> bytes:
+        """Return an image as a PNG."""
+        if self.path(sample_id, name, severity) is None:
+            raise BadImageError(f"{name}/{severity}/{sample_id}: no such image in {self.root}")
+        place = (severity - 1) * len(self.labels) + _place(sample_id)
+        return encode_png(np.asarray(_array(self.root / f"{name}.npy")[place]))
+
+    def path(self, sample_id: str, name: str, severity: int) -> str | None:
+        return self.folders.get((name, severity)) if 0 <= _place(sample_id) < len(self.labels) else None
+
+    def missing(self, samples: Iterable[Sample], name: str, severity: int) -> list[str]:
+        """Raise DataError where clean samples of one label have several here, as in another order."""
+        samples, outputs = list(samples), dict[int, Sample]()
+        for sample in samples:
+            place = _place(sample.id)
+            label = self.labels[place] if 0 <= place < len(self.labels) and sample.label >= 0 else -1
+            if label >= 0 and (other := outputs.setdefault(label, sample)).label != sample.label:
+                why = f"{LABELS} has {label} for both {other.id} and {sample.id}, whose labels differ"
+                raise DataError(f"{self.root}: {why}; expected the clean images of the same test set, in its order")
+        return super().missing(samples, name, severity)
+
+
+@dataclass(frozen=True)
+class ArraySource(DataSource):
+    """The images of a tree's first array, at its first severity."""
+
+    tree: ArrayTree
+
+    def read(self, sample_id: str) -> bytes:
+        return self.tree.read(sample_id, *next(iter(self.tree.folders)))
+
+
+def _place(sample_id: str) -> int:
+    """Return the place that an id ends in; -1 without one."""
+    digits = re.search(r"(\d+)(\.\w+)?$", sample_id)
+    return int(digits[1]) if digits else -1
+
+
+@lru_cache(maxsize=32)
+def _array(path: Path) -> NDArray[Any]:
+    """Return an array, mapped into memory. Raises DataError for anything else."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as fault:
+        raise DataError(f"{path}: not an array of NumPy that can be read ({reason_of(fault)})") from None
+    return array
+
+
 def is_tree(path: str | Path) -> bool:
     """Whether this is a folder that `CorruptedTree.open` would take; looks at a few names only."""
     root = Path(path)
     try:
-        return root.is_dir() and any(
+        return (root / LABELS).is_file() or any(
             _holds_something(root / folder / level)
             for name, folder in _corruptions(root)
             for severity in _SEVERITIES
