@@ -32,6 +32,7 @@ from robustkit.evaluations.condition import check_condition, kind_of, matches, w
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.pipeline.inputs import options_asking
 from robustkit.report.run import Run
+from robustkit.runs import untrusted
 from robustkit.slices.gallery.class_maps import COLUMNS_READ, VOCABULARY, ClassMap, Region, parse_class_map
 from robustkit.slices.gallery.class_maps.evaluate import explained_in, overlap_of
 from robustkit.slices.gallery.class_maps.results import (
@@ -626,3 +627,9 @@ def test_a_class_that_no_image_shows_is_said(tmp_path: Path) -> None:
     assert (row.n, row.is_finite) == (0, False)
     assert "2 of 2 images do not show the class there; excluded" in said_of(row)
     assert "2 of 2 images do not show the class there" in (run.path / "report.html").read_text()
+
+
+def test_lists_of_maps_are_bounded_where_records_are_read() -> None:
+    assert {*COLUMNS_READ} == {
+        name for name in (*untrusted._LISTS, *untrusted._REAL_LISTS) if name[:3] in ("cla", "exp")
+    }

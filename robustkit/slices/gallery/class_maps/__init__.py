@@ -176,9 +176,6 @@ def parse_class_map(text: str) -> ClassMap:
     }
     if pairs:
         raise ProtocolError(f"{text}: " + unknown("parameter", min(pairs), ("of", "over", "faithfulness", "on")))
-    if moved != ("under" in parameters):
-        remedy = "stability(agcam,of=road,under=pgd) needs it, others do not have it; --stability makes such maps"
-        raise ProtocolError(f"{text}: under; {remedy}")
     if (chosen := parameters.get("faithfulness", "abpc")) not in FAITHFULNESS:
         raise ProtocolError(f"{text}: " + unknown("faithfulness", chosen, FAITHFULNESS))
     on = parse_number(parameters.pop("on", "0"), f"{text}: on", "how many images, such as on=200")
@@ -186,6 +183,9 @@ def parse_class_map(text: str) -> ClassMap:
         raise ProtocolError(f"{text}: on {on}; expected how many images, such as on=200")
     if "over" in parameters:
         parameters["over"] = Region.of(parameters["over"], f"{text}: over").text
+    if moved != ("under" in parameters):
+        remedy = "stability(agcam,of=road,under=pgd) needs it, others do not have it; --stability makes such maps"
+        raise ProtocolError(f"{text}: under; {remedy}")
     return ClassMap(method, options, on=int(on), **parameters)
 
 
