@@ -15,9 +15,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from places import ROOT
+from scipy.ndimage import gaussian_filter
 
 from corruptions import CATEGORIES, CORRUPTIONS, corrupt, corruption
-from corruptions.bar import RAYS
+from corruptions.bar import RAYS, _softened
 from corruptions.base import Draws
 from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError, RobustkitError
@@ -204,3 +205,9 @@ def test_kinds_without_constants_for_small_images_are_refused_before_the_run(tmp
     assert not any(row.metric == "mce" for row in run.summary())
     with pytest.raises(RobustkitError):
         robustkit.audit("zoo:shapes-vit-standard", out=tmp_path / "no", corruptions="in-c-bars", **options)
+
+
+def test_light_is_softened_as_scipy_does_borders_included() -> None:
+    light = np.random.default_rng(0).random((2, 13, 13))
+    expected = [gaussian_filter(each, sigma=1) for each in light]
+    assert np.allclose(_softened(torch.from_numpy(light)).numpy(), expected, rtol=0, atol=1e-12)
