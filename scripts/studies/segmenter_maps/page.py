@@ -6,6 +6,7 @@ python -m scripts.studies.segmenter_maps.page RUN... --markdown PAGE
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def parts_of(run: Run) -> Iterator[str]:
     manifest, results = run.manifest, Results.of(run, run.summary())
     protocol, data = manifest.protocol, manifest.data
     yield f"## {data.n} images of {data.name}"
-    yield f"```\n{manifest.command}\n```"
+    yield f"```\n{re.sub(r'(?<= )/[^ ]*/', '', manifest.command)}\n```"
     yield f"{data.classes} classes; card `{protocol.tag}`; seed {manifest.seed}, {manifest.deciding.dtype}."
     yield "\n".join(checkpoint_lines(manifest))
     tables = [*ClassMapsPresenter().tables(results)]
@@ -42,6 +43,8 @@ def page(runs: Sequence[Run]) -> str:
         "# What Segmenters Look At",
         "Made by `scripts/studies/segmenter_maps/page.py` from the runs of the commands below; do not edit.",
         ClassMapsPresenter.note,
+        "CamVid's frames and weights are not shipped. Frames of a drive resemble each other, so their intervals are too "
+        "narrow.",
     ]
     return "\n\n".join([*texts, *(part for run in runs for part in parts_of(run))]) + "\n"
 
