@@ -43,8 +43,8 @@ def page(runs: Sequence[Run]) -> str:
         "# What Segmenters Look At",
         "Made by `scripts/studies/segmenter_maps/page.py` from the runs of the commands below; do not edit.",
         ClassMapsPresenter.note,
-        "CamVid's frames and weights are not shipped. Frames of a drive resemble each other, so their intervals are too "
-        "narrow.",
+        "CamVid's frames and weights are not shipped. Frames of a drive resemble each other, so their intervals are "
+        "too narrow.",
     ]
     return "\n\n".join([*texts, *(part for run in runs for part in parts_of(run))]) + "\n"
 

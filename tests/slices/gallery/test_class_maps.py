@@ -15,11 +15,12 @@ import pytest
 import torch
 from figures import said_of
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import cam
 import robustkit
 from cam import SegmentTarget
+from cam.faithfulness import abpc
 from cam.localisation import rank_correlation
 from cam.sensitivity import randomise_weights
 from robustkit.common.determinism import SampleRng
@@ -30,11 +31,14 @@ from robustkit.errors import ModelError, ProtocolError, RobustkitError
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.condition import check_condition, kind_of, matches, words_of
 from robustkit.evaluations.records import CheckpointRecords
+from robustkit.evaluations.subject import Batch, Settings
+from robustkit.models.dense import SegmenterNetwork
 from robustkit.pipeline.inputs import options_asking
+from robustkit.protocol.card import load_card
 from robustkit.report.run import Run
 from robustkit.runs import untrusted
 from robustkit.slices.gallery.class_maps import COLUMNS_READ, VOCABULARY, ClassMap, Region, parse_class_map
-from robustkit.slices.gallery.class_maps.evaluate import explained_in, overlap_of
+from robustkit.slices.gallery.class_maps.evaluate import ClassMapsEvaluator, _curves, explained_in, overlap_of
 from robustkit.slices.gallery.class_maps.results import (
     ClassMapsAggregator,
     ClassMapsPresenter,
@@ -44,6 +48,7 @@ from robustkit.slices.gallery.class_maps.results import (
     value_rows,
 )
 from robustkit.tasks.segmentation import TASK
+from robustkit.tasks.segmentation.subject import SegmenterSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODEL = "zoo:shapes-segmenter-standard"
@@ -548,7 +553,60 @@ def test_a_method_that_does_not_fit_is_refused_and_auto_is_one_that_does(tmp_pat
 def test_masks_overlap() -> None:
     one, two = torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]])
     assert overlap_of(one, two) == pytest.approx(1 / 3) and overlap_of(one & two, one) == 0.5
-    assert overlap_of(one & False, one & False) == 0.0
+    assert overlap_of(one & False, one & False) == 0.0 and overlap_of(one & two, one & two) == 1.0
+
+
+def test_curves_of_a_component_ignore_the_others(tmp_path: Path) -> None:
+    """A network of one pixel each, in which the left and the right edge are of one class."""
+
+    class Edges(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            bright = images.mean(dim=1)
+            return torch.stack([0.6 - bright, bright - 0.6], dim=1)
+
+    image = torch.zeros(1, 3, 16, 16)
+    image[..., :4] = image[..., 12:] = 1.0
+    network = Edges().eval()
+    predicted = network(image)[0].argmax(dim=0)
+    spec = ClassMap("agcam", of="1", over="component=0+0", index=1)
+    (part,) = explained_in(spec, predicted, None)
+    model = SimpleNamespace(mean=torch.zeros(1, 3, 1, 1))
+    card, settings = SimpleNamespace(space="pixels"), SimpleNamespace(batch_size=4)
+    subject = cast("Any", SimpleNamespace(exact=network, classifier=model, card=card, settings=settings))
+    shared = _curves(subject, image, part, spec)
+    heat = part.object[None].float()  # the left edge, whose pixels go first or last
+    curves = abpc(images=image, maps=heat, target=1, **shared)
+    gone = torch.tensor(
+        [[1.0, 1 - 25 / 64, 1 - 51 / 64, *[0.0] * 8]]
+    )  # of its 64 pixels; none of the right edge's count
+    assert torch.allclose(curves.morf, gone) and torch.allclose(curves.lerf[:, :8], torch.ones(1, 8))
+
+
+@pytest.mark.parametrize(("cams", "faithfulness"), [("gradient", "abpc"), ("gradient", "all"), ("random", "none")])
+def test_a_map_costs_what_the_plan_says(
+    cams: str, faithfulness: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    forward = SegmenterNetwork.forward
+
+    def counted(self: SegmenterNetwork, images: Tensor) -> Tensor:
+        rows.append(len(images))
+        return forward(self, images)
+
+    condition = ClassMap(cams, faithfulness=faithfulness).condition()
+    cost = ClassMapsEvaluator().cost(condition, cast("Any", None), 11)
+    segmenter = robustkit.load_segmenter(MODEL)
+    scenes = open_scenes("embedded:shapes", num_classes=11).select(3)
+    subject = SegmenterSubject(segmenter, load_card("segmentation"), Settings(batch_size=2))
+    pixels = torch.stack(
+        [torch.from_numpy(np.array(scenes.dataset.image(s))).permute(2, 0, 1) for s in scenes.dataset.samples]
+    )
+    batch = Batch(pixels, scenes.dataset.samples, [scenes.labels(s, (64, 64)) for s in scenes.dataset.samples])
+    monkeypatch.setattr(SegmenterNetwork, "forward", counted)
+    ClassMapsEvaluator().evaluate(subject, batch, condition, subject.rng(batch.samples, condition))
+    found_head = cams == "gradient"  # asked once for a shard
+    expected = 3 * cost.forwards + found_head
+    assert sum(rows) == expected - 3 * (cams == "random")  # nothing is removed, so no empty image is asked
 
 
 NETS = """

@@ -25,7 +25,7 @@ from ....evaluations.condition import Cost
 from ....evaluations.family import family_of, inputs_under
 from ....evaluations.maps import map_of_class
 from ....evaluations.maps.evaluate import ABPC as ABPC_COST
-from ....evaluations.maps.evaluate import AREAS, MapEvaluator, control_map, explainer_of, nothing_of
+from ....evaluations.maps.evaluate import AREAS, BLURRED, MapEvaluator, control_map, explainer_of, nothing_of
 from ....evaluations.subject import Batch, EvaluatedModel, Evaluation
 from ....models.dense import Segmenter
 from ....protocol.card import Card
@@ -168,7 +168,7 @@ class ClassMapsEvaluator(MapEvaluator):
         curves = Cost(0) if spec.faithfulness == "none" else ABPC_COST
         twice = 1 if spec.is_control else 2  # again, with its head redrawn
         tested = spec.faithfulness == "all"
-        areas = AREAS if tested else Cost(0)
+        areas = AREAS + BLURRED if tested else Cost(0)
         return Cost(2) + (alone * twice + curves * (twice if tested else 1) + areas) * times
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
