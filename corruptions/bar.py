@@ -219,8 +219,8 @@ def _spectrum(phases: Tensor, middle: Tensor, side: int, power: Tensor) -> Tenso
     half = phases[..., : side // 2]
     parts = [half, half.flip(2, 3)]
     if side % 2:
-        own = middle[..., None]
-        parts.insert(1, torch.cat([own, torch.zeros_like(own[..., :1, :]), own.flip(2)], dim=2))
+        column = middle[..., None]
+        parts.insert(1, torch.cat([column, torch.zeros_like(column[..., :1, :]), column.flip(2)], dim=2))
     field = power * torch.exp(1j * torch.cat(parts, dim=3))
     noise: Tensor = torch.fft.ifft2(field.roll((side // 2, side // 2), (2, 3))).real
     return noise / noise.std(dim=(2, 3), correction=0, keepdim=True)
@@ -287,10 +287,10 @@ class CheckerboardCutout(_OfBar):
         cells = (4 * side // scale).long()
         row = (torch.cos(angle) * y + torch.sin(angle) * x) / scale
         column = (-torch.sin(angle) * y + torch.cos(angle) * x) / scale
-        odd = torch.remainder(row, 2).floor() != torch.remainder(column, 2).floor()
+        is_spared = torch.remainder(row, 2).floor() != torch.remainder(column, 2).floor()
         field = torch.remainder(row.long(), cells) * _CELLS + torch.remainder(column.long(), cells)
         cut = draws["fields"].flatten(1).gather(1, field.flatten(1)).view_as(field) < self.level(draws.severity)
-        return torch.where((odd | ~cut)[:, None], images, GREY)
+        return torch.where((is_spared | ~cut)[:, None], images, GREY)
 
 
 class CausticRefraction(_OfBar):

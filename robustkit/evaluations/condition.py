@@ -300,6 +300,11 @@ def kind_of(text: str) -> str:
     return f"{kind}-of" if kind in ("cam", "stability") and ",of=" in text.partition(",under=")[0] else kind
 
 
+def spelled_kind(name: str, inside: str | None) -> str:
+    """Return the kind of a condition as a user spells it. inside: what its brackets hold."""
+    return kind_of(f"{kind_named(name)}({inside}".replace(" ", ""))
+
+
 def vocabulary_of(kind: str) -> Vocabulary:
     """Return the vocabulary of a kind of condition, such as `cam`."""
     family = family_object(kind)
@@ -412,7 +417,7 @@ def pattern_of(text: str) -> ConditionPattern:
     split = [item.partition("=") for item in items]
     pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
     what = ",".join(key for key, equals, _ in split if not equals)
-    name = kind_of(f"{kind_named(form[1])}({form[2]}".replace(" ", ""))
+    name = spelled_kind(form[1], form[2])
     if not what and is_attack(name) and name not in ATTACK_NAMES:  # as --corruptions spells one: fog(severity=3)
         corruption = canonical(name, _names_in(CORRUPTION))
         name, what = (CORRUPTION, corruption) if corruption in _names_in(CORRUPTION) else (name, what)

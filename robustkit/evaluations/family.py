@@ -268,6 +268,17 @@ def family_of(kind: str) -> AnyFamily:
     return family_object(kind) or _lazily(vocabulary_of(kind))
 
 
+def summary_of(
+    condition: str, reading: RecordReader, summaries: dict[AnyFamily, Summary | None]
+) -> tuple[AnyFamily, Summary | None]:
+    """Return a condition's family, and what summarises its records, one for all of its conditions; None where the task
+    does."""
+    family = family_of(kind_of(condition))
+    if family not in summaries:
+        summaries[family] = family.aggregator.summary(reading)
+    return family, summaries[family]
+
+
 def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:
     """Return every family with its conditions, first those that stand in the task's table of results."""
     ordered = sorted(families(), key=lambda family: not family.words.in_results)

@@ -18,6 +18,7 @@ from ..evaluations.condition import (
     kind_named,
     kind_of,
     pattern_of,
+    spelled_kind,
     vocabulary_of,
 )
 from ..evaluations.corruptions import Corrupted, corrupted_of, corruption_condition
@@ -30,8 +31,7 @@ from ..runs.manifest import CheckpointEntry
 
 def options_asking(text: str) -> dict[str, str | bool]:
     """Return the options that ask for a condition, by field of a request; none for a family without one of its own."""
-    name, inside = split_condition(text)
-    kind = kind_of(f"{kind_named(name)}({inside}".replace(" ", ""))
+    kind = spelled_kind(*split_condition(text))
     if EVERY_FAMILY.plugin(kind) is not None:
         return {}
     if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):

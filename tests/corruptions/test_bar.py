@@ -125,10 +125,10 @@ def test_the_authors_draws_give_the_authors_pixels(kind: str) -> None:
     for side in sides:
         for severity in SEVERITIES:
             image, expected = GOLDEN[f"images {side}"][severity - 1], GOLDEN[f"{kind} {side}"][severity - 1]
-            found = corruption(kind).apply(pixels(image), draws(kind, severity, side))
-            gap = (found.int() - pixels(expected).int()).abs()
+            result = corruption(kind).apply(pixels(image), draws(kind, severity, side))
+            gap = (result.int() - pixels(expected).int()).abs()
             assert gap.max() <= 1 and (gap > 0).float().mean() < 1e-3, severity
-            assert (found != pixels(image)).float().mean() > 0.01
+            assert (result != pixels(image)).float().mean() > 0.01
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "caustic_refraction"])

@@ -179,8 +179,8 @@ def test_arrays_of_numpy_are_read_as_they_are_distributed(tmp_path: Path) -> Non
     tree = CorruptedTree.open(tmp_path / "c")
     assert is_tree(tmp_path / "c") and tree.present == dict.fromkeys(("gaussian_noise", "fog"), (1, 2, 3, 4, 5))
     for name, place, severity in (("ship/00001.png", 1, 1), ("test/00011", 11, 5), ("00000", 0, 3)):
-        found = np.array(read_image(tree.read(name, "fog", severity), name))
-        assert np.array_equal(found, fog[12 * (severity - 1) + place])
+        image = np.array(read_image(tree.read(name, "fog", severity), name))
+        assert np.array_equal(image, fog[12 * (severity - 1) + place])
     assert tree.missing([Sample("00012", 2), Sample("cat", 3), Sample("0011", 1)], "fog", 1) == ["00012", "cat"]
     with pytest.raises(BadImageError, match=r"fog/1/00012: no such image in"):
         tree.read("00012", "fog", 1)
@@ -199,9 +199,13 @@ def test_arrays_of_numpy_are_read_as_they_are_distributed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("labels", np.zeros(29, np.int64), "expected 6 whole numbers, once or for each of five severities"),
+        ("labels", np.zeros(29, np.int64), "expected 6 whole numbers from 0, once or for each of five severities"),
         ("labels", np.zeros(30), "expected 6 whole numbers"),
         ("labels", np.arange(30), "expected 6 whole numbers"),  # severities differ
+        ("labels", np.full(6, -1), "expected 6 whole numbers from 0"),
+        ("labels", np.full(6, 1 << 40), "expected 6 whole numbers from 0"),  # as many names would fill memory
+        ("labels", np.array(3), "not an array of NumPy that can be read (a single value)"),
+        ("gaussian_noise", np.array(3), "not an array of NumPy that can be read (a single value)"),
         ("fog", np.zeros((29, 32, 32, 3), np.uint8), "expected uint8 of (30, height, width, 3)"),
         ("fog", np.zeros((30, 32, 32, 3)), "float64 of the shape (30, 32, 32, 3); expected uint8"),
         ("fog", np.zeros((30, 32, 32), np.uint8), "uint8 of the shape (30, 32, 32); expected uint8 of"),
@@ -218,8 +222,27 @@ def test_arrays_of_another_form_are_refused_and_no_pickle_is_read(
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_files_that_are_no_arrays_are_refused_in_a_line(tmp_path: Path) -> None:
+    arrays(tmp_path / "c")
+    whole = (tmp_path / "c" / "fog.npy").read_bytes()
+    np.savez(tmp_path / "packed.npz", whole)
+    for content in (b"", whole[:100], whole[:-1], (tmp_path / "packed.npz").read_bytes(), b"\x80\x04N."):
+        (tmp_path / "c" / "fog.npy").write_bytes(content)
+        with pytest.raises(DataError, match=r"fog.npy: not an array of NumPy that can be read"):
+            CorruptedTree.open(tmp_path / "c")
+
+
+def test_classes_that_a_model_lacks_are_said(tmp_path: Path) -> None:
+    arrays(tmp_path / "c", count=12)
+    tree = CorruptedTree.open(tmp_path / "c")
+    assert tree.dataset(num_classes=10).class_names == tree.dataset().class_names
+    with pytest.raises(DataError, match=r"labels.npy has 10 classes, but the model has 9"):
+        tree.dataset(num_classes=9)
+
+
 def test_labels_alone_are_no_tree(tmp_path: Path) -> None:
     arrays(tmp_path / "c", names=("fog", "strange"))
     (tmp_path / "c" / "fog.npy").unlink()
+    assert not is_tree(tmp_path / "c")  # a folder of images may hold such a file
     with pytest.raises(DataError, match=r"labels.npy, but no corruption's array; expected files such as fog.npy"):
         CorruptedTree.open(tmp_path / "c")

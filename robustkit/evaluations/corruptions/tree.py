@@ -131,7 +131,7 @@ class CorruptedTree:
         return self._listings[folder]
 
 
-LABELS = "labels.npy"
+LABELS, MOST_CLASSES = "labels.npy", 100_000
 
 
 @dataclass(frozen=True)
@@ -145,28 +145,35 @@ class ArrayTree(CorruptedTree):
     def of(cls, root: Path) -> ArrayTree:
         """Raise DataError for arrays of another form."""
         labels = _array(root / LABELS)
-        found = [name for name in corruption_names() if (root / f"{name}.npy").is_file()]
-        if not found:
+        names = _array_names(root)
+        if not names:
             raise DataError(f"{root}: {LABELS}, but no corruption's array; expected files such as fog.npy")
-        count = len(_array(root / f"{found[0]}.npy")) // 5
-        for name in found:
+        count = len(_array(root / f"{names[0]}.npy")) // 5
+        for name in names:
             array = _array(root / f"{name}.npy")
             if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or len(array) != 5 * count:
                 form = f"{array.dtype} of the shape {array.shape}"
                 raise DataError(f"{root / name}.npy: {form}; expected uint8 of ({5 * count}, height, width, 3)")
         whole = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels) in (count, 5 * count) and count
-        if not whole or not all(
-            np.array_equal(part, labels[:count]) for part in np.split(labels, len(labels) // count)
+        if (
+            not whole
+            or not 0 <= labels.min() <= labels.max() < MOST_CLASSES
+            or not all(np.array_equal(part, labels[:count]) for part in np.split(labels, len(labels) // count))
         ):
-            raise DataError(f"{root / LABELS}: expected {count} whole numbers, once or for each of five severities")
-        folders = {(name, severity): f"{name}.npy" for name in found for severity in _SEVERITIES}
+            raise DataError(
+                f"{root / LABELS}: expected {count} whole numbers from 0, once or for each of five severities"
+            )
+        folders = {(name, severity): f"{name}.npy" for name in names for severity in _SEVERITIES}
         return cls(root, folders, labels=tuple(labels[:count].tolist()))
 
     def dataset(self, num_classes: int | None = None, class_names: Any = None, **options: Any) -> Dataset:
         count = 1 + max(self.labels)
+        if num_classes is not None and num_classes < count:
+            raise DataError(f"{self.root}: {LABELS} has {count} classes, but the model has {num_classes}")
         names = CIFAR10 if count == 10 else tuple(class_names or map(str, range(count)))
         samples = tuple(Sample(f"{place:05d}", label) for place, label in enumerate(self.labels))
-        note = f"labels are those of {LABELS}: {len(samples)} images under {len(self.present)} corruptions"
+        named = ", classes in CIFAR-10's order" if count == 10 else ""
+        note = f"labels are those of {LABELS}{named}: {len(samples)} images under {len(self.present)} corruptions"
         place = self.root.resolve().name, str(self.root), "arrays"
         return as_outputs(Dataset(*place, names, samples, None, (note,), ArraySource(self)), class_names)
 
@@ -202,6 +209,10 @@ class ArraySource(DataSource):
         return self.tree.read(sample_id, *next(iter(self.tree.folders)))
 
 
+def _array_names(root: Path) -> list[str]:
+    return [name for name in corruption_names() if (root / f"{name}.npy").is_file()]
+
+
 def _place(sample_id: str) -> int:
     """Return the place that an id ends in; -1 without one."""
     digits = re.search(r"(\d+)(\.\w+)?$", sample_id)
@@ -212,8 +223,10 @@ def _place(sample_id: str) -> int:
 def _array(path: Path) -> NDArray[Any]:
     """Return an array, mapped into memory. Raises DataError for anything else."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as fault:
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+        if not array.ndim:
+            raise ValueError("a single value")
+    except (OSError, ValueError, EOFError) as fault:
         raise DataError(f"{path}: not an array of NumPy that can be read ({reason_of(fault)})") from None
     return array
 
@@ -222,7 +235,7 @@ def is_tree(path: str | Path) -> bool:
     """Whether this is a folder that `CorruptedTree.open` would take; looks at a few names only."""
     root = Path(path)
     try:
-        return (root / LABELS).is_file() or any(
+        return bool((root / LABELS).is_file() and _array_names(root)) or any(
             _holds_something(root / folder / level)
             for name, folder in _corruptions(root)
             for severity in _SEVERITIES
@@ -234,8 +247,8 @@ def is_tree(path: str | Path) -> bool:
 
 def _levels(name: str, severity: int) -> tuple[str, ...]:
     """Return what the folder of a severity may be called; by its constant, `2.35`, in ImageNet-C-bar."""
-    constants = f"{IMAGENET[name][severity - 1]:.2f}" if name in CATEGORIES["c-bar"] else str(severity)
-    return tuple(dict.fromkeys((constants, str(severity))))
+    level = f"{IMAGENET[name][severity - 1]:.2f}" if name in CATEGORIES["c-bar"] else str(severity)
+    return tuple(dict.fromkeys((level, str(severity))))
 
 
 def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:

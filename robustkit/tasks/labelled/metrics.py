@@ -22,7 +22,7 @@ from ...evaluations.aggregate import Gatherer, Parts, RecordReader, column_of, r
 from ...evaluations.attacks import attack_name, attack_parts
 from ...evaluations.attacks.results import LUCKY, is_stage_column
 from ...evaluations.condition import family_object, kind_of, name_of, stops_early
-from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
+from ...evaluations.family import AnyFamily, Family, Summary, families_of, summary_of
 from ...evaluations.metrics import Metric, mean_share, metric_named, of_samples
 from ...protocol.condition import CLEAN
 from .parity import AGREEMENT, agreement_results
@@ -61,10 +61,8 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
     every = (family.aggregator.overview(reading) for family in families_of(reading.manifest))
     overviews = [overview for overview in every if overview is not None]
     for condition in conditions:
-        family = family_of(kind_of(condition))
-        if family not in summaries:
-            summaries[family] = family.aggregator.summary(reading)
-        if (summary := summaries[family]) is not None:
+        family, summary = summary_of(condition, reading, summaries)
+        if summary is not None:
             rows += reading.figures(summary.add(condition))
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]

@@ -11,9 +11,9 @@ from ...common.figure import Figure
 from ...display.format import share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables, tables_for, with_flags
 from ...evaluations.attacks.results import curve_figures
-from ...evaluations.condition import Clause, in_means, kind_of, words_of
+from ...evaluations.condition import Clause, in_means, words_of
 from ...evaluations.corruptions.tables import level_figures, retention_levels
-from ...evaluations.family import families_of, family_of
+from ...evaluations.family import families_of, summary_of
 from ...evaluations.metrics import Cells, Metric, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines, of_family, tables_of_families
 from ...evaluations.records import CheckpointRecords, Pairings, common_ids
@@ -83,10 +83,7 @@ class Segmentation(Task):
         rows, by_condition = list[Figure](), dict[str, Counts]()
         summaries: dict[AnyFamily, Summary | None] = {}
         for condition in conditions:
-            family = family_of(kind_of(condition))
-            if family not in summaries:
-                summaries[family] = family.aggregator.summary(reading)
-            if (summary := summaries[family]) is not None:
+            if (summary := summary_of(condition, reading, summaries)[1]) is not None:
                 rows += reading.figures(summary.add(condition))
                 continue
             table, notes = reading.joined(reading.shards(condition, lambda name: name in columns or of_runs(name)))

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from robustkit.errors import RobustkitError
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.presenting import finding_lines, of_family
 from robustkit.report.run import Run
 from robustkit.slices.gallery.class_maps import VOCABULARY
 from robustkit.slices.gallery.class_maps.results import ClassMapsPresenter
-from scripts.pages.writing import markdown, write_page
+from scripts.pages.writing import deliver, markdown
 from scripts.studies.camvid.page import checkpoint_lines
 
 
@@ -50,18 +49,14 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page. The exit status."""
+    """Print and write the page. The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--markdown", type=Path, required=True)
+    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args(arguments)
-    try:
-        write_page(options.markdown, page([Run.existing(each) for each in options.runs]))
-    except RobustkitError as error:
-        print(f"scripts.studies.segmenter_maps.page: {error}", file=sys.stderr)
-        return error.exit_code
-    print(options.markdown)
-    return 0
+    return deliver(
+        "scripts.studies.segmenter_maps.page", lambda: page(list(map(Run.existing, options.runs))), options.markdown
+    )
 
 
 if __name__ == "__main__":

@@ -290,12 +290,12 @@ def test_scores_are_those_of_plain_loops(run: Run) -> None:
     assert row["explained"] == [k for k in counts.argsort(descending=True, stable=True).tolist() if counts[k]]
     grey = replica.segmenter.mean.view(1, 3, 1, 1).expand_as(replica.image)
     for place, target in enumerate(row["explained"][:2]):
-        own = replica.predicted == target
-        heat = cam.AGCAM(replica.segmenter)(replica.image, SegmentTarget(target, own))[0]
-        assert row["class_area"][place] == pytest.approx(float(own.float().mean()), abs=1e-6)
-        assert row["class_energy"][place] == pytest.approx(float(heat[own].sum() / heat.sum()), abs=1e-5)
-        assert row["class_pointing"][place] == float(own.flatten()[heat.flatten().argmax()])
-        low, high = (replica.curve(heat, own, target, first, grey, replica.image) for first in ("low", "high"))
+        mask = replica.predicted == target
+        heat = cam.AGCAM(replica.segmenter)(replica.image, SegmentTarget(target, mask))[0]
+        assert row["class_area"][place] == pytest.approx(float(mask.float().mean()), abs=1e-6)
+        assert row["class_energy"][place] == pytest.approx(float(heat[mask].sum() / heat.sum()), abs=1e-5)
+        assert row["class_pointing"][place] == float(mask.flatten()[heat.flatten().argmax()])
+        low, high = (replica.curve(heat, mask, target, first, grey, replica.image) for first in ("low", "high"))
         assert row["class_abpc"][place] == pytest.approx(np.mean(np.subtract(low, high)), abs=2e-3)
         assert 0 <= row["class_deletion"][place] <= 1 and row["class_flat"][place] == 0
         assert row["class_deletion"][place] < row["class_insertion"][place] + 1
@@ -335,10 +335,10 @@ def test_noise_replaces_the_class_or_all_else_by_even_levels(run: Run) -> None:
     rng = SampleRng.of([name], seed=0, condition="class-noise", device="cpu")
     levels = (rng.uniform((3, 64, 64), "levels") * 256).floor() / 255
     for place, target in enumerate(row["explained"]):
-        own = replica.predicted == target
-        on_it, around = torch.where(own, levels, replica.image), torch.where(own, replica.image, levels)
-        assert row["class_noise_inside"][place] == pytest.approx(replica.overlap(on_it, own, target), abs=1e-6)
-        assert row["class_noise_around"][place] == pytest.approx(replica.overlap(around, own, target), abs=1e-6)
+        mask = replica.predicted == target
+        on_it, around = torch.where(mask, levels, replica.image), torch.where(mask, replica.image, levels)
+        assert row["class_noise_inside"][place] == pytest.approx(replica.overlap(on_it, mask, target), abs=1e-6)
+        assert row["class_noise_around"][place] == pytest.approx(replica.overlap(around, mask, target), abs=1e-6)
 
 
 def test_maps_under_a_condition_are_over_the_clean_pixels(run: Run) -> None:
@@ -381,9 +381,9 @@ def test_an_image_counts_once_whatever_the_number_of_its_classes() -> None:
     assert figures["class_energy(sky)"].value == pytest.approx(0.35)
     assert figures["class_context"].value == pytest.approx((0.8 + 0.5 + 0.9) / 3)  # without the constant map
     assert figures["class_head_correlation"].n == 2 and "class_head_correlation(sky)" not in figures
-    said = said_of(figures["class_energy"])
-    assert "1 of 4 images do not show the class there; excluded" in said
-    assert "1 of 4 maps are constant or not finite; they are scored as all zeros" in said
+    findings = said_of(figures["class_energy"])
+    assert "1 of 4 images do not show the class there; excluded" in findings
+    assert "1 of 4 maps are constant or not finite; they are scored as all zeros" in findings
 
 
 @pytest.mark.parametrize(("low", "flagged"), [(0.89, False), (0.91, True)])
@@ -419,9 +419,9 @@ def test_a_lead_is_paired_over_the_best_control_and_over_the_own_mask() -> None:
         assert rows[name].value == pytest.approx(expected.value)
         assert rows[name].value == pytest.approx(rows[name.replace("abpc", "deletion")].value)  # less is better there
         assert f"best control: {rival}" in said_of(rows[name])
-    own = mean_of(scores["agcam"] - scores["own-mask"])
+    of_mask = mean_of(scores["agcam"] - scores["own-mask"])
     assert (rows["class_abpc_over_own_mask"].low, rows["class_abpc_over_own_mask"].high) == pytest.approx(
-        (own.low, own.high)
+        (of_mask.low, of_mask.high)
     )
     assert rows["class_abpc_over_control"].n == 20
     scores["head"][:] = 3  # the best of all

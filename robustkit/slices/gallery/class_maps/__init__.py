@@ -165,8 +165,8 @@ def parse_class_map(text: str) -> ClassMap:
     every = [name for name in method_names() if name != FULL] + [OWN_MASK]
     if method and method not in every:
         raise ProtocolError(unknown("map", method, every))
-    if odd := next((item for item in items if "=" not in item), None):
-        raise ProtocolError(f"{text}: {odd!r} is not key=value; expected such as of=road")
+    if bare := next((item for item in items if "=" not in item), None):
+        raise ProtocolError(f"{text}: {bare!r} is not key=value; expected such as of=road")
     pairs = {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in items)}
     if len(pairs) < len(items):
         raise ProtocolError(f"{text}: a parameter is given twice; expected it once")

@@ -106,8 +106,8 @@ class _Scene:
         batch = Batch(torch.from_numpy(image).permute(2, 0, 1)[None], [sample], [labels])
         views = []
         for condition in conditions:
-            shown = shown_under(subject, batch, condition)
-            views.append((condition, shown.inputs, as_levels(shown.images()[0])))
+            view = shown_under(subject, batch, condition)
+            views.append((condition, view.inputs, as_levels(view.images()[0])))
         predictions = [
             subject.steadily(each.text, subject.rng([sample], each), partial(_predicted, subject, inputs))
             for each, inputs, _ in views
@@ -135,23 +135,23 @@ class _Scene:
         image: Pixels,
         over: str,
     ) -> GalleryRow:
-        name, own = self.names[part.target], part.object.cpu().numpy()
+        name, mask = self.names[part.target], part.object.cpu().numpy()
         predicted, nothing = self.predictions[place], np.zeros((1, 1), np.float32)
         plain = tuple(at for at, each in enumerate(self.names) if each.lower() == "background")
         left = part.left(predicted)
         labels = {"truth": self.labels, "prediction": predicted.short().cpu().numpy()}
         tiles: list[Panel] = [
-            LabelPanel(heading, image, nothing, (), own, each, plain) for heading, each in labels.items()
+            LabelPanel(heading, image, nothing, (), mask, each, plain) for heading, each in labels.items()
         ]
         for spec in methods:
             heat = self._map(spec, part, place)
-            energy = float(heat[own].sum() / heat.sum()) if heat.any() else None
+            energy = float(heat[mask].sum() / heat.sum()) if heat.any() else None
             line = "constant map" if energy is None else f"energy on it {percent(energy, 0)}"
-            tiles.append(Panel(spec.called, image, heat, (line,), own))
+            tiles.append(Panel(spec.called, image, heat, (line,), mask))
         lines = () if condition == CLEAN else (f"{percent(left, 0)} of it left (IoU)" if left else "lost",)
         under = "" if condition == CLEAN else name_of(condition.text, "table", self.manifest)
         checkpoint = self.subject.classifier.identity.name
-        return GalleryRow(self.sample.id, name, image, tuple(tiles), own, checkpoint, under, lines, of=name + over)
+        return GalleryRow(self.sample.id, name, image, tuple(tiles), mask, checkpoint, under, lines, of=name + over)
 
     def _map(self, spec: ClassMap, part: Explained, place: int) -> NDArray[np.float32]:
         """Return the map (H, W) of a class of the image as a condition shows it."""

@@ -109,10 +109,10 @@ def explained_in(
         assert target is not None
         pixels = _pixels(region, mask, target)
         likely = predicted == target
-        own = likely if region.kind in ("box", "pixel") else pixels
+        mine = likely if region.kind in ("box", "pixel") else pixels
         zone = pixels | ~likely if region.kind == "component" else torch.ones_like(likely)
-        if bool((pixels if anywhere and region.numbers else pixels & own).any()):
-            parts.append(Explained(target, pixels, own, zone, likely & zone))
+        if bool((pixels if anywhere and region.numbers else pixels & mine).any()):
+            parts.append(Explained(target, pixels, mine, zone, likely & zone))
     return parts
 
 
@@ -127,13 +127,13 @@ def _frame(region: Region, mask: Tensor) -> Tensor:
 
 def _pixels(region: Region, mask: Tensor, target: int) -> Tensor:
     """Return the pixels (H, W) bool whose logits of a class are summed; empty where it is not there."""
-    own, inside = mask == target, _frame(region, mask)
+    likely, inside = mask == target, _frame(region, mask)
     if region.kind == "component":
-        return component(own, *region.numbers) if bool((own & inside).any()) else torch.zeros_like(own)
-    if region.kind == "box" and not region.numbers and bool(own.any()):
-        (rows,), (columns,) = own.any(dim=1).nonzero(as_tuple=True), own.any(dim=0).nonzero(as_tuple=True)
-        own[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = True
-    return inside if region.numbers else own
+        return component(likely, *region.numbers) if bool((likely & inside).any()) else torch.zeros_like(likely)
+    if region.kind == "box" and not region.numbers and bool(likely.any()):
+        (rows,), (columns,) = likely.any(dim=1).nonzero(as_tuple=True), likely.any(dim=0).nonzero(as_tuple=True)
+        likely[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = True
+    return inside if region.numbers else likely
 
 
 def explain_class(
@@ -193,8 +193,8 @@ class ClassMapsEvaluator(MapEvaluator):
             values = [of_part(part, draws) | {AREA.name: float(part.object.float().mean())} for part in parts]
             columns["explained"].append([part.target for part in parts])
             for name in COLUMNS_READ[1:]:
-                known = bool(values) and name in values[0]
-                columns[name].append([each[name] for each in values] if known else None)
+                has_it = bool(values) and name in values[0]
+                columns[name].append([each[name] for each in values] if has_it else None)
         return Evaluation(columns)
 
 
@@ -234,10 +234,10 @@ def _scores(
     subject: EvaluatedModel, spec: ClassMap, image: Tensor, part: Explained, rng: SampleRng
 ) -> dict[str, float]:
     explanation = explain_class(subject, spec, image, part, rng)
-    maps, own = explanation.maps, part.object[None]
+    maps, mask = explanation.maps, part.object[None]
     values = {
-        ENERGY.name: float(energy_inside(maps, own)),
-        POINTING.name: float(pointing_game(maps, own)),
+        ENERGY.name: float(energy_inside(maps, mask)),
+        POINTING.name: float(pointing_game(maps, mask)),
         FLAT: float(explanation.degenerate),
     }
     shared = {} if spec.faithfulness == "none" else _curves(subject, image, part, spec)
@@ -249,7 +249,7 @@ def _scores(
     if not spec.is_control and (head := _head(subject, image)) is not None:
         with randomise_weights([head]):
             again = explain_class(subject, spec, image, part, rng).maps
-        values |= {HEAD.name: float(rank_correlation(maps, again)), HEAD_ENERGY.name: float(energy_inside(again, own))}
+        values |= {HEAD.name: float(rank_correlation(maps, again)), HEAD_ENERGY.name: float(energy_inside(again, mask))}
         if spec.faithfulness == "all":
             values[HEAD_ABPC.name] = float(abpc(images=image, maps=again, target=1, **shared).abpc)
     return {name: value if math.isfinite(value) else math.nan for name, value in values.items()}

@@ -83,11 +83,11 @@ def _check_methods(methods: Sequence[tuple[str, Chosen]], models: Sequence[Segme
                 image = (pixels[None] / 255).to(model.mean.device)
                 for method, options in dict.fromkeys(methods):
                     if method not in _LONG:
-                        try_method(model, method, options, image)
+                        _try_method(model, method, options, image)
             return
 
 
-def try_method(model: Segmenter, method: str, options: Chosen, image: Tensor) -> None:
+def _try_method(model: Segmenter, method: str, options: Chosen, image: Tensor) -> None:
     """Raise ModelError where a method does not fit a network. image: (1, 3, H, W) in [0, 1]."""
     if needs_gradients(method) and not has_gradients(model):
         raise ModelError(f"{model.identity.name}: {method} needs gradients, which it does not have; use rise")

@@ -230,9 +230,9 @@ class ClassMapsAggregator(Aggregator):
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         names = [number.name for number in self.words.metrics if number.paired]
         read = readable_rows(side.table(condition, ["sample_id", *names, "error"]))
-        known = [name for name in names if name in read.column_names and read[name].null_count < len(read)]
-        if metric not in known:
-            raise not_paired(condition, metric, known)
+        filled = [name for name in names if name in read.column_names and read[name].null_count < len(read)]
+        if metric not in filled:
+            raise not_paired(condition, metric, filled)
         rows = [[value for value in row or () if value == value] for row in read[metric].to_pylist()]
         means = np.array([np.mean(row) if row else np.nan for row in rows])
         finite = np.isfinite(means)
@@ -259,9 +259,9 @@ class ClassMapsPresenter(Presenter):
                 if name == f"{metric.name}_over_control":
                     control = control_of(row)
                     rival = CONTROLS_IN_WORDS.get(control, f"the same map with a {control}")
-                    called = name_of(text, "table", manifest)
+                    words = name_of(text, "table", manifest)
                     score = "the ABPC of its IoU" if metric is ABPC else "energy on the class"
-                    yield Clause(f"{called} {lead_in_words(row)} {rival} on {score}")
+                    yield Clause(f"{words} {lead_in_words(row)} {rival} on {score}")
             if any(name == f"{metric.name}_over_control" for _, name in cells):
                 return
 
@@ -281,10 +281,10 @@ class ClassMapsPresenter(Presenter):
             spec = parse_class_map(text)
             if not spec.method or spec.is_control or spec.under:
                 continue
-            called = name_of(text, "table", manifest)
+            words = name_of(text, "table", manifest)
             for metric in _CHIEF:
                 lead = metric_named(self.words.metrics, f"{metric.name}_over_control") or lead_over_control(metric)
-                yield BriefRow("maps of classes", f"{called}: {metric.label}", text, metric, (*SHORT, *FIRST))
+                yield BriefRow("maps of classes", f"{words}: {metric.label}", text, metric, (*SHORT, *FIRST))
                 yield BriefRow("maps of classes", "  – lead over the best control", text, lead)
 
     def sections(self, results: Results, looks: Any) -> Iterator[Section]:
@@ -346,8 +346,8 @@ def _by_class(
             for metric in (ENERGY, POINTING, ABPC):
                 mine, best = figures.get(metric.name + suffix), _best(controls, metric.name + suffix, metric)
                 cells += [figure_cell(mine, metric.scale), *([best] if metric is not POINTING else [])]
-            own = controls.get(OWN_MASK, {}).get(ABPC.name + suffix)
-            cells += [figure_cell(own, 1, with_interval=False)]
+            of_mask = controls.get(OWN_MASK, {}).get(ABPC.name + suffix)
+            cells += [figure_cell(of_mask, 1, with_interval=False)]
             cells += [figure_cell(noise.get(each.name + suffix)) for each in (IN_OBJECT, IN_CONTEXT)]
             rows.append((name, counted(figures[AREA.name + suffix]), *cells))
         headings = (
@@ -359,11 +359,11 @@ def _by_class(
 
 
 def _best(controls: Mapping[str, Mapping[str, Figure]], key: str, metric: Metric) -> str:
-    known = {name: controls[name][key].value for name in RIVALS if key in controls.get(name, {})}
-    if not known:
+    values = {name: controls[name][key].value for name in RIVALS if key in controls.get(name, {})}
+    if not values:
         return MISSING
-    best = max(known, key=known.__getitem__)
-    return scaled(known[best], metric.scale).followed_by(f" ({best})")
+    best = max(values, key=values.__getitem__)
+    return scaled(values[best], metric.scale).followed_by(f" ({best})")
 
 
 def _stable(
