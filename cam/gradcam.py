@@ -86,7 +86,7 @@ class OfFeatures(Explainer):
         return logits, cut.features, cut.layer
 
     def _deepest(self, images: Tensor) -> nn.Module:
-        """Return the layer with the most channels on the smallest grid, the last of such, layers by a pass.
+        """Return the layer with the most channels on the smallest grid, the last of such; a pass shows the grids.
 
         After the last map of a network that gives each pixel its logits nothing comes but these.
         """

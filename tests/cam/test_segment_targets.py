@@ -79,6 +79,18 @@ def test_maps_of_one_linear_layer_have_a_closed_form() -> None:
         close(found.logits, (net(images) * regions[:, None]).sum(dim=(2, 3)), 1e-4)
 
 
+def test_the_layer_of_a_network_without_stages_has_the_most_channels_on_the_smallest_grid() -> None:
+    torch.manual_seed(3)
+    for widths, deepest in (((6, 8, 4), "2"), ((8, 6, 4), "1"), ((4, 8, 8), "3")):
+        first, second, third = widths
+        stages = nn.Conv2d(first, second, 1), nn.Conv2d(second, third, 1), nn.ConvTranspose2d(third, 3, 2, 2)
+        net = nn.Sequential(nn.Conv2d(3, 9, 1), nn.Conv2d(9, first, 2, 2), *stages).eval()
+        images, target = pixels(1, 3, 8, 12), SegmentTarget(1, torch.ones(8, 12, dtype=torch.bool))
+        maps = {name: cam.METHODS["layer-cam"](net, layer=name)(images, target) for name in "123"}
+        assert torch.equal(cam.METHODS["layer-cam"](net)(images, target), maps[deepest])
+        assert all(not torch.equal(maps[deepest], maps[name]) for name in maps if name != deepest)
+
+
 def test_windows_of_an_image_add_up_to_its_map() -> None:
     """Of a pixel in several windows each has a part of the gradient: together they have all of it."""
     net, weights = linear()

@@ -20,6 +20,7 @@ from scipy.ndimage import gaussian_filter
 from corruptions import CATEGORIES, CORRUPTIONS, corrupt, corruption
 from corruptions.bar import RAYS, _softened
 from corruptions.base import Draws
+from corruptions.constants import PRESETS
 from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError, RobustkitError
 from robustkit.evaluations.corruptions import SETS, expand, possible_means
@@ -183,6 +184,17 @@ def test_the_set_is_its_own_and_enters_no_other() -> None:
     assert [mean for mean in possible_means(texts) if mean in SETS] == ["in-c-bar"]
     with pytest.raises(ValueError, match="corruption_number is 19; expected 0 to 18"):
         corrupt(torch.zeros(1, 3, 32, 32), severity=1, corruption_number=19)
+
+
+def test_levels_of_small_images_are_the_authors() -> None:
+    """`cifar10_c_bar.csv` of their code: the kinds that it has in common with ImageNet-C-bar."""
+    assert {name: PRESETS["cifar"][name] for name in KINDS if name in PRESETS["cifar"]} == {
+        "blue_noise_sample": (0.7, 1.4, 2.1, 3.5, 4.2),
+        "checkerboard_cutout": (1.0, 2.0, 3.0, 4.0, 5.0),
+        "inverse_sparkles": (1.0, 1.5, 2.5, 4.5, 5.0),
+        "brownish_noise": (2.5, 4.0, 5.5, 6.5, 7.0),
+        "sparkles": (0.7, 3.5, 5.6, 6.3, 7.0),
+    }
 
 
 def test_kinds_without_constants_for_small_images_are_refused_before_the_run(tmp_path: Path) -> None:
