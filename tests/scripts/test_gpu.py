@@ -14,6 +14,7 @@ import pytest
 import stand_in
 from places import ROOT
 
+from corruptions import CORRUPTIONS
 from scripts.gpu.machine import missing
 from scripts.gpu.page import BEGIN, RULES, page, write_page
 from scripts.gpu.steps import FAULT, FAULTS, STAND_IN, STEPS
@@ -48,7 +49,8 @@ def test_a_rehearsal_carries_out_all_steps(device: str, tmp_path: Path) -> None:
     assert {line["stage"] for line in lines if line.get("what") == "attack"} == {
         *("PGD-20", "APGD-CE", "APGD-T", "FAB-T", "Square")
     }
-    assert len([line for line in lines if line.get("what") == "corruption" and "failure" not in line]) == 19
+    corrupted = [line["kind"] for line in lines if line.get("what") == "corruption" and "failure" not in line]
+    assert corrupted == list(CORRUPTIONS)
     text = page(lines)
     assert "A rehearsal, without a GPU" in text and all(rule.text in text for rule in RULES)
 
@@ -63,7 +65,7 @@ def test_a_fault_costs_only_its_step(fault: str, tmp_path: Path) -> None:
     assert status == (expected != "ok")
     rates = [line["images_a_second"] for line in lines if "images_a_second" in line]
     if fault == "clock":
-        assert len(rates) == 21 and all(1 < rate < 1e7 for rate in rates)
+        assert len(rates) == len(CORRUPTIONS) + 2 and all(1 < rate < 1e7 for rate in rates)
     words_of = {"memory": "CUDA out of memory", "operator": "aten::linear", "raise": "illegal memory access"}
     (end,) = [line for line in lines if line["step"] == "maps" and "status" in line]
     assert words_of.get(fault, "") in end["why"]
